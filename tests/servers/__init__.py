@@ -1,0 +1,1 @@
+"""The servers that tests need, started from pip wheels, so that a checkout and Python are enough."""

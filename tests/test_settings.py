@@ -1,0 +1,304 @@
+"""Settings: defaults, sources, refusals that name their source, and impossible combinations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from endwell import settings
+from endwell.errors import BadSetting
+from endwell.settings import Settings, check, describe, load, masked, override
+
+
+def from_file(directory: Path, text: str) -> Settings:
+    (directory / "endwell.toml").write_text(text)
+    return load({}, directory)
+
+
+def refusal(directory: Path, environ: dict[str, str], text: str = "") -> BadSetting:
+    (directory / "endwell.toml").write_text(text)
+    with pytest.raises(BadSetting) as caught:
+        load(environ, directory)
+    return caught.value
+
+
+def test_without_any_source_everything_is_at_its_default(tmp_path: Path) -> None:
+    loaded = load({"PATH": "/bin", "ENDWELL_TASK_ID": "x"}, tmp_path)
+    assert loaded == Settings()
+    assert {described.source for described in describe(loaded)} == {"default"}
+    check(loaded)
+
+
+DEFAULTS = {
+    "store": "sqlite:///endwell.db",
+    "pmo.watchdog_interval_seconds": 5,
+    "pmo.dispatched_retry_seconds": 10,
+    "pmo.dispatched_timeout_seconds": 30,
+    "pmo.pending_wakeup_seconds": 5,
+    "pmo.pending_wakeup_skip_seconds": 300,
+    "pmo.active_reap_seconds": 300,
+    "pmo.runaway_limit": 10,
+    "pmo.crash_limit": 3,
+    "pmo.crash_window_seconds": 1800,
+    "worker.watchdog_interval_seconds": 5,
+    "worker.inbox_processing_timeout_seconds": 300,
+    "worker.suspend_timeout_seconds": 30,
+    "worker.lease_seconds": 30,
+    "worker.heartbeat_seconds": 10,
+    "worker.poll_seconds": 1,
+    "worker.drain_seconds": 30,
+    "worker.concurrency": 100,
+    "worker.step_timeout_seconds": 300,
+    "retry.max_retries": 3,
+    "retry.base_seconds": 0.5,
+    "retry.multiplier": 2,
+    "retry.jitter": 0.2,
+    "retry.delays": (),
+    "task.deadline_seconds": 86400,
+    "human.owner": "",
+    "human.remind_seconds": 86400,
+    "queue.kind": "native",
+    "queue.VISIBILITY_TIMEOUT_S": 300,
+    "queue.HEARTBEAT_INTERVAL_S": 30,
+    "queue.MAX_RETRIES": 3,
+    "queue.RECLAIM_INTERVAL_S": 30,
+    "redis.url": "",
+    "redis.prefix": "",
+    "nats.url": "",
+    "app.target": "app:app",
+}
+
+
+def test_the_documented_keys_and_defaults_are_the_ones_there_are() -> None:
+    assert {key: value for key, value, _ in describe(Settings())} == DEFAULTS
+
+
+def test_later_sources_win_and_each_value_knows_its_own(tmp_path: Path) -> None:
+    (tmp_path / "endwell.toml").write_text(
+        'store = "sqlite:///file.db"\n[worker]\nlease_seconds = 8\nheartbeat_seconds = 2\n'
+    )
+    loaded = load({"ENDWELL__WORKER__LEASE_SECONDS": "9.5"}, tmp_path)
+    assert (loaded.worker.lease_seconds, loaded.worker.heartbeat_seconds) == (9.5, 2.0)
+    assert loaded.source("worker.lease_seconds") == "ENDWELL__WORKER__LEASE_SECONDS"
+    assert loaded.source("worker.heartbeat_seconds") == str(tmp_path / "endwell.toml")
+    assert loaded.source("worker.poll_seconds") == "default"
+    assert load({"ENDWELL_STORE": "sqlite:///env.db"}, tmp_path).store == "sqlite:///env.db"
+    assert load({"ENDWELL_STORE": ""}, tmp_path).store == "sqlite:///file.db"
+
+
+def test_a_caller_may_override_and_is_named(tmp_path: Path) -> None:
+    changed = override(
+        Settings(), {"worker.concurrency": 4, "store": "sqlite:///x.db"}, source="--concurrency"
+    )
+    assert (changed.worker.concurrency, changed.store) == (4, "sqlite:///x.db")
+    assert changed.source("worker.concurrency") == "--concurrency"
+    assert Settings().sources == {}
+    with pytest.raises(BadSetting, match="--concurrency"):
+        override(Settings(), {"worker.concurrency": 0}, source="--concurrency")
+
+
+def test_the_queue_reads_plain_variables_but_prefers_the_prefixed(tmp_path: Path) -> None:
+    plain = load({"VISIBILITY_TIMEOUT_S": "60", "MAX_RETRIES": "5"}, tmp_path)
+    assert (plain.queue.VISIBILITY_TIMEOUT_S, plain.queue.MAX_RETRIES) == (60.0, 5)
+    assert plain.retry.max_retries == 3
+    assert plain.source("queue.MAX_RETRIES") == "MAX_RETRIES"
+    both = load({"MAX_RETRIES": "5", "ENDWELL__QUEUE__MAX_RETRIES": "6"}, tmp_path)
+    assert both.queue.MAX_RETRIES == 6
+    assert from_file(tmp_path, "[queue]\nRECLAIM_INTERVAL_S = 7").queue.RECLAIM_INTERVAL_S == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "delays"),
+    [("1,5,30", (1, 5, 30)), ("[0, 2.5]", (0, 2.5)), (" 4 ", (4,)), ("", ()), ("[]", ())],
+)
+def test_a_list_in_the_environment_is_commas_or_json(
+    tmp_path: Path, text: str, delays: tuple[float, ...]
+) -> None:
+    assert load({"ENDWELL__RETRY__DELAYS": text}, tmp_path).retry.delays == delays
+
+
+@pytest.mark.parametrize("key", ["dispatched_timeout_seconds", "pending_wakeup_seconds"])
+@pytest.mark.parametrize("value", ["0", "-1"])
+def test_a_rule_that_may_be_off_is_off_at_zero_and_below(tmp_path: Path, key: str, value: str) -> None:
+    loaded = load({f"ENDWELL__PMO__{key.upper()}": value}, tmp_path)
+    assert loaded.value(f"pmo.{key}") == 0
+    check(loaded)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "problem"),
+    [
+        ("worker.lease_seconds", "soon", "must be a number, not 'soon'"),
+        ("worker.lease_seconds", "", "must be a number, not ''"),
+        ("worker.lease_seconds", "nan", "finite"),
+        ("worker.lease_seconds", "inf", "finite"),
+        ("worker.lease_seconds", "0.01", "at least 0.05"),
+        ("worker.lease_seconds", "-3", "at least 0.05"),
+        ("worker.lease_seconds", "1e300", "too large"),
+        ("pmo.dispatched_timeout_seconds", "0.01", "or 0 to switch it off"),
+        ("worker.concurrency", "2.5", "whole number"),
+        ("worker.concurrency", "0", "between 1 and"),
+        ("worker.concurrency", "9" * 30, "between 1 and"),
+        ("retry.max_retries", "-1", "between 0 and"),
+        ("retry.jitter", "1.5", "between 0 and 1"),
+        ("retry.multiplier", "0.5", "at least 1"),
+        ("retry.delays", "1,x", "a list such as 1,5,30"),
+        ("retry.delays", "[1", "a list such as 1,5,30"),
+        ("retry.delays", "1,-1", "negative"),
+        ("retry.delays", "1,inf", "finite"),
+        ("retry.delays", '["1"]', "must be a number, not '1'"),
+        ("queue.kind", "redis", "not available in this release"),
+        ("queue.kind", "kafka", 'must be "native"'),
+    ],
+)
+def test_a_bad_variable_is_refused_by_key_variable_and_problem(
+    tmp_path: Path, key: str, text: str, problem: str
+) -> None:
+    variable = "ENDWELL__" + key.upper().replace(".", "__")
+    error = refusal(tmp_path, {variable: text})
+    assert error.field == key
+    assert all(part in error.message for part in (key, variable, problem))
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "problem"),
+    [
+        ("[worker]\nlease_seconds = '30'", "worker.lease_seconds", "must be a number"),
+        ("[worker]\nlease_seconds = true", "worker.lease_seconds", "must be a number"),
+        ("[worker]\nlease_seconds = 1" + "0" * 400, "worker.lease_seconds", "too large"),
+        ("[worker]\nconcurrency = 2.0", "worker.concurrency", "whole number"),
+        ("[worker]\nconcurrency = true", "worker.concurrency", "whole number"),
+        ("[retry]\ndelays = 5", "retry.delays", "list of seconds"),
+        ("[redis]\nurl = 5", "redis.url", "must be text"),
+        ("store = 5", "store", "must be text"),
+        ("worker = 5", "worker", "write [worker]"),
+    ],
+)
+def test_a_bad_value_in_the_file_is_refused_by_key_file_and_problem(
+    tmp_path: Path, text: str, key: str, problem: str
+) -> None:
+    error = refusal(tmp_path, {}, text)
+    assert error.field == key
+    assert all(part in error.message for part in (key, "endwell.toml", problem))
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        ("[pmo]\nrunaway_limt = 3", "pmo.runaway_limit"),
+        ("[wroker]\nlease_seconds = 3", "worker.lease_seconds"),
+        ("stoer = 'x'", "store"),
+        ("[queue]\nmax_retries = 3", "queue.MAX_RETRIES"),
+        ("[worker.lease_seconds]\nx = 3", None),
+    ],
+)
+def test_an_unknown_key_in_the_file_names_the_nearest(tmp_path: Path, text: str, near: str | None) -> None:
+    error = refusal(tmp_path, {}, text)
+    assert "endwell.toml" in error.message
+    if near is not None:
+        assert f"did you mean {near}?" in error.message
+
+
+@pytest.mark.parametrize(
+    ("variable", "near"),
+    [
+        ("ENDWELL__WORKER__LEASE_SECOND", "ENDWELL__WORKER__LEASE_SECONDS"),
+        ("ENDWELL__STORE", "ENDWELL_STORE"),
+        ("ENDWELL__PMO_RUNAWAY_LIMIT", "ENDWELL__PMO__RUNAWAY_LIMIT"),
+    ],
+)
+def test_an_unknown_variable_names_the_nearest(tmp_path: Path, variable: str, near: str) -> None:
+    error = refusal(tmp_path, {variable: "1"})
+    assert variable in error.message
+    assert error.hint == f"did you mean {near}?"
+
+
+def test_a_key_like_nothing_else_points_to_the_list(tmp_path: Path) -> None:
+    assert "config show" in refusal(tmp_path, {}, "qqq = 1").message
+
+
+@pytest.mark.parametrize("content", [b"[pmo\n", b"\xff\xfe", b"a = 1\na = 2\n"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "endwell.toml").write_bytes(content)
+    with pytest.raises(BadSetting, match=r"endwell\.toml cannot be read"):
+        load({}, tmp_path)
+
+
+def test_a_directory_in_place_of_the_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "endwell.toml").mkdir()
+    with pytest.raises(BadSetting, match="cannot be read"):
+        load({}, tmp_path)
+
+
+def checked(**values: object) -> str:
+    changed = override(Settings(), {k.replace("__", "."): v for k, v in values.items()}, source="here")
+    with pytest.raises(BadSetting) as caught:
+        check(changed)
+    return caught.value.message
+
+
+def test_a_heartbeat_must_be_shorter_than_half_the_lease() -> None:
+    message = checked(worker__lease_seconds=20)
+    assert "worker.heartbeat_seconds = 10 (default)" in message
+    assert "worker.lease_seconds = 20 (here)" in message
+    check(override(Settings(), {"worker.heartbeat_seconds": 9.9, "worker.lease_seconds": 20}, source="here"))
+
+
+def test_a_lease_has_a_shortest_length() -> None:
+    assert "at least 0.1" in checked(worker__lease_seconds=0.09)
+
+
+def test_legal_executions_must_stay_below_the_runaway_limit() -> None:
+    assert "6 + 1 + 3 = 10 times" in checked(retry__max_retries=6)
+    check(override(Settings(), {"retry.max_retries": 5}, source="here"))
+
+
+def test_a_dispatch_is_rung_again_before_it_times_out() -> None:
+    assert "shorter than pmo.dispatched_timeout_seconds = 10 (here)" in checked(
+        pmo__dispatched_timeout_seconds=10
+    )
+    for off in ("pmo.dispatched_timeout_seconds", "pmo.dispatched_retry_seconds"):
+        check(override(Settings(), {off: 0}, source="here"))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:hunter2@db/prod", "postgresql://me:***@db/prod"),
+        ("postgresql://me@db:5432/prod", "postgresql://me@db:5432/prod"),
+        ("postgresql://me:p@ss/w:rd@db/prod", "postgresql://me:***@db/prod"),
+        (
+            "postgresql://db/prod?user=me&password=hunter2&x=1",
+            "postgresql://db/prod?user=me&password=***&x=1",
+        ),
+        ("host=db password='hun ter2' user=me", "host=db password=*** user=me"),
+        ("redis://:hunter2@cache:6379/0", "redis://:***@cache:6379/0"),
+        ("nats://t0ken@bus", "nats://***@bus"),
+        ("nats://a:b@one,nats://c:d@two", "nats://a:***@one,nats://c:***@two"),
+        ("sqlite:///endwell.db", "sqlite:///endwell.db"),
+        ("sqlite:////data/a:b@c.db", "sqlite:////data/a:b@c.db"),
+        ("", ""),
+    ],
+)
+def test_passwords_are_masked(url: str, shown: str) -> None:
+    assert masked(url) == shown
+
+
+def test_what_is_described_holds_no_password(tmp_path: Path) -> None:
+    urls = {
+        "ENDWELL_STORE": "postgresql://me:hunter2@db/prod",
+        "ENDWELL__REDIS__URL": "redis://:hunter2@cache",
+        "ENDWELL__NATS__URL": "nats://me:hunter2@bus",
+    }
+    described = describe(load(urls, tmp_path))
+    assert "hunter2" not in repr(described)
+    assert ("store", "postgresql://me:***@db/prod", "ENDWELL_STORE") in described
+
+
+def test_a_wrong_type_is_refused_without_showing_what_may_be_a_password(tmp_path: Path) -> None:
+    assert "hunter2" not in refusal(tmp_path, {}, "store = ['postgresql://me:hunter2@db']").message
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(settings.__all__) == sorted(name for name in settings.__all__ if hasattr(settings, name))
