@@ -1,0 +1,191 @@
+"""Every error that Endwell raises, as one tree; each has a stable `code` for scripts.
+
+EndwellError
+├── UsageError                 the command line or a call was used wrongly
+│   └── BadSetting             a setting is unknown, malformed or contradicts another
+├── NotFound                   no such task, agent, dead letter
+├── Refused                    understood, and refused; nothing was stored
+│   ├── BadInput               a payload, name, delay or option that cannot be accepted
+│   ├── UnknownAgent           nobody has registered the agent that was asked for
+│   ├── IdempotencyConflict    the key belongs to a task with another agent or payload
+│   ├── StaleAttempt           the writer no longer holds the task
+│   ├── WrongStatus            the task is in a status that does not allow this
+│   └── TaskEnded              the task has already ended
+├── StoreError                 the store cannot be used: unreachable, full, corrupt, too new
+├── WaitTimedOut               the caller's patience ended before the task did
+├── TaskNotSucceeded           asked for a result, and there is none
+│   ├── TaskFailed
+│   ├── TaskTimedOut
+│   └── TaskCancelled
+└── AgentSignal                raised by agent code to steer its own task
+    ├── Fail                   end now, without a retry
+    └── Retry                  try again later
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, ClassVar
+
+
+class EndwellError(Exception):
+    """Something went wrong inside Endwell."""
+
+    code: str = "internal"
+    exit_code: ClassVar[int] = 70
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        code: str | None = None,
+        hint: str | None = None,
+        field: str | None = None,
+        task_id: str | None = None,
+    ) -> None:
+        self.message = message or (type(self).__doc__ or "").split("\n")[0]
+        self.hint = hint
+        self.field = field
+        self.task_id = task_id
+        if code is not None:
+            self.code = code
+        super().__init__(self.message)
+
+    def as_dict(self) -> dict[str, str | None]:
+        """The error's shape on the wire: `{"error": {...}}` without the wrapping."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "hint": self.hint,
+            "field": self.field,
+            "task_id": self.task_id,
+        }
+
+
+class UsageError(EndwellError):
+    """The command or call was not used as it should be."""
+
+    code = "usage"
+    exit_code = 2
+
+
+class BadSetting(UsageError):
+    """A setting is unknown, malformed or contradicts another."""
+
+    code = "bad_setting"
+
+
+class NotFound(EndwellError):
+    """There is nothing with that id."""
+
+    code = "not_found"
+    exit_code = 3
+
+
+class Refused(EndwellError):
+    """The request was understood and refused; nothing was stored."""
+
+    code = "refused"
+    exit_code = 4
+
+
+class BadInput(Refused):
+    """The input cannot be accepted."""
+
+    code = "bad_input"
+
+
+class UnknownAgent(Refused):
+    """No worker has registered this agent."""
+
+    code = "unknown_agent"
+
+
+class IdempotencyConflict(Refused):
+    """The key already belongs to a task with another agent or payload."""
+
+    code = "idempotency_conflict"
+
+
+class StaleAttempt(Refused):
+    """This attempt no longer holds the task; the worker must stop."""
+
+    code = "stale_attempt"
+
+
+class WrongStatus(Refused):
+    """The task's status does not allow this."""
+
+    code = "wrong_status"
+
+
+class TaskEnded(Refused):
+    """The task has already ended."""
+
+    code = "task_ended"
+
+
+class StoreError(EndwellError):
+    """The store cannot be used."""
+
+    code = "store_unreachable"
+    exit_code = 5
+
+
+class WaitTimedOut(EndwellError):
+    """The wait ended before the task did; the task goes on."""
+
+    code = "wait_timed_out"
+    exit_code = 6
+
+
+class TaskNotSucceeded(EndwellError):
+    """The task ended without a result; `task` and `deliverable` say how."""
+
+    code = "task_not_succeeded"
+    exit_code = 1
+
+    def __init__(self, message: str | None = None, *, task: Any = None, deliverable: Any = None) -> None:
+        super().__init__(message, task_id=getattr(task, "id", None))
+        self.task = task
+        self.deliverable = deliverable
+
+
+class TaskFailed(TaskNotSucceeded):
+    """The task failed."""
+
+    code = "task_failed"
+
+
+class TaskTimedOut(TaskNotSucceeded):
+    """The task did not end by its deadline."""
+
+    code = "task_timed_out"
+
+
+class TaskCancelled(TaskNotSucceeded):
+    """The task was cancelled."""
+
+    code = "task_cancelled"
+
+
+class AgentSignal(EndwellError):
+    """Raised by agent code to steer its own task."""
+
+    code = "agent_signal"
+
+
+class Fail(AgentSignal):
+    """End the task as failed, now and without a retry."""
+
+    code = "agent_gave_up"
+
+
+class Retry(AgentSignal):
+    """Try the task again; `after` says when, instead of the usual backoff."""
+
+    code = "agent_asked_for_retry"
+
+    def __init__(self, message: str | None = None, *, after: timedelta | float | None = None) -> None:
+        super().__init__(message)
+        self.after_seconds = after.total_seconds() if isinstance(after, timedelta) else after

@@ -1,0 +1,344 @@
+"""Content: what a task is given and gives back, as JSON bytes, and the texts that go with it.
+
+What `encode` returns is canonical (sorted keys, no spaces, UTF-8), so equal content has equal bytes;
+`1` and `1.0` are different content, and so are `0.0` and `-0.0`. Times, UUIDs and Decimals become
+text. Whatever cannot be kept and given back unchanged is refused as BadInput with a stable code and
+the place of the culprit. Nothing here recurses without bound, whatever it is handed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import hashlib
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from decimal import Decimal
+from enum import Enum
+from itertools import accumulate
+from types import NoneType
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from endwell.errors import BadInput
+
+MAX_BYTES: Final = 1024 * 1024
+MAX_DEPTH: Final = 64
+MIN_INTEGER: Final = -(2**63)
+MAX_INTEGER: Final = 2**63 - 1
+TEXT_LIMIT: Final = 4000  # characters of an error text that are kept
+
+_FIELD_LIMIT: Final = 160
+_KEY_LIMIT: Final = 64
+_HINTS: Final = {
+    "bad_json": "It must be one JSON value; text needs double quotes.",
+    "bad_text": "Remove the character, or encode the text, for example as base64.",
+    "duplicate_key": "Each key may appear once in an object.",
+    "integer_too_large": "Integers are limited to 64 bits; send larger ones as text.",
+    "not_finite_number": "JSON has no NaN or Infinity; send null or text instead.",
+    "not_json": "Use plain JSON values, lists, dicts with text keys, dataclasses, Structs, Pydantic models.",
+    "payload_too_large": "Keep large content in a file or database and send a reference to it.",
+    "too_deep": f"At most {MAX_DEPTH} levels are allowed; check for a value that contains itself.",
+}
+
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+_NUMBERS: Final = (int, float, Decimal)
+_LISTS: Final = (list, tuple)
+_WRITTEN_AS_TEXT: Final = (datetime.date, datetime.time, datetime.timedelta, UUID)
+
+
+def encode(value: Any, *, what: str = "payload") -> bytes:
+    """The canonical JSON of a value; `what` is how errors call it."""
+    if _weigh((value,), 0, 0) < 0:
+        value = _Walk(what).plain(value)
+    try:
+        data = _ENCODER.encode(value)
+    except UnicodeEncodeError:
+        data = b"\\u0000"
+    if b"\\u0000" in data:  # bad text, or harmless text that only looks like an escape
+        _Walk(what).plain(value)
+    _check_size(data, what)
+    return data
+
+
+def decode(data: bytes | str, *, what: str = "payload") -> Any:
+    """Read JSON that comes from outside; stricter than the JSON libraries are."""
+    raw = _utf8(data, what)
+    _check_size(raw, what)
+    if _levels(raw) > MAX_DEPTH:
+        raise _refusal("too_deep", f"{what} is nested more than {MAX_DEPTH} levels deep", what)
+    value = _parse(raw, what)
+    if b"\\u" in raw or _weigh((value,), 0, 0) < 0:
+        return _Walk(what).plain(value)
+    return value
+
+
+def decode_stored(data: bytes) -> Any:
+    """Read JSON that `encode` has written."""
+    return msgspec.json.decode(data)
+
+
+def fingerprint(data: bytes) -> str:
+    """Equal content has equal fingerprints: the SHA-256 of its canonical bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def field_path(what: str, path: Sequence[str | int]) -> str:
+    """A place inside content, as errors name it: `payload.items[3].price`."""
+    return clean_text(what + "".join(map(_step, path)), _FIELD_LIMIT)
+
+
+def clean_text(text: str, limit: int = TEXT_LIMIT) -> str:
+    """The text as every store can keep it, at most `limit` characters long."""
+    if len(text) > limit:
+        kept = max(0, limit - len(_cut_mark(len(text))))
+        text = (text[:kept] + _cut_mark(len(text) - kept))[:limit]
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
+def safe_repr(thing: object, limit: int = TEXT_LIMIT) -> str:
+    """`repr()`, cleaned and cut, of an object that may not even have a working one."""
+    return _rendered(repr, thing, limit)
+
+
+def safe_str(thing: object, limit: int = TEXT_LIMIT) -> str:
+    """`str()`, cleaned and cut, of an object that may not even have a working one."""
+    return _rendered(str, thing, limit)
+
+
+def shown(text: str, *, keep_lines: bool = False) -> str:
+    """The text as a terminal may see it: nothing in it moves the cursor, colours or reorders."""
+    pattern = _UNSHOWABLE_IN_LINES if keep_lines else _UNSHOWABLE
+    return pattern.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+_CONTROLS: Final = "\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_UNSHOWABLE: Final = re.compile(f"[\x00-\x0a{_CONTROLS}]")
+_UNSHOWABLE_IN_LINES: Final = re.compile(f"[\x00-\x08{_CONTROLS}]")
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+
+
+def _weigh(values: Iterable[Any], depth: int, weight: int) -> int:
+    """The least bytes it will take, or -1 when the slow walk must look: it is odd, or too much.
+
+    This is the hot path of every submit and result. Every item takes two bytes or more; counting
+    them stops values that share their parts so often that they are enormous when written out.
+    """
+    for item in values:
+        kind = type(item)
+        if kind is str or kind is bool or kind is NoneType:
+            continue
+        if kind is int:
+            if MIN_INTEGER <= item <= MAX_INTEGER:
+                continue
+        elif kind is float:
+            if math.isfinite(item):
+                continue
+        elif (kind is dict or kind is list or kind is tuple) and depth < MAX_DEPTH:
+            weight += 2 * len(item)
+            if weight <= MAX_BYTES and (kind is not dict or _has_text_keys(item)):
+                weight = _weigh(item.values() if kind is dict else item, depth + 1, weight)
+                if weight >= 0:
+                    continue
+        return -1
+    return weight
+
+
+def _has_text_keys(item: dict[Any, Any]) -> bool:
+    for key in item:  # noqa: SIM110 (all() takes three times as long)
+        if type(key) is not str:
+            return False
+    return True
+
+
+class _Walk:
+    """The slow, exact walk: turns everything into plain JSON values or names the one that cannot be."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.path: list[str | int] = []
+        self.weight = 0
+
+    def plain(self, value: Any) -> Any:
+        """The same value in plain builtins."""
+        if value is None or value is True or value is False:
+            return value
+        if isinstance(value, Enum):
+            return self.plain(value.value)
+        if isinstance(value, str):
+            return self._text(str.__str__(value))
+        if isinstance(value, _NUMBERS):
+            return self._number(value)
+        if isinstance(value, _LISTS):
+            return [item for _, item in self._items(value, enumerate(value))]
+        if isinstance(value, dict):
+            return dict(self._items(value, zip(map(self._key, value), value.values(), strict=True)))
+        return self.plain(self._state(value))
+
+    def refusal(self, code: str, problem: str) -> BadInput:
+        field = field_path(self.what, self.path)
+        return _refusal(code, f"{field} {problem}", field)
+
+    def _items(self, container: Collection[Any], items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        self.weight += 2 * len(container)
+        if len(self.path) >= MAX_DEPTH:
+            raise self.refusal("too_deep", f"is nested more than {MAX_DEPTH} levels deep")
+        if self.weight > MAX_BYTES:
+            raise _refusal("payload_too_large", f"{self.what} is larger than {MAX_BYTES:,} bytes", self.what)
+        for place, item in items:
+            self.path.append(place)
+            yield place, self.plain(item)
+            self.path.pop()
+
+    def _key(self, key: Any) -> str:
+        if not isinstance(key, str):
+            raise self.refusal("not_json", f"has the key {safe_repr(key, _KEY_LIMIT)}, which is not text")
+        return self._text(str.__str__(key))
+
+    def _text(self, text: str) -> str:
+        if found := _UNSTORABLE.search(text):
+            name = "the NUL character" if found[0] == "\0" else "half of a surrogate pair"
+            raise self.refusal("bad_text", f"contains {name} at position {found.start()}")
+        return text
+
+    def _number(self, number: int | float | Decimal) -> int | float | str:
+        if isinstance(number, int):
+            if not MIN_INTEGER <= number <= MAX_INTEGER:
+                raise self.refusal("integer_too_large", "is an integer of more than 64 bits")
+            return int.__int__(number)
+        if not (number.is_finite() if isinstance(number, Decimal) else math.isfinite(number)):
+            raise self.refusal("not_finite_number", f"is {number}, which JSON cannot hold")
+        return float.__float__(number) if isinstance(number, float) else str(number)
+
+    def _state(self, value: Any) -> Any:
+        if isinstance(value, _RepeatedKey):
+            raise self.refusal("duplicate_key", f"has the key {safe_repr(value.key, _KEY_LIMIT)} twice")
+        try:
+            return _state(value)
+        except Exception as error:
+            problem = f"cannot become JSON: {safe_str(error, _FIELD_LIMIT)}"
+            raise self.refusal("not_json", problem) from None
+
+
+def _state(value: Any) -> Any:
+    """What an object consists of, one level down."""
+    if isinstance(value, _WRITTEN_AS_TEXT):
+        return msgspec.to_builtins(value)
+    if isinstance(value, msgspec.Struct):
+        return _struct_state(value)
+    if hasattr(type(value), "model_dump"):
+        if _has_set(value.model_dump()):
+            raise TypeError("it has a set, which has no order; use a list")
+        return value.model_dump(mode="json", by_alias=True)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    raise TypeError(f"it is of type {type(value).__qualname__}")
+
+
+def _struct_state(value: msgspec.Struct) -> Any:
+    names = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
+    fields = {written: getattr(value, name) for name, written in names}
+    config = value.__struct_config__
+    if config.tag_field is not None:
+        fields = {config.tag_field: config.tag, **fields}
+    if config.array_like:
+        return list(fields.values())
+    return {name: item for name, item in fields.items() if item is not msgspec.UNSET}
+
+
+def _has_set(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_set, value.values()))
+    if isinstance(value, _LISTS):
+        return any(map(_has_set, value))
+    return isinstance(value, set | frozenset)
+
+
+class _RepeatedKey(msgspec.Struct):
+    """Stands where an object has one key twice, so that the walk can tell the place."""
+
+    key: str
+
+
+def _json_object(pairs: list[tuple[str, Any]]) -> Any:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    counts = Counter(key for key, _ in pairs)
+    return _RepeatedKey(counts.most_common(1)[0][0])
+
+
+def _json_integer(digits: str) -> int:
+    return int(digits) if len(digits) <= 20 else MAX_INTEGER + 1  # any integer that will be refused
+
+
+_PARSER: Final = json.JSONDecoder(
+    object_pairs_hook=_json_object, parse_int=_json_integer, parse_constant=float
+)
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_CLIMB: Final = [{"[": 1, "{": 1}.get(chr(byte), -1) for byte in range(256)]
+
+
+def _check_size(data: bytes, what: str) -> None:
+    if len(data) > MAX_BYTES:
+        problem = f"{what} is {len(data):,} bytes; at most {MAX_BYTES:,} are allowed"
+        raise _refusal("payload_too_large", problem, what)
+
+
+def _utf8(data: bytes | str, what: str) -> bytes:
+    try:
+        return data.encode() if isinstance(data, str) else data
+    except UnicodeEncodeError as error:
+        raise _refusal(
+            "bad_text", f"{what} contains half of a surrogate pair at position {error.start}", what
+        ) from None
+
+
+def _levels(raw: bytes) -> int:
+    """How deep the brackets nest, found without parsing, so that no parser can run out of stack."""
+    if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
+        return 0
+    brackets = _STRING.sub(b"", raw).translate(None, _NOT_BRACKETS)
+    return max(accumulate(map(_CLIMB.__getitem__, brackets)), default=0)
+
+
+def _parse(raw: bytes, what: str) -> Any:
+    try:
+        text = raw.decode()
+        return _PARSER.decode(text)
+    except UnicodeDecodeError as error:
+        raise _refusal("bad_json", f"{what} is not UTF-8 at byte {error.start}", what) from None
+    except json.JSONDecodeError as error:
+        place = len(error.doc[: error.pos].encode())
+        raise _refusal("bad_json", f"{what} is not valid JSON at byte {place}: {error.msg}", what) from None
+
+
+def _refusal(code: str, message: str, field: str) -> BadInput:
+    return BadInput(message, code=code, hint=_HINTS[code], field=field)
+
+
+def _step(part: str | int) -> str:
+    if isinstance(part, int):
+        return f"[{part}]"
+    name = shown(part if len(part) <= _KEY_LIMIT else part[:_KEY_LIMIT] + "…")
+    return f".{name}" if part.isidentifier() else f'["{name}"]'
+
+
+def _cut_mark(count: int) -> str:
+    return f"… ({count} characters cut)"
+
+
+def _rendered(render: Callable[[object], str], thing: object, limit: int) -> str:
+    try:
+        return clean_text(str.__str__(render(thing)), limit)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        problem = f"<{type(thing).__name__} whose {render.__name__}() raised {type(error).__name__}>"
+        return clean_text(problem, limit)

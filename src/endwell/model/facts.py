@@ -1,0 +1,324 @@
+"""Facts: what an event of the log says happened. `decide` makes them, `evolve` folds them.
+
+A fact carries every value that `evolve` needs (new deadlines, new counters), so that folding
+asks neither settings nor clock. `type` is the event's name outside; `schema` rises when the
+shape changes, and `evolve` reads every old one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from endwell.model.task import ErrorInfo, Wait
+
+
+class Fact(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What happened. Its JSON is the event's `data`."""
+
+    type: ClassVar[str] = ""
+    schema: ClassVar[int] = 1
+
+
+class TaskCreated(Fact, frozen=True, kw_only=True):
+    """Work was asked for and accepted."""
+
+    type = "task.created"
+    agent: str
+    payload_card: str
+    payload_hash: str
+    run_at: int
+    ends_by: int
+    owner: str | None = None
+    agent_key: str | None = None
+    key: str | None = None
+    channel: str = "main"
+    fair_key: str | None = None
+    agent_version: str | None = None
+    trace: str | None = None
+    parent_id: str | None = None
+    replay_of: str | None = None
+    priority: int = 0
+    retry_policy: str | None = None
+
+
+class ApprovalRequested(Fact, frozen=True, kw_only=True):
+    """A person must agree before the task may start."""
+
+    type = "approval.requested"
+    remind_at: int
+    expire_at: int
+
+
+class ApprovalReminded(Fact, frozen=True, kw_only=True):
+    """The person was reminded of an open approval."""
+
+    type = "approval.reminded"
+    remind_at: int
+
+
+class ApprovalApproved(Fact, frozen=True, kw_only=True):
+    """A person agreed: the task may start."""
+
+    type = "approval.approved"
+    by: str
+    run_at: int
+
+
+class ApprovalRejected(Fact, frozen=True, kw_only=True):
+    """A person declined."""
+
+    type = "approval.rejected"
+    by: str
+
+
+class ApprovalExpired(Fact, frozen=True):
+    """Nobody decided in time. Expired is not rejected."""
+
+    type = "approval.expired"
+
+
+class TaskDispatched(Fact, frozen=True, kw_only=True):
+    """A turn was offered to workers. A redelivered turn keeps its id."""
+
+    type = "task.dispatched"
+    turn_id: str
+    turn_number: int
+    dispatch_count: int
+    epoch: int
+    ring_at: int | None = None
+    dispatch_by: int | None = None
+    slot: int | None = None
+    guard_at: int | None = None
+
+
+class TaskRang(Fact, frozen=True, kw_only=True):
+    """The doorbell of a dispatched turn was rung again; its timeout did not move."""
+
+    type = "task.rang_again"
+    ring_at: int | None
+
+
+class TaskClaimed(Fact, frozen=True, kw_only=True):
+    """A worker holds the turn; `attempt_id` fences every write it makes."""
+
+    type = "task.claimed"
+    attempt_id: str
+    session_id: str
+    progress_by: int
+
+
+class TaskHeartbeat(Fact, frozen=True, kw_only=True):
+    """The attempt made progress."""
+
+    type = "task.heartbeat"
+    progress_by: int
+    note: str | None = None
+
+
+class TaskHandedBack(Fact, frozen=True, kw_only=True):
+    """A worker that must stop gave the turn back; this costs the task nothing."""
+
+    type = "task.handed_back"
+    attempt_id: str
+    reason: str
+
+
+class TaskReclaimed(Fact, frozen=True, kw_only=True):
+    """The holder's lease lapsed: the same turn goes to a new attempt."""
+
+    type = "task.reclaimed"
+    attempt_id: str
+    session_id: str
+    by: str
+    reason: str
+    epoch: int
+    crash_count: int
+    crash_times: str
+    guard_at: int | None = None
+
+
+class TaskSuspended(Fact, frozen=True, kw_only=True):
+    """The turn waits for answers and has let go of its worker."""
+
+    type = "task.suspended"
+    waits: tuple[Wait, ...]
+    wait_by: int
+    suspend_by: int
+
+
+class WaitAnswered(Fact, frozen=True, kw_only=True):
+    """One awaited answer is there, or its deadline passed."""
+
+    type = "wait.answered"
+    tool_call_id: str
+    wait_status: str
+    result_card: str | None = None
+    wait_by: int | None = None
+
+
+class TaskResumed(Fact, frozen=True, kw_only=True):
+    """Nothing is waited for any more: the turn is queued to go on."""
+
+    type = "task.resumed"
+    epoch: int
+    run_at: int
+
+
+class TaskReaped(Fact, frozen=True, kw_only=True):
+    """A supervisor ended the turn by force; the audit row of that."""
+
+    type = "task.reaped"
+    reason: str
+    epoch: int
+    attempt_id: str | None = None
+    session_id: str | None = None
+
+
+class TurnEnded(Fact, frozen=True, kw_only=True):
+    """One assignment of the task ended: success, failed, timeout or canceled."""
+
+    type = "turn.ended"
+    turn_id: str
+    outcome: str
+    epoch: int
+    error: str | None = None
+
+
+class TaskRetryScheduled(Fact, frozen=True, kw_only=True):
+    """The turn failed and another will be tried."""
+
+    type = "task.retry_scheduled"
+    retry_count: int
+    run_at: int
+    reason: str
+    error: ErrorInfo
+
+
+class TaskRushed(Fact, frozen=True, kw_only=True):
+    """A person asked for a waiting task to start now."""
+
+    type = "task.rushed"
+    run_at: int
+    by: str
+
+
+class TaskBlocked(Fact, frozen=True, kw_only=True):
+    """A person must act, or a cooldown must end, before the task goes on."""
+
+    type = "task.blocked"
+    reason: str
+    owner: str | None = None
+    remind_at: int | None = None
+    recover_at: int | None = None
+
+
+class TaskReminded(Fact, frozen=True, kw_only=True):
+    """The person who holds the task was reminded."""
+
+    type = "task.reminded"
+    remind_at: int
+
+
+class TaskUnblocked(Fact, frozen=True, kw_only=True):
+    """The task goes on; the time a person held it is given back."""
+
+    type = "task.unblocked"
+    by: str
+    run_at: int
+    ends_by: int
+
+
+class TaskSucceeded(Fact, frozen=True, kw_only=True):
+    """Ended with a result."""
+
+    type = "task.succeeded"
+    deliverable_card: str
+    deliverable_hash: str
+
+
+class Ending(Fact, frozen=True, kw_only=True):
+    """Ended without a result; the deliverable is a failure report."""
+
+    reason: str
+    deliverable_card: str
+    deliverable_hash: str
+    error: ErrorInfo | None = None
+    retry_count: int = 0
+
+
+class TaskFailed(Ending, frozen=True, kw_only=True):
+    """Ended as failed."""
+
+    type = "task.failed"
+
+
+class TaskTimedOut(Ending, frozen=True, kw_only=True):
+    """Ended because its time was up."""
+
+    type = "task.timeout"
+
+
+class TaskCancelled(Ending, frozen=True, kw_only=True):
+    """Ended because somebody asked for it."""
+
+    type = "task.cancelled"
+    by: str
+
+
+class TaskDeadLettered(Fact, frozen=True, kw_only=True):
+    """The failed task awaits a person's verdict: replay it, or abandon it."""
+
+    type = "task.dlq"
+    fingerprint: str
+
+
+class DeadLetterReplayed(Fact, frozen=True, kw_only=True):
+    """The dead letter was replayed as a new task."""
+
+    type = "dlq.replayed"
+    superseded_by: str
+    by: str
+
+
+class DeadLetterAbandoned(Fact, frozen=True, kw_only=True):
+    """The dead letter was closed for good."""
+
+    type = "dlq.abandoned"
+    by: str
+    note: str | None = None
+
+
+class WriteRefused(Fact, frozen=True, kw_only=True):
+    """A writer that no longer holds the task tried to change it. Moves nothing."""
+
+    type = "write.refused"
+    command: str
+    attempt_id: str
+    holder: str | None = None
+
+
+def _leaves(cls: type[Fact]) -> list[type[Fact]]:
+    below = [leaf for sub in cls.__subclasses__() for leaf in _leaves(sub)]
+    return ([cls] if cls.type else []) + below
+
+
+BY_TYPE: Final[dict[str, type[Fact]]] = {cls.type: cls for cls in _leaves(Fact)}
+_decoders: Final = {name: msgspec.json.Decoder(cls) for name, cls in BY_TYPE.items()}
+_encoder: Final = msgspec.json.Encoder()
+
+
+def encode(fact: Fact) -> bytes:
+    """The event's `data`: fields in declared order, defaults left out; the same bytes on every store."""
+    return _encoder.encode(fact)
+
+
+def decode(type_: str, schema: int, data: bytes) -> Any:
+    """A fact out of the log. Only schema 1 exists so far."""
+    return _decoders[type_].decode(data)
+
+
+def encode_error(error: ErrorInfo) -> str:
+    """An error as one column's text."""
+    return _encoder.encode(error).decode()

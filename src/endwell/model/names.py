@@ -1,0 +1,71 @@
+"""Names: what agents, tools, channels, keys and namespaces may be called.
+
+A name that passes here is safe in a file path, a URL, a queue subject and a terminal. Whatever does
+not pass is refused as BadInput with the code `bad_name`, saying what is allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from endwell.errors import BadInput
+from endwell.model.content import clean_text, safe_repr, shown
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_KEY: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,128}")
+_ALLOWED: Final = {
+    _NAME: "1 to 64 of a-z, 0-9, _ and -, beginning with a letter or digit",
+    _KEY: "1 to 128 of A-Z, a-z, 0-9 and _ . : @ -",
+}
+_SHOWN_LIMIT: Final = 80
+
+
+def agent_name(text: str) -> str:
+    """The text, if an agent may be called so."""
+    return _checked(_NAME, text, "agent", "agent name")
+
+
+def tool_name(text: str) -> str:
+    """The text, if a tool may be called so."""
+    return _checked(_NAME, text, "tool", "tool name")
+
+
+def channel_name(text: str) -> str:
+    """The text, if a channel may be called so."""
+    return _checked(_NAME, text, "channel", "channel name")
+
+
+def agent_key(text: str) -> str:
+    """The text, if it can tell one instance of an agent from another."""
+    return _checked(_KEY, text, "agent_key", "agent key")
+
+
+def idempotency_key(text: str) -> str:
+    """The text, if it can mark two submissions as the same."""
+    return _checked(_KEY, text, "idempotency_key", "idempotency key")
+
+
+def namespace_name(text: str) -> str:
+    """The text, if a namespace may be called so."""
+    return _checked(_KEY, text, "namespace", "namespace")
+
+
+def agent_reference(text: str) -> tuple[str, str | None]:
+    """Split `coder/issue-42` into agent and key; `coder` alone has no key."""
+    if not isinstance(text, str):
+        return agent_name(text), None
+    agent, slash, key = text.partition("/")
+    return agent_name(agent), agent_key(key) if slash else None
+
+
+def _checked(pattern: re.Pattern[str], text: object, field: str, what: str) -> str:
+    if isinstance(text, str) and pattern.fullmatch(text):
+        return text
+    bad = (
+        f'"{clean_text(shown(text), _SHOWN_LIMIT)}"'
+        if isinstance(text, str)
+        else safe_repr(text, _SHOWN_LIMIT)
+    )
+    hint = f"Allowed: {_ALLOWED[pattern]}."
+    raise BadInput(f"{bad} is not a valid {what}", code="bad_name", hint=hint, field=field)

@@ -1,0 +1,42 @@
+"""Settings: every value, its default, and where it came from.
+
+Later wins: defaults, `endwell.toml`, the environment (`ENDWELL__SECTION__KEY`, `ENDWELL_STORE`), and
+what a caller passes to `override`. A value that cannot be meant is refused with its key, its source and
+the reason; `check` refuses combinations that could not work.
+"""
+
+from endwell.settings.check import check
+from endwell.settings.sections import (
+    App,
+    Human,
+    Nats,
+    Pmo,
+    Queue,
+    Redis,
+    Retry,
+    Settings,
+    Task,
+    Worker,
+)
+from endwell.settings.show import Described, describe, masked
+from endwell.settings.sources import FILE_NAME, load, override
+
+__all__ = [
+    "FILE_NAME",
+    "App",
+    "Described",
+    "Human",
+    "Nats",
+    "Pmo",
+    "Queue",
+    "Redis",
+    "Retry",
+    "Settings",
+    "Task",
+    "Worker",
+    "check",
+    "describe",
+    "load",
+    "masked",
+    "override",
+]

@@ -1,0 +1,137 @@
+"""Every setting with its default: the table of contents of endwell.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, NamedTuple, get_type_hints
+
+import msgspec
+
+from endwell.settings.values import (
+    Count,
+    CountOrNone,
+    Delays,
+    Multiplier,
+    QueueKind,
+    Ratio,
+    Seconds,
+    SecondsOrOff,
+    Text,
+)
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """One table of endwell.toml."""
+
+
+class Pmo(Section, frozen=True, kw_only=True):
+    watchdog_interval_seconds: Seconds = 5.0
+    dispatched_retry_seconds: SecondsOrOff = 10.0
+    dispatched_timeout_seconds: SecondsOrOff = 30.0
+    pending_wakeup_seconds: SecondsOrOff = 5.0
+    pending_wakeup_skip_seconds: SecondsOrOff = 300.0
+    active_reap_seconds: Seconds = 300.0
+    runaway_limit: Count = 10
+    crash_limit: Count = 3
+    crash_window_seconds: Seconds = 1800.0
+
+
+class Worker(Section, frozen=True, kw_only=True):
+    watchdog_interval_seconds: Seconds = 5.0
+    inbox_processing_timeout_seconds: SecondsOrOff = 300.0
+    suspend_timeout_seconds: Seconds = 30.0
+    lease_seconds: Seconds = 30.0
+    heartbeat_seconds: Seconds = 10.0
+    poll_seconds: Seconds = 1.0
+    drain_seconds: Seconds = 30.0
+    concurrency: Count = 100
+    step_timeout_seconds: Seconds = 300.0
+
+
+class Retry(Section, frozen=True, kw_only=True):
+    max_retries: CountOrNone = 3
+    base_seconds: Seconds = 0.5
+    multiplier: Multiplier = 2.0
+    jitter: Ratio = 0.2
+    delays: Delays = ()
+
+
+class Task(Section, frozen=True, kw_only=True):
+    deadline_seconds: Seconds = 86400.0
+
+
+class Human(Section, frozen=True, kw_only=True):
+    owner: Text = ""  # whoever submits
+    remind_seconds: Seconds = 86400.0
+
+
+class Queue(Section, frozen=True, kw_only=True):
+    """The capitals are the names by which the queue protocol's programs know these settings."""
+
+    kind: QueueKind = "native"
+    VISIBILITY_TIMEOUT_S: Seconds = 300.0
+    HEARTBEAT_INTERVAL_S: Seconds = 30.0
+    MAX_RETRIES: CountOrNone = 3
+    RECLAIM_INTERVAL_S: Seconds = 30.0
+
+
+class Redis(Section, frozen=True, kw_only=True):
+    url: Text = ""
+    prefix: Text = ""
+
+
+class Nats(Section, frozen=True, kw_only=True):
+    url: Text = ""
+
+
+class App(Section, frozen=True, kw_only=True):
+    target: Text = "app:app"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings; `sources` names the file or variable of every key that is not a default."""
+
+    store: Text = "sqlite:///endwell.db"
+    pmo: Pmo = Pmo()
+    worker: Worker = Worker()
+    retry: Retry = Retry()
+    task: Task = Task()
+    human: Human = Human()
+    queue: Queue = Queue()
+    redis: Redis = Redis()
+    nats: Nats = Nats()
+    app: App = App()
+    sources: dict[str, str] = {}
+
+    def value(self, key: str) -> Any:
+        """The value of `section.key`, or of `store`."""
+        return reduce(getattr, key.split("."), self)
+
+    def source(self, key: str) -> str:
+        """Where a value came from: a file, a variable, or `default`."""
+        return self.sources.get(key, "default")
+
+
+class Key(NamedTuple):
+    """How the raw value of one setting is read."""
+
+    type: Any
+    read: Callable[[object], Any]
+
+
+def _keys() -> dict[str, Key]:
+    keys = {"store": _key(get_type_hints(Settings, include_extras=True)["store"])}
+    for section, kind in get_type_hints(Settings).items():
+        if isinstance(kind, type) and issubclass(kind, Section):
+            for name, hint in get_type_hints(kind, include_extras=True).items():
+                keys[f"{section}.{name}"] = _key(hint)
+    return keys
+
+
+def _key(hint: Any) -> Key:
+    return Key(hint.__origin__, hint.__metadata__[0])
+
+
+KEYS = _keys()
+"""Every setting by its full name."""
