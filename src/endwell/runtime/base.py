@@ -1,0 +1,144 @@
+"""One value that carries clock, ids and everything that waits or runs beside the caller.
+
+Whoever holds a `Runtime` needs nothing else from the machine; a simulator passes a subclass that keeps
+all of it in one thread and one virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol, Self, TypeVar, TypeVarTuple
+
+from endwell.runtime.clock import Clock, SystemClock
+from endwell.runtime.ids import Ids, SystemIds
+from endwell.runtime.threads import ThreadPool, answer
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+log = logging.getLogger(__name__)
+
+
+class RunningThread(Protocol):
+    """A thread that has been started."""
+
+    @property
+    def name(self) -> str: ...
+
+    def is_alive(self) -> bool: ...
+
+    def join(self, timeout: float | None = None) -> None: ...
+
+
+class Flag(Protocol):
+    """Raised in one thread, waited for in another."""
+
+    def set(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def is_set(self) -> bool: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Runtime:
+    """Clock, ids, sleeping, spawning and threads, all replaceable."""
+
+    clock: Clock
+    ids: Ids
+    pool: ThreadPool
+    # The event loop itself holds its tasks only weakly; a spawned task must not vanish.
+    _spawned: set[asyncio.Task[Any]] = field(default_factory=set, init=False, repr=False, compare=False)
+
+    @classmethod
+    def system(cls, *, clock: Clock | None = None, ids: Ids | None = None, threads: int = 32) -> Self:
+        """The real thing; at most `threads` synchronous functions at once."""
+        clock = clock or SystemClock()
+        return cls(clock=clock, ids=ids or SystemIds(clock), pool=ThreadPool(threads))
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(max(0.0, seconds))
+
+    def block(self, seconds: float) -> None:
+        """Hold up the calling thread; never to be used on an event loop."""
+        time.sleep(seconds)
+
+    def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
+        """Cancel the block and raise TimeoutError when it takes longer; None is no limit."""
+        return asyncio.timeout(seconds)
+
+    async def wait(self, event: asyncio.Event, timeout: float | None = None) -> bool:
+        """Wait for the event; False when the time was up first."""
+        try:
+            async with self.timeout(timeout):
+                await event.wait()
+        except TimeoutError:
+            pass
+        return event.is_set()
+
+    def spawn(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Run beside the caller; a failure is logged under `name` even if nobody awaits the task."""
+        task = asyncio.get_running_loop().create_task(coro, name=name)
+        self._spawned.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._spawned.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s failed: %r", task.get_name(), error, exc_info=error)
+
+    def thread(self, target: Callable[[], object], name: str) -> RunningThread:
+        """Start a daemon thread; a failure is logged under `name`."""
+        thread = threading.Thread(target=_logged(target, name), name=name, daemon=True)
+        thread.start()
+        return thread
+
+    async def in_thread(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Run a synchronous function in the bounded pool.
+
+        Cancelling stops the waiting, not the function: it keeps its thread until it returns, and
+        what it then returns is discarded. One that has not started yet never will.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        call = partial(contextvars.copy_context().run, fn, *args)
+        self.pool.submit(partial(answer, loop, future, call))
+        return await future
+
+    def waiter(self) -> Callable[[Awaitable[Any]], Any]:
+        """For code in a thread: have the current event loop await something, and block until it has."""
+        loop = asyncio.get_running_loop()
+
+        async def awaited(thing: Awaitable[Any]) -> Any:
+            return await thing
+
+        return lambda thing: asyncio.run_coroutine_threadsafe(awaited(thing), loop).result()
+
+    def lock(self) -> AbstractContextManager[bool]:
+        """Mutual exclusion between threads."""
+        return threading.Lock()
+
+    def flag(self) -> Flag:
+        """A signal between threads (within one event loop, `asyncio.Event` and `wait` do)."""
+        return threading.Event()
+
+
+def _logged(target: Callable[[], object], name: str) -> Callable[[], None]:
+    def run() -> None:
+        try:
+            target()
+        except Exception as error:
+            log.exception("%s failed: %r", name, error)
+
+    return run

@@ -1,0 +1,136 @@
+"""New ids: 26 characters that sort by the moment they were made, and never repeat.
+
+48 bits of milliseconds and 80 of chance, in lowercase Crockford base32. The chance is drawn once per
+millisecond and counted up from there, which keeps ids of one process strictly rising and cheap. They
+are names, not secrets: whoever knows one can guess its neighbours.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+from endwell.runtime.clock import Clock
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
+_CHANCE_BITS = 80
+# The low bits are spelled for every id; what lies above them changes about once per millisecond.
+_LOW_BITS = 40
+
+
+class Ids(Protocol):
+    """Where new ids and the fractions for jitter come from."""
+
+    def new(self) -> str: ...
+
+    def fraction(self) -> float: ...
+
+
+class SystemIds:
+    """Ids by the given clock and the operating system's randomness; safe across threads and forks."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._sequence = _Sequence(lambda: clock.now_us() // 1000, _system_chance)
+        self._random = random.Random(os.urandom(16))
+        _after_fork(self)
+
+    def new(self) -> str:
+        return self._sequence.next()
+
+    def fraction(self) -> float:
+        return self._random.random()
+
+    def start_over(self) -> None:
+        """Part ways with the parent process, whose ids and fractions would otherwise be repeated."""
+        self._sequence.start_over()
+        self._random = random.Random(os.urandom(16))
+
+
+class SeededIds:
+    """The same ids and fractions for the same seed. Without a clock each id is a millisecond later."""
+
+    def __init__(self, seed: int, clock: Clock | None = None) -> None:
+        self._random = random.Random(seed)
+        self._ticks = 0
+        self._sequence = _Sequence(self._tick if clock is None else _milliseconds(clock), self._chance)
+
+    def new(self) -> str:
+        return self._sequence.next()
+
+    def fraction(self) -> float:
+        return self._random.random()
+
+    def _tick(self) -> int:
+        self._ticks += 1
+        return self._ticks
+
+    def _chance(self) -> int:
+        return self._random.getrandbits(_CHANCE_BITS - 1)
+
+
+class _Sequence:
+    """Rising 128-bit numbers, spelled. A clock that stands still or runs back does not matter."""
+
+    def __init__(self, now_ms: Callable[[], int], chance: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._chance = chance
+        self._last_ms = 0
+        self._high = -1
+        self._prefix = ""
+        self.start_over()
+
+    def start_over(self) -> None:
+        # A new lock: in a forked child the old one may be held by a thread that is not there any more.
+        self._lock = threading.Lock()
+        # A later millisecond: fresh chance within the same one could be lower than what was given out.
+        self._begin(self._last_ms + 1)
+
+    def next(self) -> str:
+        with self._lock:
+            now_ms = self._now_ms()
+            if now_ms > self._last_ms:
+                self._begin(now_ms)
+            else:
+                self._value += 1
+            return self._spelled(self._value)
+
+    def _begin(self, now_ms: int) -> None:
+        self._last_ms = now_ms
+        self._value = (now_ms << _CHANCE_BITS) | self._chance()
+
+    def _spelled(self, value: int) -> str:
+        high = value >> _LOW_BITS
+        if high != self._high:
+            self._high = high
+            self._prefix = "".join(_PAIRS[high >> shift & 1023] for shift in range(80, -1, -10))
+        pairs = _PAIRS
+        return (
+            f"{self._prefix}{pairs[value >> 30 & 1023]}{pairs[value >> 20 & 1023]}"
+            f"{pairs[value >> 10 & 1023]}{pairs[value & 1023]}"
+        )
+
+
+def _milliseconds(clock: Clock) -> Callable[[], int]:
+    return lambda: clock.now_us() // 1000
+
+
+def _system_chance() -> int:
+    # The top bit stays clear: counting up must not carry into the milliseconds.
+    return int.from_bytes(os.urandom(_CHANCE_BITS // 8)) >> 1
+
+
+def _after_fork(ids: SystemIds) -> None:
+    # The hook can never be taken back, so it must not keep the ids alive.
+    reference = weakref.ref(ids)
+
+    def start_over() -> None:
+        if (living := reference()) is not None:
+            living.start_over()
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=start_over)

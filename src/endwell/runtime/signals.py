@@ -1,0 +1,48 @@
+"""Being asked to stop: SIGTERM and SIGINT, politely once and then for good."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+from endwell.errors import UsageError
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def on_stop_signals(loop: asyncio.AbstractEventLoop, callback: Callable[[int], None]) -> Callable[[], None]:
+    """Call `callback(1)` at the first stop signal and `callback(2)` at every later one.
+
+    The first is an ordinary callback of the loop. Later ones run inside the signal handler, so that
+    they work on a loop that an agent blocks; there, ending the process or cancelling a task is fine.
+    Returns a function that puts the previous handlers back.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise UsageError("Stop signals can be handled in the main thread only.")
+    seen = 0
+
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 1:
+            _call_soon(loop, lambda: callback(1))
+            return
+        callback(2)
+        _call_soon(loop, lambda: None)  # a loop asleep in the kernel would not notice a cancelled task
+
+    before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    return restore
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has closed
+        loop.call_soon_threadsafe(callback)

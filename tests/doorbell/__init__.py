@@ -1,0 +1,1 @@
+"""The doorbells: one contract, run on each of them."""

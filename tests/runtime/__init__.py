@@ -1,0 +1,1 @@
+"""The runtime: clocks, ids, threads, the portal, processes, signals."""
