@@ -1,0 +1,1 @@
+"""The task machine: decide, evolve, clocks. Pure; stands on model and policy."""

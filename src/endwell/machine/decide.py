@@ -1,0 +1,311 @@
+"""decide(task, command, now, limits, seen) -> facts | refusal: every business rule about tasks. Pure.
+
+Read the table at the end first: which command may reach a task in which statuses. Whatever is not
+in it is refused by name. Everything a decision needs comes in as an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from endwell import errors as e
+from endwell.machine import endings
+from endwell.machine.clocks import due
+from endwell.machine.decision import NOTHING, Decision, Seen, refuse
+from endwell.machine.fired import FIRED, unblock
+from endwell.machine.waiting import answer, suspend
+from endwell.model import commands as c
+from endwell.model import facts as f
+from endwell.model import status as s
+from endwell.model.card import Card, instruction_id
+from endwell.model.status import Status
+from endwell.model.task import Task
+from endwell.policy.guard import count_crash, is_runaway
+from endwell.policy.limits import Limits
+
+_EVERYTHING = Seen()
+
+
+def decide(
+    task: Task | None, command: c.TaskCommand, now: int, limits: Limits, seen: Seen = _EVERYTHING
+) -> Decision:
+    """What follows from the command. `now` never runs back within a task."""
+    if isinstance(command, c.Submit):
+        return _submit(task, command, now, limits)
+    if task is None:
+        return refuse(e.NotFound(f"there is no task {command.task_id}", code="no_such_task"))
+    allowed, handler = TABLE[type(command)]
+    if task.status not in allowed:
+        return _refuse_status(task, command)
+    if isinstance(command, FENCED) and command.attempt_id != task.attempt_id:
+        return _refuse_stale(task, command)
+    return handler(task, command, max(now, task.updated_at), limits, seen)
+
+
+def _refuse_status(task: Task, command: c.TaskCommand) -> Decision:
+    if isinstance(command, FENCED):
+        return _refuse_stale(task, command)
+    if task.is_ended:
+        return refuse(e.TaskEnded(f"task {task.id} has already ended as {task.status}", task_id=task.id))
+    name = type(command).__name__
+    return refuse(e.WrongStatus(f"{name} does not apply to a task that is {task.status}", task_id=task.id))
+
+
+def _refuse_stale(task: Task, command: c.AttemptCommand) -> Decision:
+    """A late writer changes nothing, and the log says that it tried."""
+    refusal = e.StaleAttempt(f"attempt {command.attempt_id} no longer holds task {task.id}", task_id=task.id)
+    refused = f.WriteRefused(
+        command=type(command).__name__, attempt_id=command.attempt_id, holder=task.attempt_id
+    )
+    return refuse(refusal, refused)
+
+
+def _submit(task: Task | None, command: c.Submit, now: int, limits: Limits) -> Decision:
+    if task is not None:
+        return _submit_again(task, command)
+    card = Card(
+        command.namespace,
+        instruction_id(command.task_id),
+        command.task_id,
+        "task.instruction",
+        command.payload,
+        command.payload_hash,
+        now,
+    )
+    run_at = now + command.delay
+    created = f.TaskCreated(
+        agent=command.agent,
+        payload_card=card.id,
+        payload_hash=card.hash,
+        run_at=run_at,
+        ends_by=run_at + (command.deadline if command.deadline is not None else limits.deadline),
+        owner=command.owner,
+        agent_key=command.agent_key,
+        key=command.key,
+        channel=command.channel,
+        fair_key=command.fair_key,
+        agent_version=command.agent_version,
+        trace=command.trace,
+        parent_id=command.parent_id,
+        replay_of=command.replay_of,
+        priority=command.priority,
+        retry_policy=command.retry_policy,
+    )
+    if command.approval_within is None:
+        return Decision(facts=(created,), cards=(card,))
+    expire_at = min(now + command.approval_within, created.ends_by)
+    asked = f.ApprovalRequested(remind_at=now + limits.remind_every, expire_at=expire_at)
+    return Decision(facts=(created, asked), cards=(card,))
+
+
+def _submit_again(task: Task, command: c.Submit) -> Decision:
+    asked = (command.agent, command.agent_key, command.payload_hash)
+    if asked == (task.agent, task.agent_key, task.payload_hash):
+        return NOTHING
+    return refuse(
+        e.IdempotencyConflict(
+            f"key {command.key!r} already belongs to task {task.id} with another agent or payload",
+            hint="use another key, or submit exactly what was submitted before",
+            field="key",
+            task_id=task.id,
+        )
+    )
+
+
+def _dispatch(task: Task, command: c.Dispatch, now: int, limits: Limits, seen: Seen) -> Decision:
+    return _not_deliverable(task, now, seen) or Decision(
+        facts=(_dispatched(task, command.slot, now, limits),)
+    )
+
+
+def _claim(task: Task, command: c.Claim, now: int, limits: Limits, seen: Seen) -> Decision:
+    """A queued task goes straight to running in one commit, and both events are written."""
+    if not seen.session_is_live:
+        return refuse(e.StaleAttempt(f"session {command.session_id} has lost its lease", task_id=task.id))
+    blocker = _not_deliverable(task, now, seen)
+    if blocker is not None:
+        return blocker
+    claimed = f.TaskClaimed(
+        attempt_id=command.attempt_id,
+        session_id=command.session_id,
+        progress_by=progress_deadline(task, now, limits),
+    )
+    if task.status == s.DISPATCHED:
+        return Decision(facts=(claimed,))
+    return Decision(facts=(_dispatched(task, command.slot, now, limits), claimed))
+
+
+def _not_deliverable(task: Task, now: int, seen: Seen) -> Decision | None:
+    if task.run_at > now:
+        return refuse(e.WrongStatus(f"task {task.id} is not to start yet", code="too_early", task_id=task.id))
+    if seen.key_holder is not None and seen.key_holder != task.id:
+        why = f"{task.agent}/{task.agent_key} is busy with task {seen.key_holder}"
+        return refuse(e.WrongStatus(why, code="key_is_held", task_id=task.id))
+    rule = due(task, now)
+    if rule is not None and rule.name in ("ends_by", "guard"):
+        why = f"task {task.id} is about to be ended: {task.clock_rule}"
+        return refuse(e.WrongStatus(why, code="clock_is_due", task_id=task.id))
+    return None
+
+
+def _dispatched(task: Task, slot: int | None, now: int, limits: Limits) -> f.TaskDispatched:
+    """Resumes and hand-backs are not counted; a reclaimed turn's redelivery is."""
+    is_free = task.redelivery in ("resume", "hand_back")
+    count = task.dispatch_count + (0 if is_free else 1)
+    is_new_turn = task.turn_id is None
+    number = task.turn_number + is_new_turn
+    return f.TaskDispatched(
+        turn_id=f"{task.id}.t{number}" if is_new_turn else task.turn_id or "",
+        turn_number=number,
+        dispatch_count=count,
+        epoch=task.epoch + 1,
+        ring_at=None if limits.ring_after is None else now + limits.ring_after,
+        dispatch_by=None if limits.dispatch_timeout is None else now + limits.dispatch_timeout,
+        slot=slot,
+        guard_at=now if is_runaway(count, limits.runaway_limit) else None,
+    )
+
+
+def progress_deadline(task: Task, now: int, limits: Limits) -> int:
+    """By when the next sign of progress is due; without a reap limit only `ends_by` counts."""
+    return task.ends_by if limits.active_reap is None else now + limits.active_reap
+
+
+def _progress(task: Task, command: c.Progress, now: int, limits: Limits, seen: Seen) -> Decision:
+    deadline = progress_deadline(task, now, limits)
+    return Decision(facts=(f.TaskHeartbeat(progress_by=deadline, note=command.note),))
+
+
+def _finish(task: Task, command: c.Finish, now: int, limits: Limits, seen: Seen) -> Decision:
+    return endings.succeed(task, command, now)
+
+
+def _fail_turn(task: Task, command: c.FailTurn, now: int, limits: Limits, seen: Seen) -> Decision:
+    return endings.fail_turn(
+        task, now, limits, command.error, fraction=command.fraction, asked_after=command.retry_after
+    )
+
+
+def _hand_back(task: Task, command: c.HandBack, now: int, limits: Limits, seen: Seen) -> Decision:
+    return Decision(facts=(f.TaskHandedBack(attempt_id=command.attempt_id, reason=command.reason),))
+
+
+def _reclaim(task: Task, command: c.Reclaim, now: int, limits: Limits, seen: Seen) -> Decision:
+    """Redeliver the same turn. At the crash limit only a clock is set; the PMO carries it out."""
+    if command.attempt_id != task.attempt_id:
+        return refuse(e.WrongStatus(f"task {task.id} is held by a newer attempt", task_id=task.id))
+    if seen.session_is_live and command.reason == "lease_lapsed":
+        return refuse(e.WrongStatus("the holder's lease has not lapsed", code="lease_holds", task_id=task.id))
+    crashes, times = count_crash(task.crash_times, now, limits.crash_window)
+    reclaimed = f.TaskReclaimed(
+        attempt_id=command.attempt_id,
+        session_id=task.session_id or "",
+        by=command.actor,
+        reason=command.reason,
+        epoch=task.epoch + 1,
+        crash_count=crashes,
+        crash_times=times,
+        guard_at=now if crashes >= limits.crash_limit else None,
+    )
+    return Decision(facts=(reclaimed,))
+
+
+def _clock_fired(task: Task, command: c.ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
+    rule = due(task, now)
+    return NOTHING if rule is None else FIRED[rule.name](task, command, now, limits)
+
+
+def _approve(task: Task, command: c.Approve, now: int, limits: Limits, seen: Seen) -> Decision:
+    return Decision(facts=(f.ApprovalApproved(by=command.actor, run_at=max(now, task.run_at)),))
+
+
+def _reject(task: Task, command: c.Reject, now: int, limits: Limits, seen: Seen) -> Decision:
+    no = f.ApprovalRejected(by=command.actor)
+    return endings.end(task, now, s.FAILED, "approval_rejected", dead_letter=False, before=(no,))
+
+
+def _cancel(task: Task, command: c.Cancel, now: int, limits: Limits, seen: Seen) -> Decision:
+    return endings.cancel(task, now, command.reason, command.actor)
+
+
+def _run_now(task: Task, command: c.RunNow, now: int, limits: Limits, seen: Seen) -> Decision:
+    if task.status == s.BLOCKED:
+        return unblock(task, now, limits, by=command.actor, run_at=now)
+    return Decision(facts=(f.TaskRushed(run_at=now, by=command.actor),)) if task.run_at > now else NOTHING
+
+
+def _block(task: Task, command: c.Block, now: int, limits: Limits, seen: Seen) -> Decision:
+    if command.cooldown is not None:
+        return Decision(facts=(f.TaskBlocked(reason=command.reason, recover_at=now + command.cooldown),))
+    owner = command.owner or task.owner or limits.owner
+    remind_at = now + limits.remind_every
+    return Decision(facts=(f.TaskBlocked(reason=command.reason, owner=owner, remind_at=remind_at),))
+
+
+def _replay(task: Task, command: c.Replay, now: int, limits: Limits, seen: Seen) -> Decision:
+    if task.status == s.SUCCEEDED:
+        why = f"task {task.id} succeeded; there is nothing to try again"
+        return refuse(e.WrongStatus(why, code="already_succeeded", task_id=task.id))
+    if task.superseded_by is not None or task.dead_letter == "abandoned":
+        state = (task.superseded_by and f"replayed as {task.superseded_by}") or "abandoned"
+        return refuse(
+            e.WrongStatus(f"task {task.id} was already {state}", code="dead_letter_closed", task_id=task.id)
+        )
+    new = c.Submit(
+        command_id=f"{command.command_id}.new",
+        namespace=task.namespace,
+        actor=command.actor,
+        causation_id=command.command_id,
+        task_id=command.new_task_id,
+        agent=task.agent,
+        payload=command.payload,
+        payload_hash=command.payload_hash,
+        agent_key=task.agent_key,
+        channel=task.channel,
+        fair_key=task.fair_key,
+        agent_version=task.agent_version,
+        trace=task.trace,
+        replay_of=task.id,
+        priority=task.priority,
+        retry_policy=task.retry_policy,
+        deadline=command.deadline,
+        owner=task.owner,
+        approval_within=None if task.expire_at is None else max(task.expire_at - task.created_at, 0),
+    )
+    replayed = f.DeadLetterReplayed(superseded_by=command.new_task_id, by=command.actor)
+    return Decision(facts=(replayed,), spawn=new)
+
+
+def _abandon(task: Task, command: c.Abandon, now: int, limits: Limits, seen: Seen) -> Decision:
+    if task.dead_letter != "open":
+        why = f"task {task.id} is not an open dead letter"
+        return refuse(e.WrongStatus(why, code="dead_letter_closed", task_id=task.id))
+    return Decision(facts=(f.DeadLetterAbandoned(by=command.actor, note=command.note),))
+
+
+_Handler = Callable[[Task, Any, int, Limits, Seen], Decision]
+_ENDED: Final[tuple[Status, ...]] = (s.SUCCEEDED, s.FAILED, s.TIMEOUT, s.CANCELLED)
+
+# commands that only the task's current attempt may give
+FENCED: Final = (c.Progress, c.Finish, c.FailTurn, c.HandBack, c.Suspend)
+
+TABLE: Final[dict[type[c.Command], tuple[tuple[Status, ...], _Handler]]] = {
+    c.Approve: ((s.WAITING_APPROVAL,), _approve),
+    c.Reject: ((s.WAITING_APPROVAL,), _reject),
+    c.Dispatch: ((s.QUEUED,), _dispatch),
+    c.Claim: ((s.QUEUED, s.DISPATCHED), _claim),
+    c.Progress: ((s.RUNNING,), _progress),
+    c.Finish: ((s.RUNNING,), _finish),
+    c.FailTurn: ((s.RUNNING,), _fail_turn),
+    c.HandBack: ((s.RUNNING,), _hand_back),
+    c.Suspend: ((s.RUNNING,), suspend),
+    c.Reclaim: ((s.RUNNING,), _reclaim),
+    c.Answer: ((s.SUSPENDED,), answer),
+    c.RunNow: ((s.QUEUED, s.BLOCKED), _run_now),
+    c.ClockFired: (s.LIVE, _clock_fired),
+    c.Block: ((s.WAITING_APPROVAL, s.QUEUED, s.DISPATCHED, s.RUNNING, s.SUSPENDED), _block),
+    c.Cancel: (s.LIVE, _cancel),
+    c.Replay: (_ENDED, _replay),
+    c.Abandon: (_ENDED, _abandon),
+}

@@ -1,0 +1,145 @@
+"""How a turn and a task end. One place writes the terminal sequence, so it is the same for every reason.
+
+| reason                                   | turn event | then             | task ends as | dead letter |
+|------------------------------------------|------------|------------------|--------------|-------------|
+| exception, `timeout_reaped_by_watchdog`   | failed     | retry            | failed       | yes         |
+| `dispatch_timeout`                        | timeout    | retry            | timeout      | yes         |
+| `crash_limit`, `runaway_guard`, bad input | failed     | –                | failed       | yes         |
+| `ends_by`                                 | timeout    | –                | timeout      | yes         |
+| approval rejected / expired               | –          | –                | failed / timeout | no      |
+| cancelled                                 | canceled   | –                | cancelled    | no          |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import msgspec
+
+from endwell.machine.decision import Decision
+from endwell.model import facts as f
+from endwell.model.card import Card, deliverable_id
+from endwell.model.commands import Finish
+from endwell.model.status import Status
+from endwell.model.task import ErrorInfo, Task
+from endwell.policy.limits import Limits
+from endwell.policy.retry import RetryAt, after_failure, unpack
+
+_ENDINGS: dict[Status, type[f.Ending]] = {"failed": f.TaskFailed, "timeout": f.TaskTimedOut}
+_TURN_OUTCOME: dict[Status, str] = {"failed": "failed", "timeout": "timeout", "cancelled": "canceled"}
+_encoder = msgspec.json.Encoder(order="sorted")
+
+
+def succeed(task: Task, command: Finish, now: int) -> Decision:
+    """The turn ends well and the task with it."""
+    card_id = deliverable_id(task.id)
+    card = Card(
+        task.namespace, card_id, task.id, "task.deliverable", command.result, command.result_hash, now
+    )
+    turn = f.TurnEnded(turn_id=task.turn_id or "", outcome="success", epoch=task.epoch)
+    end = f.TaskSucceeded(deliverable_card=card_id, deliverable_hash=command.result_hash)
+    return Decision(facts=(turn, end), cards=(card,))
+
+
+def fail_turn(
+    task: Task,
+    now: int,
+    limits: Limits,
+    error: ErrorInfo,
+    *,
+    fraction: float,
+    ends_as: Status = "failed",
+    forced: bool = False,
+    asked_after: int | None = None,
+) -> Decision:
+    """The turn ends badly: another is scheduled, or the task ends and becomes a dead letter."""
+    verdict = after_failure(
+        unpack(task.retry_policy, limits.retry),
+        retry_count=task.retry_count,
+        retryable=error.retryable,
+        code=error.code,
+        now=now,
+        fraction=fraction,
+        asked_after=asked_after,
+    )
+    if not isinstance(verdict, RetryAt):
+        return end(
+            task, now, ends_as, verdict.reason, error=error, forced=forced, retry_count=verdict.retry_count
+        )
+    again = f.TaskRetryScheduled(
+        retry_count=verdict.retry_count, run_at=verdict.at, reason=error.code, error=error
+    )
+    return Decision(facts=(*_end_turn(task, ends_as, error.code, forced), again))
+
+
+def end(
+    task: Task,
+    now: int,
+    status: Status,
+    reason: str,
+    *,
+    error: ErrorInfo | None = None,
+    forced: bool = True,
+    dead_letter: bool = True,
+    retry_count: int | None = None,
+    before: tuple[f.Fact, ...] = (),
+) -> Decision:
+    """The task ends without a result: turn, terminal event, report, dead letter, in one commit."""
+    card = _report(task, now, status, reason, error)
+    count = task.retry_count if retry_count is None else retry_count
+    ending = _ENDINGS[status](
+        reason=reason, deliverable_card=card.id, deliverable_hash=card.hash, error=error, retry_count=count
+    )
+    letter = (f.TaskDeadLettered(fingerprint=fingerprint(task.agent, reason, error)),) if dead_letter else ()
+    return Decision(facts=(*before, *_end_turn(task, status, reason, forced), ending, *letter), cards=(card,))
+
+
+def cancel(task: Task, now: int, reason: str, by: str) -> Decision:
+    """The task ends because somebody asked; whoever holds it finds out at its next write."""
+    card = _report(task, now, "cancelled", reason, None)
+    ending = f.TaskCancelled(
+        reason=reason,
+        deliverable_card=card.id,
+        deliverable_hash=card.hash,
+        retry_count=task.retry_count,
+        by=by,
+    )
+    return Decision(facts=(*_end_turn(task, "cancelled", reason, True), ending), cards=(card,))
+
+
+def fingerprint(agent: str, reason: str, error: ErrorInfo | None) -> str:
+    """The same for failures of one kind, so that they can be listed and replayed together."""
+    message = re.sub(r"\d+", "#", error.message.split("\n")[0]) if error else ""
+    parts = (agent, reason, error.code if error else "", error.type if error else "", message)
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:12]
+
+
+def _end_turn(task: Task, status: Status, reason: str, forced: bool) -> tuple[f.Fact, ...]:
+    if task.turn_id is None:
+        return ()
+    epoch = task.epoch + 1 if forced else task.epoch
+    ended = f.TurnEnded(turn_id=task.turn_id, outcome=_TURN_OUTCOME[status], epoch=epoch, error=reason)
+    if not forced:
+        return (ended,)
+    reaped = f.TaskReaped(reason=reason, epoch=epoch, attempt_id=task.attempt_id, session_id=task.session_id)
+    return (reaped, ended)
+
+
+def _report(task: Task, now: int, status: Status, reason: str, error: ErrorInfo | None) -> Card:
+    """The deliverable of a task that ended without a result."""
+    last = error or (msgspec.json.decode(task.error, type=ErrorInfo) if task.error else None)
+    report = {
+        "kind": "failure_report",
+        "schema_version": 1,
+        "status": status,
+        "reason": reason,
+        "error": msgspec.to_builtins(last) if last else None,
+        "agent": task.agent,
+        "retry_count": task.retry_count,
+        "dispatch_count": task.dispatch_count,
+        "crash_count": task.crash_count,
+    }
+    content = _encoder.encode(report)
+    digest = hashlib.sha256(content).hexdigest()
+    return Card(task.namespace, deliverable_id(task.id), task.id, "task.deliverable", content, digest, now)

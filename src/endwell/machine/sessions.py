@@ -1,0 +1,67 @@
+"""What a heartbeat means: one row renewed, stale attempts told, forgotten ones taken back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from endwell.model.commands import CloseSession, Heartbeat, OpenSession
+from endwell.model.session import Session
+from endwell.model.task import Task
+
+
+class Renewal(msgspec.Struct, frozen=True):
+    """`stale`: attempts the worker must stop. `forgotten`: tasks it holds but left unnamed twice."""
+
+    session: Session | None
+    stale: tuple[str, ...] = ()
+    forgotten: tuple[Task, ...] = ()
+
+
+def open_session(command: OpenSession, now: int) -> Session:
+    """A session is new at every start, even under the same name on the same host."""
+    return Session(
+        namespace=command.namespace,
+        id=command.session_id,
+        kind=command.kind,
+        name=command.name,
+        host=command.host,
+        pid=command.pid,
+        agents=" ".join(command.agents),
+        concurrency=command.concurrency,
+        started_at=now,
+        heartbeat_at=now,
+        lease_until=now + command.lease,
+    )
+
+
+def renew(session: Session | None, held: Sequence[Task], command: Heartbeat, now: int) -> Renewal:
+    """A buried session stays buried: its worker must start a new one and drop what it held."""
+    named = {attempt for _, attempt in command.attempts}
+    if session is None or session.ended_at is not None:
+        return Renewal(None, stale=tuple(named))
+    current = {task.attempt_id for task in held}
+    unnamed = [task for task in held if task.attempt_id not in named]
+    before = set(session.unnamed.split())
+    forgotten = tuple(task for task in unnamed if task.attempt_id in before)
+    renewed = replace(
+        session,
+        heartbeat_at=max(now, session.heartbeat_at),
+        lease_until=max(now + command.lease, session.lease_until),
+        unnamed=" ".join(sorted(task.attempt_id or "" for task in unnamed)),
+    )
+    return Renewal(renewed, stale=tuple(sorted(named - current)), forgotten=forgotten)
+
+
+def close_session(session: Session, command: CloseSession, now: int) -> Session:
+    """Goodbye. A supervisor may bury only a session whose lease has lapsed."""
+    if session.ended_at is not None or (command.reason == "lease_lapsed" and session.lease_until > now):
+        return session
+    return replace(session, ended_at=now, end_reason=command.reason)
+
+
+def is_live(session: Session | None, now: int) -> bool:
+    """Whether writes of this session's attempts are to be expected."""
+    return session is not None and session.ended_at is None and session.lease_until > now

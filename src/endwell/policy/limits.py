@@ -1,0 +1,58 @@
+"""The limits that decisions are made by: settings, as integers of microseconds and counts."""
+
+from __future__ import annotations
+
+import msgspec
+
+from endwell.policy.retry import RetryPolicy
+from endwell.settings import Settings
+
+SECOND = 1_000_000
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Durations in microseconds; `None` switches a rule off where that is allowed."""
+
+    retry: RetryPolicy = RetryPolicy()
+    deadline: int = 86_400 * SECOND
+    ring_after: int | None = 10 * SECOND
+    dispatch_timeout: int | None = 30 * SECOND
+    active_reap: int | None = 300 * SECOND
+    suspend_grace: int = 30 * SECOND
+    remind_every: int = 86_400 * SECOND
+    runaway_limit: int = 10
+    crash_limit: int = 3
+    crash_window: int = 1800 * SECOND
+    owner: str = "operator"
+
+    @classmethod
+    def of(cls, settings: Settings, owner: str) -> Limits:
+        """The limits that an installation's settings come to."""
+        pmo, retry = settings.pmo, settings.retry
+        return cls(
+            retry=RetryPolicy(
+                max_retries=retry.max_retries,
+                base_seconds=retry.base_seconds,
+                multiplier=retry.multiplier,
+                jitter=retry.jitter,
+                delays=tuple(retry.delays),
+            ),
+            deadline=_micro(settings.task.deadline_seconds),
+            ring_after=_or_off(pmo.dispatched_retry_seconds),
+            dispatch_timeout=_or_off(pmo.dispatched_timeout_seconds),
+            active_reap=_or_off(pmo.active_reap_seconds),
+            suspend_grace=_micro(settings.worker.suspend_timeout_seconds),
+            remind_every=_micro(settings.human.remind_seconds),
+            runaway_limit=pmo.runaway_limit,
+            crash_limit=pmo.crash_limit,
+            crash_window=_micro(pmo.crash_window_seconds),
+            owner=owner,
+        )
+
+
+def _micro(seconds: float) -> int:
+    return int(seconds * SECOND)
+
+
+def _or_off(seconds: float) -> int | None:
+    return _micro(seconds) if seconds > 0 else None

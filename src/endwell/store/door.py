@@ -1,0 +1,232 @@
+"""The one door: every state change of the whole system passes here, and nowhere else.
+
+Sans-I/O. A driver asks `wanted(commands)`, reads those rows, asks `outcome(commands, rows, now)`,
+and writes what it is told in one transaction. Fencing, terminal-once, counters and the log are
+enforced by what happens between the two calls, which is the pure machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from endwell.errors import EndwellError, NotFound
+from endwell.machine.decide import decide
+from endwell.machine.decision import Seen
+from endwell.machine.sessions import close_session, is_live, open_session, renew
+from endwell.model import commands as c
+from endwell.model import status as s
+from endwell.model.session import Session
+from endwell.model.task import Task
+from endwell.policy.guard import is_suspect
+from endwell.policy.limits import Limits
+from endwell.store.rows import Offer, Outcome, Reply, Rows, Wanted
+from endwell.store.working_set import WorkingSet
+
+
+def wanted(commands: Sequence[c.Command]) -> Wanted:
+    """The rows that these commands are about."""
+    want = Wanted()
+    for command in commands:
+        match command:
+            case c.Submit():
+                if command.key is not None:
+                    want.keys.add((command.namespace, command.key))
+            case c.Claim() | c.Reclaim():
+                want.tasks.add((command.namespace, command.task_id))
+                want.sessions.add((command.namespace, command.session_id))
+            case c.TaskCommand():
+                want.tasks.add((command.namespace, command.task_id))
+            case c.ClaimNext():
+                want.sessions.add((command.namespace, command.session_id))
+                want.ready.append(command)
+            case c.DispatchNext():
+                want.ready.append(command)
+            case c.Heartbeat():
+                want.sessions.add((command.namespace, command.session_id))
+                want.held_by.add((command.namespace, command.session_id))
+            case c.CloseSession():
+                want.sessions.add((command.namespace, command.session_id))
+    return want
+
+
+def outcome(commands: Sequence[c.Command], rows: Rows, now: int, limits: Limits) -> Outcome:
+    """Decide every command in turn, each seeing what the ones before it did. One bad one fails alone."""
+    batch = _Batch(rows, now, limits)
+    replies = [batch.reply(command) for command in commands]
+    return Outcome(replies, batch.work.writes(), batch.work.bells)
+
+
+class _Batch:
+    """The commands of one transaction, decided one after another."""
+
+    def __init__(self, rows: Rows, now: int, limits: Limits) -> None:
+        self.rows = rows
+        self.now = now
+        self.limits = limits
+        self.work = WorkingSet(rows, now)
+
+    def reply(self, command: c.Command) -> Reply:
+        if command.command_id in self.rows.done:
+            return self._reply_to_done(command)
+        try:
+            return self._apply(command)
+        except Exception as error:  # a defect in one command must not take its neighbours with it
+            return Reply(refusal=_wrapped(error))
+
+    def _apply(self, command: c.Command) -> Reply:
+        match command:
+            case c.Submit():
+                return self._submit(command)
+            case c.TaskCommand():
+                return self._task_command(command)
+            case c.ClaimNext():
+                return self._claim_next(command)
+            case c.DispatchNext():
+                return self._dispatch_next(command)
+            case c.Heartbeat():
+                return self._heartbeat(command)
+            case c.OpenSession():
+                return self._save(open_session(command, self.now))
+            case c.CloseSession():
+                session = self.work.session(command.namespace, command.session_id)
+                return Reply() if session is None else self._save(close_session(session, command, self.now))
+            case c.RegisterAgents():
+                self.work.agents.extend((command.namespace, self.now, spec) for spec in command.agents)
+                return Reply()
+        raise TypeError(f"no such command: {type(command).__name__}")
+
+    def _submit(self, command: c.Submit) -> Reply:
+        existing = self.work.task_by_key(command.namespace, command.key) if command.key else None
+        return self._decide(existing, command)
+
+    def _task_command(self, command: c.TaskCommand) -> Reply:
+        return self._decide(self.work.task(command.namespace, command.task_id), command)
+
+    def _decide(self, task: Task | None, command: c.TaskCommand) -> Reply:
+        decision = decide(task, command, self.now, self.limits, self._seen(task, command))
+        after = task
+        if decision.facts:
+            after = self.work.record(task, decision, command)
+        if decision.spawn is not None:
+            after = self._decide(None, decision.spawn).task
+        return Reply(task=after, refusal=decision.refusal, is_new=task is None and bool(decision.facts))
+
+    def _seen(self, task: Task | None, command: c.TaskCommand) -> Seen:
+        if not isinstance(command, (c.Claim, c.Reclaim, c.Dispatch)):
+            return _NOTHING_BESIDE
+        holder = self.work.key_holder(task) if task is not None else None
+        if isinstance(command, c.Dispatch):
+            return Seen(key_holder=holder)
+        session = self.work.session(command.namespace, command.session_id)
+        return Seen(session_is_live=is_live(session, self.now), key_holder=holder)
+
+    def _claim_next(self, command: c.ClaimNext) -> Reply:
+        if not is_live(self.work.session(command.namespace, command.session_id), self.now):
+            return Reply(refusal=NotFound(f"session {command.session_id} has ended", code="session_lost"))
+        taken: list[Offer] = []
+        suspects_left = int(command.may_take_suspect)
+        for number, offer in enumerate(self.rows.ready.get(command.command_id, ())):
+            suspect = is_suspect(offer.task.crash_count, self.limits.crash_limit)
+            if len(taken) == command.limit:
+                break
+            if suspect and not suspects_left:
+                continue
+            claimed = self._take(command, f"{command.command_id}.{number}", offer.task)
+            if claimed is not None:
+                taken.append(Offer(claimed, offer.payload))
+                suspects_left -= suspect
+        return Reply(taken=tuple(taken))
+
+    def _dispatch_next(self, command: c.DispatchNext) -> Reply:
+        taken: list[Offer] = []
+        for number, offer in enumerate(self.rows.ready.get(command.command_id, ())):
+            offered = self._take(command, f"{command.command_id}.{number}", offer.task)
+            if offered is not None:
+                taken.append(Offer(offered, b""))
+            if len(taken) == command.limit:
+                break
+        return Reply(taken=tuple(taken))
+
+    def _take(self, command: c.ClaimNext | c.DispatchNext, command_id: str, offered: Task) -> Task | None:
+        """One of the offered tasks, with a slot of its agent if that has a limit."""
+        task = self.work.task(offered.namespace, offered.id) or offered
+        slot = None
+        if task.status == s.QUEUED and self.work.is_limited(task):
+            slot = self.work.take_slot(task)
+            if slot is None:
+                return None
+        reply = self._decide(task, _single(command, command_id, task, slot))
+        if reply.refusal is not None and slot is not None:
+            self.work.give_slot_back(task, slot)
+        return reply.task if reply.refusal is None else None
+
+    def _heartbeat(self, command: c.Heartbeat) -> Reply:
+        key = (command.namespace, command.session_id)
+        held = [t for row in self.rows.held_by.get(key, ()) if (t := self.work.current(row)).attempt_id]
+        renewal = renew(self.work.session(*key), held, command, self.now)
+        if renewal.session is None:
+            return Reply(refusal=NotFound(f"session {key[1]} has ended", code="session_lost"))
+        for number, task in enumerate(renewal.forgotten):
+            self._decide(task, _forgotten(command, number, task))
+        self.work.sessions[key] = renewal.session
+        return Reply(session=renewal.session, stale=renewal.stale)
+
+    def _save(self, session: Session) -> Reply:
+        self.work.sessions[(session.namespace, session.id)] = session
+        return Reply(session=session)
+
+    def _reply_to_done(self, command: c.Command) -> Reply:
+        """The commit's answer was lost, but it took place: say what it came to."""
+        if isinstance(command, c.ClaimNext):
+            return Reply(taken=tuple(self.rows.ready.get(command.command_id, ())))
+        if isinstance(command, c.Replay):
+            return Reply(task=self.work.task(command.namespace, command.new_task_id), is_new=True)
+        if isinstance(command, c.TaskCommand):
+            task = self.work.task(command.namespace, command.task_id)
+            return Reply(task=task, is_new=isinstance(command, c.Submit))
+        return Reply()
+
+
+_NOTHING_BESIDE = Seen()
+
+
+def _single(
+    command: c.ClaimNext | c.DispatchNext, command_id: str, task: Task, slot: int | None
+) -> c.Claim | c.Dispatch:
+    if isinstance(command, c.DispatchNext):
+        return c.Dispatch(
+            command_id=command_id,
+            namespace=command.namespace,
+            actor=command.actor,
+            task_id=task.id,
+            slot=slot,
+        )
+    return c.Claim(
+        command_id=command_id,
+        namespace=command.namespace,
+        actor=command.actor,
+        task_id=task.id,
+        attempt_id=command_id,
+        session_id=command.session_id,
+        slot=slot,
+    )
+
+
+def _forgotten(command: c.Heartbeat, number: int, task: Task) -> c.Reclaim:
+    return c.Reclaim(
+        command_id=f"{command.command_id}.{number}",
+        namespace=command.namespace,
+        actor=command.actor,
+        task_id=task.id,
+        attempt_id=task.attempt_id or "",
+        session_id=command.session_id,
+        reason="forgotten_by_its_worker",
+    )
+
+
+def _wrapped(error: Exception) -> EndwellError:
+    if isinstance(error, EndwellError):
+        return error
+    wrapped = EndwellError(f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped

@@ -1,0 +1,125 @@
+"""The log: events sealed into one hash chain per task, and the check that nobody touched it.
+
+An event's hash covers the previous one, every column and the data bytes. The task row keeps the
+head (version and hash), so that a cut-off tail is found as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from endwell.model import facts
+from endwell.model.commands import Command
+from endwell.model.task import Task
+
+_header = msgspec.json.Encoder()
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One fact in the log, in the order of the table's columns; `seq` is given by the store."""
+
+    namespace: str
+    task_id: str
+    version: int
+    type: str
+    schema: int
+    command_id: str
+    causation_id: str | None
+    actor: str
+    at: int
+    attempt_id: str | None
+    epoch: int
+    data: bytes
+    hash: bytes
+
+    @property
+    def event_id(self) -> str:
+        """Unique in the namespace, and the same on every store."""
+        return f"{self.task_id}.{self.version}"
+
+    @property
+    def fact(self) -> facts.Fact:
+        """The event's data as a value."""
+        decoded: facts.Fact = facts.decode(self.type, self.schema, self.data)
+        return decoded
+
+
+class Logged(msgspec.Struct, frozen=True):
+    """An event as read back: with its place in the whole log and its predecessor's hash."""
+
+    cursor: str
+    seq: int
+    event: Event
+    prev_hash: bytes = b""
+
+
+EVENT_FIELDS = Event.__struct_fields__
+
+
+def seal(task: Task, fact: facts.Fact, command: Command, at: int, previous: bytes) -> Event:
+    """The event for a fact that has just brought `task` to its version."""
+    attempt = getattr(command, "attempt_id", None) or task.attempt_id
+    data = facts.encode(fact)
+    values = (
+        task.namespace,
+        task.id,
+        task.version,
+        fact.type,
+        fact.schema,
+        command.command_id,
+        command.causation_id,
+        command.actor,
+        at,
+        attempt,
+        task.epoch,
+    )
+    return Event(*values, data, _digest(values, data, previous))
+
+
+def _digest(values: tuple[object, ...], data: bytes, previous: bytes) -> bytes:
+    return hashlib.sha256(previous + _header.encode(values) + data).digest()
+
+
+def hash_of(event: Event, previous: bytes) -> bytes:
+    """What the event's hash must be after `previous`."""
+    values = msgspec.structs.astuple(event)
+    return _digest(values[:-2], event.data, previous)
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One thing that is wrong with the log of one task."""
+
+    task_id: str
+    version: int
+    kind: str
+
+
+def check_chain(task_id: str, events: Iterable[Event], head: tuple[int, bytes] | None) -> Iterator[Problem]:
+    """Find a changed, missing, reordered or cut-off event in one task's log, read in version order.
+
+    `head` is what the task's row says of its last event; None means that the row is gone.
+    """
+    previous, expected = b"", 1
+    for event in events:
+        if event.version != expected:
+            yield Problem(task_id, expected, "missing" if event.version > expected else "duplicated")
+            previous = b"" if event.version > expected else previous
+            expected = event.version
+        elif hash_of(event, previous) != event.hash:
+            yield Problem(task_id, event.version, "changed")
+        previous, expected = event.hash, expected + 1
+    yield from _check_head(task_id, expected - 1, previous, head)
+
+
+def _check_head(task_id: str, version: int, last: bytes, head: tuple[int, bytes] | None) -> Iterator[Problem]:
+    if head is None:
+        yield Problem(task_id, version, "task_missing")
+    elif head[0] > version:
+        yield Problem(task_id, version + 1, "cut_off")
+    elif head[0] < version:
+        yield Problem(task_id, head[0] + 1, "not_in_task")
+    elif head[1] != last:
+        yield Problem(task_id, version, "changed")

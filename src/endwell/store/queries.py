@@ -1,0 +1,48 @@
+"""Named queries: `-- name: x` heads each one, with a sentence that says what it is for.
+
+Written once with `$1` parameters; SQLite reads them as `?1`.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+from endwell.model.session import SESSION_FIELDS
+from endwell.model.task import FIELDS, MOVING_FIELDS
+from endwell.store.log import EVENT_FIELDS
+
+
+def load(*paths: str, parameter: str) -> dict[str, str]:
+    """The queries of these files; `parameter` is how the dialect marks one, `?` or `$`."""
+    found: dict[str, str] = {}
+    for path in paths:
+        text = (resources.files("endwell.store") / path).read_text()
+        for block in re.split(r"^-- name: ", text, flags=re.MULTILINE)[1:]:
+            name, _, body = block.partition("\n")
+            sql = "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip()
+            found[name.strip()] = re.sub(r"\$(\d+)", rf"{parameter}\1", _with_columns(sql)).rstrip(";")
+    return found
+
+
+def _with_columns(sql: str) -> str:
+    for mark, text in _COLUMNS.items():
+        sql = sql.replace(mark, text)
+    return sql
+
+
+def _marks(count: int, start: int = 1) -> str:
+    return ", ".join(f"${n}" for n in range(start, start + count))
+
+
+_COLUMNS = {
+    "{t.columns}": ", ".join(f"t.{name}" for name in FIELDS),
+    "{task_columns}": ", ".join(FIELDS),
+    "{task_marks}": _marks(len(FIELDS)),
+    "{task_moves}": ", ".join(f"{name} = ${n}" for n, name in enumerate(MOVING_FIELDS, 4)),
+    "{event_columns}": ", ".join(EVENT_FIELDS),
+    "{e.columns}": ", ".join(f"e.{name}" for name in EVENT_FIELDS),
+    "{event_marks}": _marks(len(EVENT_FIELDS)),
+    "{session_columns}": ", ".join(SESSION_FIELDS),
+    "{session_marks}": _marks(len(SESSION_FIELDS)),
+}

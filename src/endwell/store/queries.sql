@@ -1,0 +1,160 @@
+-- Questions that both stores understand as they stand. `$1` is the namespace throughout.
+
+-- name: task_by_id
+-- One task.
+SELECT {task_columns} FROM tasks WHERE namespace = $1 AND id = $2;
+
+-- name: task_by_key
+-- The task that an idempotency key belongs to.
+SELECT {task_columns} FROM tasks
+WHERE namespace = $1 AND idempotency_key = $2 AND idempotency_key <> id;
+
+-- name: tasks_page
+-- The newest tasks first, optionally of one status, agent, agent key; the page after `before`.
+SELECT {task_columns} FROM tasks
+WHERE namespace = $1
+  AND (CAST($2 AS text) IS NULL OR status = CAST($2 AS text))
+  AND (CAST($3 AS text) IS NULL OR agent = CAST($3 AS text))
+  AND (CAST($4 AS text) IS NULL OR agent_key = CAST($4 AS text))
+  AND (CAST($5 AS text) IS NULL OR id < CAST($5 AS text))
+ORDER BY id DESC LIMIT $6;
+
+-- name: card
+-- One card.
+SELECT namespace, id, task_id, kind, content, hash, created_at FROM cards WHERE namespace = $1 AND id = $2;
+
+-- name: events_of_task
+-- The whole log of one task, in order.
+SELECT {event_columns} FROM events WHERE namespace = $1 AND task_id = $2 ORDER BY version;
+
+-- name: command_done
+-- Whether a command has left its mark on a task: asked when a commit's answer was lost.
+SELECT 1 FROM events WHERE namespace = $1 AND task_id = $2 AND command_id = $3 LIMIT 1;
+
+-- name: taken_by_command
+-- What a claim took whose answer was lost.
+SELECT {t.columns}, c.content FROM tasks t
+LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.payload_card
+WHERE t.namespace = $1 AND t.session_id = $2 AND substr(t.attempt_id, 1, length(CAST($3 AS text)) + 1) = CAST($3 AS text) || '.'
+ORDER BY t.attempt_id;
+
+-- name: due
+-- Tasks whose clock has passed, paged by (clock_at, id): the cost grows with what is due.
+SELECT id, clock_at FROM tasks
+WHERE namespace = $1 AND clock_at <= $2 AND (clock_at, id) > ($3, CAST($4 AS text))
+ORDER BY clock_at, id LIMIT $5;
+
+-- name: next_clock
+-- When the next clock of any task fires.
+SELECT min(clock_at) FROM tasks WHERE namespace = $1 AND clock_at IS NOT NULL;
+
+-- name: expired_claims
+-- Running tasks whose holder's lease has lapsed, has said goodbye, or is unknown.
+SELECT t.id, t.attempt_id, t.session_id, t.agent FROM tasks t
+LEFT JOIN sessions s ON s.namespace = t.namespace AND s.id = t.session_id
+WHERE t.namespace = $1 AND t.session_id IS NOT NULL
+  AND (s.id IS NULL OR s.ended_at IS NOT NULL OR s.lease_until <= $2)
+ORDER BY t.id LIMIT $3;
+
+-- name: lapsed_sessions
+-- Sessions whose lease has lapsed and that hold nothing any more: to be buried.
+SELECT id FROM sessions s
+WHERE namespace = $1 AND ended_at IS NULL AND lease_until <= $2
+  AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.namespace = s.namespace AND t.session_id = s.id)
+ORDER BY id LIMIT $3;
+
+-- name: session
+-- One session.
+SELECT {session_columns} FROM sessions WHERE namespace = $1 AND id = $2;
+
+-- name: open_sessions
+-- Every session that has not ended, live or lapsed.
+SELECT {session_columns} FROM sessions WHERE namespace = $1 AND ended_at IS NULL ORDER BY id;
+
+-- name: held_by_session
+-- The tasks that a session holds.
+SELECT {task_columns} FROM tasks WHERE namespace = $1 AND session_id = $2 ORDER BY id;
+
+-- name: load_of_sessions
+-- How many tasks each session holds.
+SELECT session_id, count(*) FROM tasks WHERE namespace = $1 AND session_id IS NOT NULL GROUP BY session_id;
+
+-- name: offered_count
+-- How many turns of an agent are offered and not yet taken.
+SELECT count(*) FROM tasks WHERE namespace = $1 AND agent = $2 AND status = 'dispatched';
+
+-- name: agent
+-- What is known of one agent.
+SELECT name, version, concurrency, retry_policy, deadline, payload_schema FROM agents
+WHERE namespace = $1 AND name = $2;
+
+-- name: agents
+-- All agents that a worker has ever registered.
+SELECT name, version, concurrency, retry_policy, deadline, payload_schema FROM agents
+WHERE namespace = $1 ORDER BY name;
+
+-- name: priorities
+-- The distinct priorities among an agent's queued tasks, highest first, by one index seek each.
+WITH RECURSIVE p(priority) AS (
+    SELECT max(priority) FROM tasks WHERE namespace = $1 AND agent = $2 AND status = 'queued'
+    UNION ALL
+    SELECT (SELECT max(t.priority) FROM tasks t
+            WHERE t.namespace = $1 AND t.agent = $2 AND t.status = 'queued' AND t.priority < p.priority)
+    FROM p WHERE p.priority IS NOT NULL
+)
+SELECT priority FROM p WHERE priority IS NOT NULL;
+
+-- name: next_start
+-- When the next queued task of this agent and priority is to start.
+SELECT min(run_at) FROM tasks
+WHERE namespace = $1 AND agent = $2 AND status = 'queued' AND priority = $3 AND run_at > $4;
+
+-- name: ready_since
+-- Since when the longest-waiting ready task of this agent and priority has been ready.
+SELECT min(run_at) FROM tasks
+WHERE namespace = $1 AND agent = $2 AND status = 'queued' AND priority = $3 AND run_at <= $4;
+
+-- name: dead_letters_page
+-- Dead letters, newest first.
+SELECT task_id, agent, reason, fingerprint, retry_count, failed_at, status, closed_at FROM dead_letters
+WHERE namespace = $1
+  AND (CAST($2 AS text) IS NULL OR status = CAST($2 AS text))
+  AND (CAST($3 AS text) IS NULL OR fingerprint = CAST($3 AS text))
+  AND (CAST($4 AS text) IS NULL OR task_id < CAST($4 AS text))
+ORDER BY task_id DESC LIMIT $5;
+
+-- name: dead_letter
+-- One dead letter.
+SELECT task_id, agent, reason, fingerprint, retry_count, failed_at, status, closed_at FROM dead_letters
+WHERE namespace = $1 AND task_id = $2;
+
+-- name: turns_of_task
+-- The turns of a task that have ended.
+SELECT id, number, attempt_id, session_id, epoch, outcome, error, ended_at FROM turns
+WHERE namespace = $1 AND task_id = $2 ORDER BY number, id;
+
+-- name: counts
+-- How many tasks there are in each status.
+SELECT status, count(*) FROM tasks WHERE namespace = $1 GROUP BY status;
+
+-- name: heads
+-- What each task's row says of its last event; for verifying the log against the rows.
+SELECT id, version, head_hash FROM tasks WHERE namespace = $1 AND id > $2 ORDER BY id LIMIT $3;
+
+-- name: event_tasks
+-- Which tasks the log knows, in order; for finding rows that are gone.
+SELECT DISTINCT task_id FROM events WHERE namespace = $1 AND task_id > $2 ORDER BY task_id LIMIT $3;
+
+-- name: events_between
+-- The log of a run of tasks, task by task, in order.
+SELECT {event_columns} FROM events
+WHERE namespace = $1 AND task_id >= $2 AND task_id <= $3 ORDER BY task_id, version;
+
+-- name: namespaces
+-- Every namespace in the store.
+SELECT DISTINCT namespace FROM tasks ORDER BY namespace;
+
+-- name: key_holder
+-- The task whose turn holds an agent key.
+SELECT id FROM tasks
+WHERE namespace = $1 AND agent = $2 AND agent_key = $3 AND turn_id IS NOT NULL AND agent_key IS NOT NULL;

@@ -1,0 +1,234 @@
+"""Questions to the store, the same on every database. Each is one named query."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from endwell.errors import NotFound
+from endwell.model.card import Card
+from endwell.model.commands import AgentSpec
+from endwell.model.session import Session
+from endwell.model.task import Task
+from endwell.store.log import Event, Logged
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A failed task that awaits, or has had, a person's verdict."""
+
+    task_id: str
+    agent: str
+    reason: str
+    fingerprint: str
+    retry_count: int
+    failed_at: int
+    status: str
+    closed_at: int | None
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """One assignment of a task that has ended."""
+
+    id: str
+    number: int
+    attempt_id: str | None
+    session_id: str | None
+    epoch: int
+    outcome: str
+    error: str | None
+    ended_at: int
+
+
+class LapsedClaim(msgspec.Struct, frozen=True):
+    """A running task whose holder's lease no longer holds."""
+
+    task_id: str
+    attempt_id: str
+    session_id: str
+    agent: str
+
+
+class Reads(ABC):
+    """Domain questions over `_rows`, which runs one named query."""
+
+    @abstractmethod
+    async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
+        """The rows of a named query."""
+
+    async def find_task(self, namespace: str, task_id: str) -> Task | None:
+        """One task, if it exists."""
+        rows = await self._rows("task_by_id", namespace, task_id)
+        return Task(*rows[0]) if rows else None
+
+    async def task(self, namespace: str, task_id: str) -> Task:
+        """One task."""
+        found = await self.find_task(namespace, task_id)
+        if found is None:
+            raise NotFound(f"there is no task {task_id}", code="no_such_task", task_id=task_id)
+        return found
+
+    @abstractmethod
+    async def tasks_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Task]:
+        """Many tasks at once, in no particular order; unknown ids are left out."""
+
+    async def task_by_key(self, namespace: str, key: str) -> Task | None:
+        """The task that an idempotency key belongs to; a task's own id is its key by default."""
+        rows = await self._rows("task_by_key", namespace, key)
+        return Task(*rows[0]) if rows else await self.find_task(namespace, key)
+
+    async def tasks_page(
+        self,
+        namespace: str,
+        *,
+        status: str | None = None,
+        agent: str | None = None,
+        agent_key: str | None = None,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> list[Task]:
+        """The newest tasks first; `before` is the last id of the previous page."""
+        rows = await self._rows("tasks_page", namespace, status, agent, agent_key, before, limit)
+        return [Task(*row) for row in rows]
+
+    async def card(self, namespace: str, card_id: str) -> Card:
+        """One card."""
+        rows = await self._rows("card", namespace, card_id)
+        if not rows:
+            raise NotFound(f"there is no card {card_id}", code="no_such_card")
+        return Card(*rows[0])
+
+    async def events_of_task(self, namespace: str, task_id: str) -> list[Event]:
+        """The whole log of one task."""
+        return [Event(*row) for row in await self._rows("events_of_task", namespace, task_id)]
+
+    async def events_between(self, namespace: str, first: str, last: str) -> list[Event]:
+        """The log of a run of tasks, task by task."""
+        return [Event(*row) for row in await self._rows("events_between", namespace, first, last)]
+
+    async def heads(self, namespace: str, after: str, limit: int) -> list[tuple[str, int, bytes]]:
+        """What the task rows say of their last events."""
+        rows = await self._rows("heads", namespace, after, limit)
+        return [(str(row[0]), int(row[1]), bytes(row[2])) for row in rows]
+
+    async def event_tasks(self, namespace: str, after: str, limit: int) -> list[str]:
+        """Which tasks the log knows."""
+        return [row[0] for row in await self._rows("event_tasks", namespace, after, limit)]
+
+    @abstractmethod
+    async def events_after(self, namespace: str, cursor: str, limit: int) -> list[Logged]:
+        """The log after a cursor ('' is the beginning). Nothing that commits later is skipped."""
+
+    @abstractmethod
+    async def log_end(self) -> str:
+        """A cursor for whoever wants only what comes from now on."""
+
+    async def due(
+        self, namespace: str, now: int, after: tuple[int, str], limit: int
+    ) -> list[tuple[str, int]]:
+        """Tasks whose clock has passed, after (clock_at, id)."""
+        rows = await self._rows("due", namespace, now, after[0], after[1], limit)
+        return [(row[0], row[1]) for row in rows]
+
+    async def expired_claims(self, namespace: str, now: int, limit: int) -> list[LapsedClaim]:
+        """Running tasks whose holder's lease no longer holds; the only ground for a reclaim."""
+        rows = await self._rows("expired_claims", namespace, now, limit)
+        return [LapsedClaim(*row) for row in rows]
+
+    async def lapsed_sessions(self, namespace: str, now: int, limit: int) -> list[str]:
+        """Sessions that lapsed and hold nothing any more."""
+        return [row[0] for row in await self._rows("lapsed_sessions", namespace, now, limit)]
+
+    async def session(self, namespace: str, session_id: str) -> Session | None:
+        """One session."""
+        rows = await self._rows("session", namespace, session_id)
+        return Session(*rows[0]) if rows else None
+
+    async def open_sessions(self, namespace: str) -> list[Session]:
+        """Every session that has not ended."""
+        return [Session(*row) for row in await self._rows("open_sessions", namespace)]
+
+    async def key_holder(self, namespace: str, agent: str, agent_key: str) -> str | None:
+        """The task whose turn holds an agent key."""
+        rows = await self._rows("key_holder", namespace, agent, agent_key)
+        return rows[0][0] if rows else None
+
+    async def load_of_sessions(self, namespace: str) -> dict[str, int]:
+        """How many tasks each session holds."""
+        return {row[0]: row[1] for row in await self._rows("load_of_sessions", namespace)}
+
+    async def offered_count(self, namespace: str, agent: str) -> int:
+        """How many turns of an agent are offered and not yet taken."""
+        return int((await self._rows("offered_count", namespace, agent))[0][0])
+
+    async def agent(self, namespace: str, name: str) -> AgentSpec | None:
+        """What is known of one agent."""
+        rows = await self._rows("agent", namespace, name)
+        return _agent(rows[0]) if rows else None
+
+    async def agents(self, namespace: str) -> list[AgentSpec]:
+        """All registered agents."""
+        return [_agent(row) for row in await self._rows("agents", namespace)]
+
+    async def next_start(self, namespace: str, agents: Sequence[str], now: int) -> int | None:
+        """When the next delayed task of these agents is to start."""
+        starts = [
+            start for agent in agents for start in await self._starts("next_start", namespace, agent, now)
+        ]
+        return min(starts, default=None)
+
+    async def ready_since(self, namespace: str, agent: str, now: int) -> int | None:
+        """Since when an agent has had a ready task that nobody took."""
+        return min(await self._starts("ready_since", namespace, agent, now), default=None)
+
+    async def _starts(self, query: str, namespace: str, agent: str, now: int) -> list[int]:
+        found = []
+        for (priority,) in await self._rows("priorities", namespace, agent):
+            rows = await self._rows(query, namespace, agent, priority, now)
+            found += [row[0] for row in rows if row[0] is not None]
+        return found
+
+    async def dead_letters_page(
+        self,
+        namespace: str,
+        *,
+        status: str | None = None,
+        fingerprint: str | None = None,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> list[DeadLetter]:
+        """Dead letters, newest first."""
+        rows = await self._rows("dead_letters_page", namespace, status, fingerprint, before, limit)
+        return [DeadLetter(*row) for row in rows]
+
+    async def dead_letter(self, namespace: str, task_id: str) -> DeadLetter:
+        """One dead letter."""
+        rows = await self._rows("dead_letter", namespace, task_id)
+        if not rows:
+            raise NotFound(f"there is no dead letter {task_id}", code="no_such_dead_letter", task_id=task_id)
+        return DeadLetter(*rows[0])
+
+    async def turns_of_task(self, namespace: str, task_id: str) -> list[Turn]:
+        """The turns of a task that have ended."""
+        return [Turn(*row) for row in await self._rows("turns_of_task", namespace, task_id)]
+
+    async def counts(self, namespace: str) -> dict[str, int]:
+        """How many tasks there are in each status."""
+        return {row[0]: row[1] for row in await self._rows("counts", namespace)}
+
+    async def namespaces(self) -> list[str]:
+        """Every namespace that has tasks."""
+        return [row[0] for row in await self._rows("namespaces")]
+
+
+def _agent(row: Sequence[Any]) -> AgentSpec:
+    return AgentSpec(
+        name=row[0],
+        version=row[1],
+        concurrency=row[2],
+        retry_policy=row[3],
+        deadline=row[4],
+        payload_schema=row[5],
+    )

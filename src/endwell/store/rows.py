@@ -1,0 +1,108 @@
+"""What passes between the door and its drivers: rows wanted, rows read, rows to write, replies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from endwell.errors import EndwellError
+from endwell.model.card import Card
+from endwell.model.commands import AgentSpec, ClaimNext, DispatchNext
+from endwell.model.session import Session
+from endwell.model.task import Task
+from endwell.store.log import Event
+
+TaskKey = tuple[str, str]
+"""Namespace and task id."""
+HolderKey = tuple[str, str, str]
+"""Namespace, agent and agent key."""
+
+
+class Wanted(msgspec.Struct):
+    """The rows that a batch of commands needs to be decided on."""
+
+    tasks: set[TaskKey] = msgspec.field(default_factory=set)
+    keys: set[TaskKey] = msgspec.field(default_factory=set)
+    sessions: set[TaskKey] = msgspec.field(default_factory=set)
+    held_by: set[TaskKey] = msgspec.field(default_factory=set)
+    ready: list[ClaimNext | DispatchNext] = msgspec.field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the batch can be decided without reading anything."""
+        return not (self.tasks or self.keys or self.sessions or self.held_by or self.ready)
+
+
+class Offer(msgspec.Struct, frozen=True, gc=False):
+    """A ready task with what was asked, and the slots its agent has free (None: unlimited)."""
+
+    task: Task
+    payload: bytes
+
+
+class Rows(msgspec.Struct):
+    """What the driver read, all in the transaction that will write."""
+
+    tasks: dict[TaskKey, Task] = msgspec.field(default_factory=dict)
+    keys: dict[TaskKey, Task] = msgspec.field(default_factory=dict)
+    sessions: dict[TaskKey, Session] = msgspec.field(default_factory=dict)
+    held_by: dict[TaskKey, list[Task]] = msgspec.field(default_factory=dict)
+    holders: dict[HolderKey, str] = msgspec.field(default_factory=dict)
+    ready: dict[str, list[Offer]] = msgspec.field(default_factory=dict)
+    free_slots: dict[tuple[str, str], list[int]] = msgspec.field(default_factory=dict)
+    done: frozenset[str] = frozenset()
+
+
+class Writes(msgspec.Struct):
+    """Rows to insert, update or delete, in one transaction."""
+
+    created: list[Task] = msgspec.field(default_factory=list)
+    moved: list[tuple[Task, int]] = msgspec.field(default_factory=list)
+    events: list[Event] = msgspec.field(default_factory=list)
+    cards: list[Card] = msgspec.field(default_factory=list)
+    slots: list[tuple[str | None, str, str, int]] = msgspec.field(default_factory=list)
+    sessions: list[Session] = msgspec.field(default_factory=list)
+    agents: list[tuple[str, int, AgentSpec]] = msgspec.field(default_factory=list)
+    side: dict[str, list[tuple[Any, ...]]] = msgspec.field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be written."""
+        return not (
+            self.created
+            or self.moved
+            or self.events
+            or self.cards
+            or self.slots
+            or self.sessions
+            or self.agents
+            or self.side
+        )
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What became of one command."""
+
+    task: Task | None = None
+    refusal: EndwellError | None = None
+    is_new: bool = False
+    taken: tuple[Offer, ...] = ()
+    session: Session | None = None
+    stale: tuple[str, ...] = ()
+
+    def unwrap(self) -> Task:
+        """The task, or the refusal raised."""
+        if self.refusal is not None:
+            raise self.refusal
+        if self.task is None:
+            raise EndwellError("the command concerns no task")
+        return self.task
+
+
+class Outcome(msgspec.Struct):
+    """Everything that one batch comes to."""
+
+    replies: list[Reply]
+    writes: Writes
+    bells: set[str]

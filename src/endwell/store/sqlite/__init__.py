@@ -1,0 +1,1 @@
+"""SQLite: one file, one writer thread per process, as many processes as you like."""

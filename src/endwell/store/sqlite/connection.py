@@ -1,0 +1,162 @@
+"""One connection to one SQLite file: how it is opened, what its errors mean, when the log is folded back.
+
+Full durability (`synchronous=FULL`), write-ahead log, no automatic checkpoints: whoever sees the
+log grow takes a lock file and checkpoints, so that there is one checkpointer at a time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from endwell.errors import EndwellError, StoreError
+from endwell.store.migrations import missing
+
+CHECKPOINT_BYTES = 16 * 1024 * 1024
+"""Size of the write-ahead log at which it is folded back into the file."""
+TRUNCATE_BYTES = 256 * 1024 * 1024
+"""Size at which writers are made to wait, so that the log starts over even under constant readers."""
+BUSY_SECONDS = 30.0
+
+PRAGMAS = (
+    ("journal_mode", "wal"),
+    ("synchronous", "full"),
+    ("wal_autocheckpoint", "0"),
+    ("journal_size_limit", str(CHECKPOINT_BYTES)),
+    ("cache_size", "-65536"),
+    ("temp_store", "memory"),
+)
+
+Pause = Callable[[int], bool]
+"""Told how often the file was busy; waits a moment and says whether to try again."""
+
+
+def connect(path: Path, pause: Pause) -> apsw.Connection:
+    """A connection that is ready to use; the file is made, readable by its owner alone, if it is missing."""
+    with explained(path):
+        if not path.exists():
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        connection = apsw.Connection(str(path), statementcachesize=200)
+        connection.set_busy_handler(pause)
+        for name, value in PRAGMAS:
+            connection.execute(f"PRAGMA {name} = {value}").fetchall()
+        _refuse_if_not_wal(connection, path)
+        return connection
+
+
+def read_pragma(connection: apsw.Connection, name: str) -> Any:
+    """One of the database's own settings."""
+    return connection.execute(f"PRAGMA {name}").fetchall()[0][0]
+
+
+def _refuse_if_not_wal(connection: apsw.Connection, path: Path) -> None:
+    mode = read_pragma(connection, "journal_mode")
+    if mode != "wal":
+        raise StoreError(
+            f"{path} cannot use a write-ahead log (journal mode is {mode})",
+            code="store_unsuitable",
+            hint="keep the file on a local disk; network file systems do not work",
+        )
+
+
+def migrate(connection: apsw.Connection, path: Path) -> int:
+    """Bring the schema up to date; two processes starting at once take turns. Returns its version."""
+    with explained(path):
+        applied = _schema_version(connection)
+        if not missing("sqlite", applied):
+            return applied
+        with immediate(connection):
+            applied = _schema_version(connection)
+            for step in missing("sqlite", applied):
+                connection.execute(step.sql).fetchall()
+                applied = step.number
+            connection.execute(f"PRAGMA user_version = {applied}").fetchall()
+        return applied
+
+
+def _schema_version(connection: apsw.Connection) -> int:
+    return int(read_pragma(connection, "user_version"))
+
+
+@contextmanager
+def immediate(connection: apsw.Connection) -> Iterator[None]:
+    """A write transaction from its first statement on: it never has to be upgraded halfway."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(apsw.Error):  # SQLite may have rolled back by itself
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        raise
+
+
+_MEANINGS: tuple[tuple[type[apsw.Error], str, str, str], ...] = (
+    (apsw.FullError, "store_full", "the disk is full", "free some space; work goes on by itself"),
+    (apsw.ReadOnlyError, "store_read_only", "the store is read-only", "make the file and folder writable"),
+    (apsw.NotADBError, "store_corrupt", "this is not an Endwell store", "check the path"),
+    (apsw.CorruptError, "store_corrupt", "the store is damaged", "restore it from a backup"),
+    (apsw.CantOpenError, "store_unreachable", "the store cannot be opened", "check path and permissions"),
+    (apsw.PermissionsError, "store_unreachable", "the store may not be opened", "check the permissions"),
+    (apsw.IOError, "store_io_error", "reading or writing the store failed", "check the disk"),
+    (apsw.BusyError, "store_busy", "another process holds the store", "try again; is one stopped midway?"),
+    (apsw.LockedError, "store_busy", "the store is locked", "try again"),
+)
+
+
+@contextmanager
+def explained(path: Path, *, leave: tuple[type[apsw.Error], ...] = (apsw.ConstraintError,)) -> Iterator[None]:
+    """Turns SQLite's errors into ours, with a code and a remedy; those to `leave` are for the caller."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}", hint="check path and permissions") from error
+    except apsw.Error as error:
+        if isinstance(error, leave):
+            raise
+        raise meaning_of(error, path) from error
+
+
+def meaning_of(error: apsw.Error, path: Path) -> EndwellError:
+    """Our error for one of SQLite's."""
+    for kind, code, what, hint in _MEANINGS:
+        if isinstance(error, kind):
+            return StoreError(f"{path}: {what} ({error})", code=code, hint=hint)
+    return StoreError(f"{path}: {error}", code="store_error")
+
+
+class Checkpointer:
+    """Folds the write-ahead log back into the file; one process at a time does it."""
+
+    def __init__(self, path: Path) -> None:
+        self._log = Path(f"{path}-wal")
+        self._lock_path = Path(f"{path}-checkpoint")
+
+    def run_if_needed(self, connection: apsw.Connection) -> None:
+        """Cheap when there is nothing to do: one `stat`."""
+        try:
+            size = self._log.stat().st_size
+        except OSError:
+            return
+        if size > CHECKPOINT_BYTES:
+            mode = (
+                apsw.SQLITE_CHECKPOINT_TRUNCATE if size > TRUNCATE_BYTES else apsw.SQLITE_CHECKPOINT_PASSIVE
+            )
+            self._run(connection, mode)
+
+    def _run(self, connection: apsw.Connection, mode: int) -> None:
+        handle = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            connection.wal_checkpoint(mode=mode)
+        except (BlockingIOError, apsw.BusyError):
+            return  # somebody else is at it
+        finally:
+            os.close(handle)

@@ -1,0 +1,252 @@
+"""The door's driver for SQLite, inline: one connection, one transaction per batch, no threads.
+
+`SqliteStore` runs it in its writer thread; a simulation may run it where it stands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+from msgspec.structs import astuple
+
+from endwell.errors import EndwellError, UsageError
+from endwell.model import commands as c
+from endwell.model.session import Session
+from endwell.model.task import FIXED_FIELDS, Task
+from endwell.policy.limits import Limits
+from endwell.store import door
+from endwell.store.queries import load
+from endwell.store.rows import Offer, Outcome, Reply, Rows, Wanted, Writes
+from endwell.store.sqlite.connection import (
+    Checkpointer,
+    Pause,
+    connect,
+    explained,
+    immediate,
+    migrate,
+    read_pragma,
+)
+
+QUERIES: Final = load("queries.sql", "sqlite/queries.sql", parameter="?")
+_FIXED: Final = len(FIXED_FIELDS)
+# what a batch may fail with that is not simply passed on
+_LOOKED_INTO: Final = (apsw.ConstraintError, apsw.IOError, apsw.FullError)
+# rows are added before they are closed, whatever the order of the commands
+SIDE_QUERIES: Final = (
+    "add_turn",
+    "add_inbox_turn",
+    "add_dead_letter",
+    "add_approval",
+    "add_wait",
+    "close_inbox",
+    "close_dead_letter",
+    "close_approval",
+    "answer_wait",
+)
+
+
+class SqliteDriver:
+    """Runs batches of commands, and named read queries, on one connection."""
+
+    def __init__(self, path: Path, *, limits: Limits, now: Callable[[], int], pause: Pause) -> None:
+        self.path = path
+        self._limits = limits
+        self._now = now
+        self._pid = os.getpid()
+        self._connection = connect(path, pause)
+        self._checkpointer = Checkpointer(path)
+        self.schema = migrate(self._connection, path)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def run(self, commands: Sequence[c.Command]) -> Outcome:
+        """One transaction for all of them; if the database refuses it, each gets one of its own."""
+        self._refuse_after_fork()
+        try:
+            outcome = self._attempt(commands, frozenset())
+        except apsw.ConstraintError as error:
+            outcome = self._one_by_one(commands, error)
+        except (apsw.IOError, apsw.FullError) as error:
+            outcome = self._after_failed_commit(commands, error)
+        self._checkpointer.run_if_needed(self._connection)
+        return outcome
+
+    def _attempt(self, commands: Sequence[c.Command], done: frozenset[str]) -> Outcome:
+        with explained(self.path, leave=_LOOKED_INTO), immediate(self._connection):
+            rows = self._read(door.wanted(commands))
+            rows.done = done
+            if done:
+                self._read_taken(commands, rows)
+            outcome = door.outcome(commands, rows, self._now(), self._limits)
+            self._write(outcome.writes)
+        return outcome
+
+    def _one_by_one(self, commands: Sequence[c.Command], error: apsw.Error) -> Outcome:
+        """Find the command that the database refuses; its neighbours are not to suffer."""
+        if len(commands) == 1:
+            refusal = EndwellError(f"the store refused the write: {error}", code="constraint")
+            refusal.__cause__ = error
+            return Outcome([Reply(refusal=refusal)], Writes(), set())
+        merged = Outcome([], Writes(), set())
+        for command in commands:
+            single = self.run((command,))
+            merged.replies += single.replies
+            merged.bells |= single.bells
+        return merged
+
+    def _after_failed_commit(self, commands: Sequence[c.Command], error: apsw.Error) -> Outcome:
+        """A failed write may or may not have taken place: look, then do only what was not done."""
+        with explained(self.path):
+            done = frozenset(command.command_id for command in commands if self._is_done(command))
+            if not done:
+                raise error
+            return self._attempt(commands, done)
+
+    def _is_done(self, command: c.Command) -> bool:
+        if isinstance(command, c.ClaimNext):
+            where = (command.namespace, command.session_id, command.command_id)
+            return bool(self.rows("taken_by_command", where))
+        if not isinstance(command, c.TaskCommand):
+            return False
+        return bool(self.rows("command_done", (command.namespace, command.task_id, command.command_id)))
+
+    def rows(self, name: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """The rows of one named query."""
+        return self._connection.execute(QUERIES[name], tuple(parameters)).fetchall()
+
+    def settings(self) -> dict[str, Any]:
+        """What the database itself says of its version and durability."""
+        names = ("journal_mode", "synchronous", "wal_autocheckpoint", "page_size", "cache_size")
+        read = {name: read_pragma(self._connection, name) for name in names}
+        return {"store": "sqlite", "sqlite_version": apsw.sqlite_lib_version(), **read}
+
+    def _read(self, want: Wanted) -> Rows:
+        rows = Rows()
+        for key in want.tasks:
+            for row in self.rows("task_by_id", key):
+                rows.tasks[key] = Task(*row)
+        for key in want.keys:
+            for row in self.rows("task_by_key", key) or self.rows("task_by_id", key):
+                rows.keys[key] = Task(*row)
+        for key in want.sessions:
+            for row in self.rows("session", key):
+                rows.sessions[key] = Session(*row)
+        for key in want.held_by:
+            rows.held_by[key] = [Task(*row) for row in self.rows("held_by_session", key)]
+        for command in want.ready:
+            rows.ready[command.command_id] = self._offers(command, rows)
+        self._read_holders(want, rows)
+        return rows
+
+    def _read_holders(self, want: Wanted, rows: Rows) -> None:
+        for task in rows.tasks.values():
+            if task.agent_key is not None:
+                key = (task.namespace, task.agent, task.agent_key)
+                for (holder,) in self.rows("key_holder", key):
+                    rows.holders[key] = holder
+
+    def _read_taken(self, commands: Sequence[c.Command], rows: Rows) -> None:
+        for command in commands:
+            if isinstance(command, c.ClaimNext) and command.command_id in rows.done:
+                where = (command.namespace, command.session_id, command.command_id)
+                rows.ready[command.command_id] = [_offer(r) for r in self.rows("taken_by_command", where)]
+            elif isinstance(command, (c.Submit, c.Replay)) and command.command_id in rows.done:
+                task_id = command.task_id if isinstance(command, c.Submit) else command.new_task_id
+                for row in self.rows("task_by_id", (command.namespace, task_id)):
+                    rows.tasks[(command.namespace, task_id)] = Task(*row)
+
+    def _offers(self, command: c.ClaimNext | c.DispatchNext, rows: Rows) -> list[Offer]:
+        """Turns already offered come first, then queued tasks by priority, start time and id."""
+        now = self._now()
+        if isinstance(command, c.DispatchNext):
+            return self._queued(command.namespace, command.agent, command.limit, now, rows, suspects=1)
+        found: list[Offer] = []
+        for agent in command.agents:
+            offered = self.rows("offered", (command.namespace, agent, command.limit))
+            found += [_offer(row) for row in offered]
+            left = command.limit - len(offered)
+            suspects = int(command.may_take_suspect)
+            found += self._queued(command.namespace, agent, left, now, rows, suspects=suspects)
+        if len(command.agents) > 1:
+            found.sort(key=lambda o: (o.task.status == "queued", -o.task.priority, o.task.run_at, o.task.id))
+        return found
+
+    def _queued(
+        self, namespace: str, agent: str, limit: int, now: int, rows: Rows, *, suspects: int
+    ) -> list[Offer]:
+        limit = self._limit_by_slots(namespace, agent, limit, rows)
+        if limit <= 0:
+            return []
+        crashes = max(self._limits.crash_limit - 1, 1)
+        some = self.rows("suspects", (namespace, agent, crashes, now, suspects)) if suspects else []
+        found = [_offer(row) for row in some]
+        for (priority,) in self.rows("priorities", (namespace, agent)):
+            left = limit - len(found)
+            if left <= 0:
+                break
+            found += [
+                _offer(row) for row in self.rows("ready", (namespace, agent, priority, now, left, crashes))
+            ]
+        return found
+
+    def _limit_by_slots(self, namespace: str, agent: str, limit: int, rows: Rows) -> int:
+        spec = self.rows("agent", (namespace, agent))
+        concurrency = spec[0][2] if spec else None
+        if concurrency is None:
+            return limit
+        free = [row[0] for row in self.rows("free_slots", (namespace, agent, concurrency, max(limit, 0)))]
+        rows.free_slots.setdefault((namespace, agent), free)
+        return len(free)
+
+    def _write(self, writes: Writes) -> None:
+        if writes.is_empty:
+            return
+        many = self._connection.executemany
+        if writes.created:
+            many(QUERIES["add_task"], [astuple(task) for task in writes.created])
+        if writes.moved:
+            many(QUERIES["move_task"], [_move(task, seen) for task, seen in writes.moved])
+        if writes.events:
+            many(QUERIES["add_event"], [astuple(event) for event in writes.events])
+        if writes.cards:
+            many(QUERIES["add_card"], [astuple(card) for card in writes.cards])
+        if writes.slots:
+            many(QUERIES["set_slot"], writes.slots)
+        if writes.sessions:
+            many(QUERIES["save_session"], [astuple(session) for session in writes.sessions])
+        for name in SIDE_QUERIES:
+            if rows := writes.side.get(name):
+                many(QUERIES[name], rows)
+        self._write_agents(writes)
+
+    def _write_agents(self, writes: Writes) -> None:
+        for namespace, at, spec in writes.agents:
+            self._connection.execute(QUERIES["save_agent"], (namespace, at, *astuple(spec)))
+            slots = [(namespace, spec.name, slot) for slot in range(spec.concurrency or 0)]
+            self._connection.executemany(QUERIES["add_slot"], slots)
+
+    def _refuse_after_fork(self) -> None:
+        if os.getpid() != self._pid:
+            raise UsageError(
+                "this store was opened before the process forked",
+                hint="make a new Endwell object in the child process",
+            )
+
+    def tasks_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Task]:
+        """Many tasks at once."""
+        return [Task(*row) for row in self.rows("tasks_by_ids", (namespace, json.dumps(list(ids))))]
+
+
+def _offer(row: Sequence[Any]) -> Offer:
+    return Offer(Task(*row[:-1]), row[-1] or b"null")
+
+
+def _move(task: Task, seen: int) -> tuple[Any, ...]:
+    values = astuple(task)
+    return (task.namespace, task.id, seen, *values[_FIXED:])

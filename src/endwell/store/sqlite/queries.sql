@@ -1,0 +1,137 @@
+-- What only SQLite says this way: the writes of the one door, and reading many rows by id.
+
+-- name: tasks_by_ids
+-- Many tasks of one namespace; the ids come as one JSON array.
+SELECT {t.columns} FROM json_each($2) ids
+CROSS JOIN tasks t ON t.namespace = $1 AND t.id = ids.value;
+
+-- name: ready
+-- Ready tasks of one agent and priority, oldest first, whose agent key nobody holds; with what was asked.
+-- Tasks that crashed $6 times or more are found by the next query instead.
+SELECT {t.columns}, c.content FROM tasks t
+LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.payload_card
+WHERE t.namespace = $1 AND t.agent = $2 AND t.status = 'queued' AND t.priority = $3 AND t.run_at <= $4
+  AND t.crash_count < $6
+  AND (t.agent_key IS NULL OR NOT EXISTS (
+      SELECT 1 FROM tasks h WHERE h.namespace = t.namespace AND h.agent = t.agent
+      AND h.agent_key = t.agent_key AND h.turn_id IS NOT NULL AND h.id <> t.id))
+ORDER BY t.run_at, t.id LIMIT $5;
+
+-- name: suspects
+-- Ready tasks of one agent that crashed so often that one more crash would end them.
+SELECT {t.columns}, c.content FROM tasks t
+LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.payload_card
+WHERE t.namespace = $1 AND t.agent = $2 AND t.status = 'queued' AND t.crash_count > 0
+  AND t.crash_count >= $3 AND t.run_at <= $4
+  AND (t.agent_key IS NULL OR NOT EXISTS (
+      SELECT 1 FROM tasks h WHERE h.namespace = t.namespace AND h.agent = t.agent
+      AND h.agent_key = t.agent_key AND h.turn_id IS NOT NULL AND h.id <> t.id))
+ORDER BY t.run_at, t.id LIMIT $5;
+
+-- name: offered
+-- Dispatched turns of one agent, most urgent first; with what was asked.
+SELECT {t.columns}, c.content FROM tasks t
+LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.payload_card
+WHERE t.namespace = $1 AND t.agent = $2 AND t.status = 'dispatched'
+ORDER BY t.priority DESC, t.run_at, t.id LIMIT $3;
+
+-- name: free_slots
+-- The free slots of an agent with a limit; no row at all where there is none.
+SELECT s.slot FROM slots s WHERE s.namespace = $1 AND s.agent = $2 AND s.slot < $3 AND s.task_id IS NULL
+ORDER BY s.slot LIMIT $4;
+
+-- name: add_task
+-- A task that was not there before.
+INSERT INTO tasks ({task_columns}) VALUES ({task_marks});
+
+-- name: move_task
+-- A task as it stands after the batch, guarded by the version that was seen.
+UPDATE tasks SET {task_moves} WHERE namespace = $1 AND id = $2 AND version = $3;
+
+-- name: add_event
+-- One event; the unique (task, version) refuses a second writer.
+INSERT INTO events ({event_columns}) VALUES ({event_marks});
+
+-- name: add_card
+-- One card; cards are immutable, and a replayed write changes nothing.
+INSERT INTO cards (namespace, id, task_id, kind, content, hash, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING;
+
+-- name: set_slot
+-- Take a slot for a task, or give it back.
+UPDATE slots SET task_id = $1 WHERE namespace = $2 AND agent = $3 AND slot = $4;
+
+-- name: save_session
+-- A session as it stands.
+INSERT INTO sessions ({session_columns}) VALUES ({session_marks})
+ON CONFLICT (namespace, id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at,
+    lease_until = excluded.lease_until, unnamed = excluded.unnamed,
+    ended_at = excluded.ended_at, end_reason = excluded.end_reason;
+
+-- name: save_agent
+-- What a starting worker says of an agent; the last word counts.
+INSERT INTO agents (namespace, registered_at, name, version, concurrency, retry_policy, deadline, payload_schema)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+ON CONFLICT (namespace, name) DO UPDATE SET registered_at = excluded.registered_at,
+    version = excluded.version, concurrency = excluded.concurrency, retry_policy = excluded.retry_policy,
+    deadline = excluded.deadline, payload_schema = excluded.payload_schema;
+
+-- name: add_slot
+-- A slot of an agent with a limit; slots beyond a lowered limit are left and no longer taken.
+INSERT INTO slots (namespace, agent, slot) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING;
+
+-- name: add_turn
+-- A turn that has ended.
+INSERT INTO turns (namespace, id, task_id, number, agent, attempt_id, session_id, epoch, outcome, error, ended_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
+
+-- name: add_inbox_turn
+-- A dispatched turn in its agent's inbox.
+INSERT INTO agent_inbox (namespace, id, agent, agent_key, channel, task_id, turn_id, turn_epoch, created_at,
+    message_type, correlation_id, status)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'turn', $2, 'pending');
+
+-- name: close_inbox
+-- A turn's inbox row once the turn was taken or ended.
+UPDATE agent_inbox SET status = $1, processed_at = $2, archived_at = $2
+WHERE namespace = $3 AND turn_id = $4 AND message_type = 'turn' AND status IN ('pending', 'processing');
+
+-- name: add_dead_letter
+-- A failed task that awaits a verdict.
+INSERT INTO dead_letters (namespace, task_id, agent, reason, fingerprint, retry_count, failed_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7);
+
+-- name: close_dead_letter
+-- The verdict.
+UPDATE dead_letters SET status = $1, closed_at = $2 WHERE namespace = $3 AND task_id = $4;
+
+-- name: add_approval
+-- A question to a person.
+INSERT INTO approvals (namespace, id, task_id, remind_at, expire_at, created_at) VALUES ($1, $2, $3, $4, $5, $6);
+
+-- name: close_approval
+-- The one decision.
+UPDATE approvals SET decision = $1, decided_by = $2, decided_at = $3
+WHERE namespace = $4 AND id = $5 AND decision IS NULL;
+
+-- name: add_wait
+-- What a suspended turn waits for.
+INSERT INTO turn_waiting_tools (namespace, task_id, turn_id, tool_call_id, kind, deadline, wait_status, created_at, updated_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8)
+ON CONFLICT (namespace, turn_id, tool_call_id) DO UPDATE SET deadline = excluded.deadline,
+    wait_status = excluded.wait_status, updated_at = excluded.updated_at;
+
+-- name: answer_wait
+-- The first answer to a wait, or its expiry.
+UPDATE turn_waiting_tools SET wait_status = $1, result_card = $2, updated_at = $3
+WHERE namespace = $4 AND turn_id = $5 AND tool_call_id = $6;
+
+-- name: events_after
+-- The log after a cursor, in the order of commits.
+SELECT e.seq, e.seq, {e.columns}, p.hash FROM events e
+LEFT JOIN events p ON p.namespace = e.namespace AND p.task_id = e.task_id AND p.version = e.version - 1
+WHERE e.namespace = $1 AND e.seq > CAST($2 AS INTEGER) ORDER BY e.seq LIMIT $3;
+
+-- name: log_end
+-- The cursor of the last event.
+SELECT COALESCE(max(seq), 0) FROM events;

@@ -1,0 +1,154 @@
+"""The rows of one batch while it is being decided: what was read, and what has become of it."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from endwell.machine.decide import FENCED
+from endwell.machine.decision import Decision
+from endwell.machine.evolve import evolve
+from endwell.model import commands as c
+from endwell.model import facts as f
+from endwell.model import status as s
+from endwell.model.session import Session
+from endwell.model.task import Task
+from endwell.store.log import Event, seal
+from endwell.store.projections import Row, rows_of
+from endwell.store.rows import HolderKey, Rows, TaskKey, Writes
+
+
+class WorkingSet:
+    """Reads see the batch's own changes. `writes()` gives each changed row once, as it ended up."""
+
+    def __init__(self, rows: Rows, now: int) -> None:
+        self._rows = rows
+        self._now = now
+        self._tasks: dict[TaskKey, Task] = {}
+        self._seen_version: dict[TaskKey, int] = {}
+        self._by_key: dict[TaskKey, TaskKey] = {}
+        self._holders: dict[HolderKey, str | None] = {}
+        self.sessions: dict[TaskKey, Session] = {}
+        self.agents: list[tuple[str, int, c.AgentSpec]] = []
+        self.bells: set[str] = set()
+        self._events: list[Event] = []
+        self._writes = Writes()
+
+    def task(self, namespace: str, task_id: str) -> Task | None:
+        key = (namespace, task_id)
+        return self._tasks.get(key) or self._rows.tasks.get(key)
+
+    def current(self, task: Task) -> Task:
+        """The row as it stands now in this batch."""
+        return self._tasks.get((task.namespace, task.id), task)
+
+    def task_by_key(self, namespace: str, key: str) -> Task | None:
+        made = self._by_key.get((namespace, key))
+        if made is not None:
+            return self._tasks[made]
+        found = self._rows.keys.get((namespace, key))
+        return None if found is None else self.current(found)
+
+    def session(self, namespace: str, session_id: str) -> Session | None:
+        key = (namespace, session_id)
+        return self.sessions.get(key) or self._rows.sessions.get(key)
+
+    def key_holder(self, task: Task) -> str | None:
+        """The task whose turn holds this task's agent key."""
+        if task.agent_key is None:
+            return None
+        key = (task.namespace, task.agent, task.agent_key)
+        return self._holders[key] if key in self._holders else self._rows.holders.get(key)
+
+    def is_limited(self, task: Task) -> bool:
+        return (task.namespace, task.agent) in self._rows.free_slots
+
+    def take_slot(self, task: Task) -> int | None:
+        free = self._rows.free_slots[(task.namespace, task.agent)]
+        return free.pop(0) if free else None
+
+    def give_slot_back(self, task: Task, slot: int) -> None:
+        self._rows.free_slots[(task.namespace, task.agent)].insert(0, slot)
+
+    def record(self, before: Task | None, decision: Decision, command: c.TaskCommand) -> Task:
+        """Fold the facts into the task, seal an event for each, and note every row that follows."""
+        at = self._now if before is None else max(self._now, before.updated_at)
+        is_direct_claim = isinstance(command, c.Claim) and len(decision.facts) > 1
+        task, head = before, b"" if before is None else before.head_hash
+        events: list[Event] = []
+        side: list[Row] = []
+        for fact in decision.facts:
+            previous = task
+            task = evolve(task, fact, at, namespace=command.namespace, task_id=command.task_id)
+            event = seal(task, fact, command, at, head)
+            head = event.hash
+            events.append(event)
+            if not is_direct_claim:  # a turn that is taken at once never lies in the inbox
+                side += rows_of(previous, task, fact, at)
+        if task is None:
+            raise ValueError("a decision without facts cannot be recorded")
+        task = replace(task, head_hash=head)
+        self._keep(before, task, command)
+        self._note(events, decision, side)
+        return task
+
+    def _note(self, events: list[Event], decision: Decision, side: list[Row]) -> None:
+        self._events += events
+        self._writes.cards.extend(decision.cards)
+        for query, row in side:
+            self._writes.side.setdefault(query, []).append(row)
+
+    def _keep(self, before: Task | None, task: Task, command: c.TaskCommand) -> None:
+        key = (task.namespace, task.id)
+        self._seen_version.setdefault(key, 0 if before is None else before.version)
+        self._tasks[key] = task
+        if before is None and isinstance(command, c.Submit) and command.key is not None:
+            self._by_key[(task.namespace, command.key)] = key
+        if task.agent_key is not None:
+            self._holders[(task.namespace, task.agent, task.agent_key)] = task.id if task.turn_id else None
+        self._move_slot(before, task)
+        self._note_bells(before, task, command)
+
+    def _move_slot(self, before: Task | None, task: Task) -> None:
+        old = None if before is None else before.slot
+        if old == task.slot:
+            return
+        if old is not None:
+            self._writes.slots.append((None, task.namespace, task.agent, old))
+        if task.slot is not None:
+            self._writes.slots.append((task.id, task.namespace, task.agent, task.slot))
+
+    def _note_bells(self, before: Task | None, task: Task, command: c.TaskCommand) -> None:
+        """Whom a change concerns: who may take it, must let go of it, or waits for its end."""
+        was_taken_away = before is not None and before.attempt_id and not isinstance(command, FENCED)
+        if was_taken_away and before is not None and task.attempt_id != before.attempt_id:
+            self.bells.add(f"held:{task.namespace}:{before.session_id}")
+        if task.status in (s.QUEUED, s.DISPATCHED):
+            self.bells.add(f"work:{task.namespace}:{task.agent}")
+        elif task.is_ended:
+            self.bells.add(f"ended:{task.namespace}")
+            if before is not None and (before.slot is not None or before.agent_key is not None):
+                self.bells.add(f"work:{task.namespace}:{task.agent}")
+
+    def writes(self) -> Writes:
+        """All of it, each task row once."""
+        writes = self._writes
+        for key, task in self._tasks.items():
+            seen = self._seen_version[key]
+            if seen == 0:
+                writes.created.append(task)
+            else:
+                writes.moved.append((task, seen))
+        writes.events = self._events
+        writes.sessions = list(self.sessions.values())
+        writes.agents = self.agents
+        return writes
+
+
+def fold(events: list[Event]) -> Task | None:
+    """The task that a log comes to: what every store's row must equal."""
+    task: Task | None = None
+    for event in events:
+        fact: f.Fact = event.fact
+        task = evolve(task, fact, event.at, namespace=event.namespace, task_id=event.task_id)
+        task = replace(task, head_hash=event.hash)
+    return task
