@@ -1,0 +1,321 @@
+"""Puts the parts together; the only file that names concrete backends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from endwell.client import Client, Handle
+from endwell.doorbell.contract import Doorbell
+from endwell.doorbell.local import LocalDoorbell
+from endwell.errors import BadSetting, UsageError
+from endwell.model import names
+from endwell.operate.submitting import Seconds
+from endwell.pmo.service import Pmo
+from endwell.policy.limits import SECOND, Limits
+from endwell.policy.retry import RetryPolicy
+from endwell.runtime.base import Runtime
+from endwell.runtime.portal import Portal
+from endwell.runtime.processes import os_user
+from endwell.settings import Settings, check, load, masked, override
+from endwell.store.contract import Store
+from endwell.store.sqlite.store import SqliteStore
+from endwell.worker.agents import Agent, agent_of
+from endwell.worker.worker import Worker
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Endwell:
+    """One installation as this process sees it: a store, and the agents this process can run."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        namespace: str = "default",
+        settings: Mapping[str, object] | Settings | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self.namespace = names.namespace_name(namespace)
+        self.settings = _settings(settings)
+        check(self.settings)
+        self.url = _store_url(self.settings, url)
+        self.owner = self.settings.human.owner or os_user()
+        self.limits = Limits.of(self.settings, self.owner)
+        self.runtime = runtime or Runtime.system(threads=max(32, self.settings.worker.concurrency))
+        self.agents: dict[str, Agent] = {}
+        self._front: _Front | None = None
+
+    def agent(
+        self,
+        name: str,
+        *,
+        retries: int | None = None,
+        delays: Sequence[float] | None = None,
+        give_up_on: type[BaseException] | tuple[type[BaseException], ...] = (),
+        concurrency: int | None = None,
+        deadline: Seconds | None = None,
+        version: str | None = None,
+    ) -> Callable[[F], F]:
+        """Register a function, `async def` or `def`, as an agent.
+
+        `retries` and `delays` (seconds before each retry) override the settings for this agent;
+        `concurrency` limits how many of its tasks run at once in the whole installation.
+        """
+        names.agent_name(name)
+        if name in self.agents:
+            raise UsageError(f"agent {name!r} is already registered")
+        options = {
+            "retry": self._retry_policy(name, retries, delays),
+            "give_up_on": give_up_on if isinstance(give_up_on, tuple) else (give_up_on,),
+            "concurrency": _checked_concurrency(name, concurrency),
+            "deadline": None if deadline is None else _micro(deadline),
+            "version": version,
+        }
+
+        def register(function: F) -> F:
+            self.agents[name] = agent_of(name, function, **options)
+            return function
+
+        return register
+
+    def _retry_policy(
+        self, name: str, retries: int | None, delays: Sequence[float] | None
+    ) -> RetryPolicy | None:
+        if retries is None and delays is None:
+            return None
+        values = {"retry.max_retries": self.settings.retry.max_retries if retries is None else retries}
+        if delays is not None:
+            values["retry.delays"] = list(delays)  # type: ignore[assignment]
+        changed = override(self.settings, values, source=f"agent {name}")
+        check(changed)
+        return Limits.of(changed, self.owner).retry
+
+    def open_store(self, ring: Callable[[set[str]], None] | None = None) -> Store:
+        """A store for this installation, not yet opened."""
+        parts = urlsplit(self.url)
+        if parts.scheme == "sqlite":
+            return SqliteStore(_sqlite_path(self.url), limits=self.limits, runtime=self.runtime, ring=ring)
+        from endwell.store.postgres.store import PostgresStore  # asyncpg is an extra
+
+        return PostgresStore(self.url, limits=self.limits, runtime=self.runtime, ring=ring)
+
+    def open_bell(self) -> Doorbell:
+        """A doorbell that fits the store, not yet opened."""
+        if self.url.startswith("sqlite:"):
+            return LocalDoorbell(str(_sqlite_path(self.url)), runtime=self.runtime)
+        from endwell.doorbell.postgres import PostgresDoorbell  # asyncpg is an extra
+
+        return PostgresDoorbell(self.url, runtime=self.runtime)
+
+    def connect(self) -> Node:
+        """`async with app.connect() as node:` gives an open store, a doorbell and a client."""
+        return Node(self)
+
+    def running(self, *, worker: bool = True, pmo: bool = True) -> Running:
+        """`with` or `async with`: PMO and worker run in this process until the block ends."""
+        return Running(self, worker=worker, pmo=pmo)
+
+    def submit(self, agent: str, payload: Any = None, **options: Any) -> Handle:
+        """Ask for work; `key=`, `priority=`, `delay=`, `deadline=`, `channel=`."""
+        front = self.front()
+        return Handle(front.portal, front.portal.call(lambda: front.client.submit(agent, payload, **options)))
+
+    def submit_many(self, agent: str, payloads: Iterable[Any], **options: Any) -> list[Handle]:
+        """Ask for much work at once; if one is refused, none is stored."""
+        front = self.front()
+        handles = front.portal.call(lambda: front.client.submit_many(agent, payloads, **options))
+        return [Handle(front.portal, handle) for handle in handles]
+
+    def task(self, task_id: str) -> Handle:
+        """A handle on a task that is already there."""
+        front = self.front()
+        return Handle(front.portal, front.portal.call(front.client.task, task_id))
+
+    def front(self) -> _Front:
+        """The synchronous front, opened when first needed."""
+        if self._front is None:
+            self._front = _Front(self)
+        return self._front
+
+    def close(self) -> None:
+        """Close the synchronous front; it opens again when needed."""
+        front, self._front = self._front, None
+        if front is not None:
+            front.close()
+
+
+class Node:
+    """An opened store, its doorbell and a client on the current event loop."""
+
+    def __init__(self, app: Endwell) -> None:
+        self.app = app
+        self.bell = app.open_bell()
+        self.store = app.open_store(self.bell.ring)
+        self.client: Client
+
+    async def __aenter__(self) -> Self:
+        await self.store.open()
+        await self.bell.open()
+        self.client = Client(
+            self.store,
+            self.bell,
+            self.app.runtime,
+            namespace=self.app.namespace,
+            agents=self.app.agents,
+            owner=self.app.owner,
+            poll_seconds=self.app.settings.worker.poll_seconds,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.bell.close()
+        await self.store.close()
+
+    def worker(
+        self, *, name: str | None = None, concurrency: int | None = None, agents: Sequence[str] = ()
+    ) -> Worker:
+        """A worker on this node, not yet started; `agents` narrows what it serves."""
+        app = self.app
+        served = {agent: app.agents[agent] for agent in agents} if agents else app.agents
+        if not served:
+            raise UsageError("there is no agent to serve", hint="register one with @app.agent(...)")
+        return Worker(
+            self.store,
+            self.bell,
+            app.runtime,
+            app.settings,
+            app.limits,
+            namespace=app.namespace,
+            agents=served,
+            name=name,
+            concurrency=concurrency,
+        )
+
+    def pmo(self, *, name: str | None = None) -> Pmo:
+        """A supervisor on this node, not yet started."""
+        app = self.app
+        return Pmo(self.store, app.runtime, app.settings, namespace=app.namespace, name=name)
+
+
+class Services:
+    """A worker and a PMO that run beside the caller until stopped."""
+
+    def __init__(self, node: Node, *, worker: bool, pmo: bool) -> None:
+        self._runtime = node.app.runtime
+        self._parts: list[Worker | Pmo] = []
+        if pmo:
+            self._parts.append(node.pmo())
+        if worker and node.app.agents:
+            self._parts.append(node.worker())
+        self._runs: list[Any] = []
+
+    async def start(self) -> None:
+        """Start all of them."""
+        for part in self._parts:
+            await part.start()
+            self._runs.append(self._runtime.spawn(part.run(), f"endwell-{part.name}"))
+
+    async def stop(self) -> None:
+        """Drain and say goodbye."""
+        for part in self._parts:
+            part.stop()
+        for run in self._runs:
+            await run
+        for part in self._parts:
+            await part.close()
+
+
+class Running:
+    """PMO and worker inside this process; works with `with` and with `async with`."""
+
+    def __init__(self, app: Endwell, *, worker: bool, pmo: bool) -> None:
+        self._app = app
+        self._which = {"worker": worker, "pmo": pmo}
+        self._node: Node
+        self._services: Services
+
+    async def __aenter__(self) -> Client:
+        self._node = await Node(self._app).__aenter__()
+        self._services = Services(self._node, **self._which)
+        await self._services.start()
+        return self._node.client
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._services.stop()
+        await self._node.__aexit__()
+
+    def __enter__(self) -> Endwell:
+        front = self._app.front()
+        self._services = front.portal.call(self._begin, front.node)
+        return self._app
+
+    async def _begin(self, node: Node) -> Services:
+        services = Services(node, **self._which)
+        await services.start()
+        return services
+
+    def __exit__(self, *_: object) -> None:
+        self._app.front().portal.call(self._services.stop)
+        self._app.close()
+
+
+class _Front:
+    """The synchronous front: a node on an event loop in its own thread."""
+
+    def __init__(self, app: Endwell) -> None:
+        self.portal = Portal()
+        self.node = self.portal.call(Node(app).__aenter__)
+
+    @property
+    def client(self) -> Client:
+        return self.node.client
+
+    def close(self) -> None:
+        self.portal.call(self.node.__aexit__)
+        self.portal.close()
+
+
+def _settings(given: Mapping[str, object] | Settings | None) -> Settings:
+    if isinstance(given, Settings):
+        return given
+    loaded = load(os.environ, Path.cwd())
+    return override(loaded, given, source="code") if given else loaded
+
+
+def _store_url(settings: Settings, in_code: str | None) -> str:
+    """What was said outside the code wins, then the code, then the default."""
+    url = in_code if in_code is not None and settings.source("store") == "default" else settings.store
+    scheme = urlsplit(url).scheme
+    if scheme not in ("sqlite", "postgresql", "postgres"):
+        raise BadSetting(
+            f"store {masked(url)!r} is neither sqlite:/// nor postgresql://",
+            hint="for example sqlite:///endwell.db",
+            field="store",
+        )
+    return url
+
+
+def _sqlite_path(url: str) -> Path:
+    """`sqlite:///file.db` is beside the caller, `sqlite:////var/file.db` is absolute."""
+    path = unquote(url.removeprefix("sqlite:///"))
+    if not url.startswith("sqlite:///") or not path or path == ":memory:":
+        raise BadSetting(
+            f"store {url!r} names no file", hint="for example sqlite:///endwell.db", field="store"
+        )
+    return Path(path)
+
+
+def _checked_concurrency(name: str, concurrency: int | None) -> int | None:
+    if concurrency is not None and not 1 <= concurrency <= 10_000:
+        raise UsageError(f"agent {name!r}: concurrency must be between 1 and 10,000")
+    return concurrency
+
+
+def _micro(value: Seconds) -> int:
+    seconds = value if isinstance(value, (int, float)) else value.total_seconds()
+    return int(seconds * SECOND)

@@ -1,0 +1,276 @@
+"""Asking for work and waiting for it: the async client, and a synchronous front for scripts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from endwell.doorbell.contract import Doorbell, is_rung
+from endwell.errors import (
+    BadInput,
+    StoreError,
+    TaskCancelled,
+    TaskFailed,
+    TaskNotSucceeded,
+    TaskTimedOut,
+    WaitTimedOut,
+)
+from endwell.model import content, names
+from endwell.model.commands import AgentSpec, Submit
+from endwell.model.task import Task
+from endwell.operate.actions import Actions
+from endwell.operate.submitting import Request, Seconds, command_for, unknown_agent
+from endwell.operate.why import why
+from endwell.runtime.base import Runtime
+from endwell.runtime.portal import Portal
+from endwell.store.contract import Store
+from endwell.worker.agents import Agent
+
+_NOT_SUCCEEDED: dict[str, type[TaskNotSucceeded]] = {
+    "failed": TaskFailed,
+    "timeout": TaskTimedOut,
+    "cancelled": TaskCancelled,
+}
+
+
+class Client:
+    """Everything that can be asked of a running or sleeping installation. Close nothing: its owner does."""
+
+    def __init__(
+        self,
+        store: Store,
+        bell: Doorbell,
+        runtime: Runtime,
+        *,
+        namespace: str,
+        agents: Mapping[str, Agent],
+        owner: str,
+        poll_seconds: float,
+    ) -> None:
+        self.store = store
+        self.namespace = namespace
+        self._runtime = runtime
+        self._agents = agents
+        self._owner = owner
+        self._specs: dict[str, AgentSpec] = {}
+        self.actions = Actions(store, runtime, namespace=namespace, actor=owner)
+        self._waiters = _Waiters(store, bell, runtime, namespace, poll_seconds)
+
+    async def submit(
+        self,
+        agent: str,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        priority: int = 0,
+        delay: Seconds | None = None,
+        deadline: Seconds | None = None,
+        channel: str = "main",
+    ) -> AsyncHandle:
+        """Ask for work. The same key with the same agent and payload is the same task."""
+        request = Request(
+            agent=agent,
+            payload=payload,
+            key=key,
+            priority=priority,
+            delay=delay,
+            deadline=deadline,
+            channel=channel,
+        )
+        command = self._command(request, await self._spec(agent))
+        reply = await self.store.one(command)
+        return AsyncHandle(self, reply.unwrap(), deduplicated=not reply.is_new)
+
+    async def submit_many(
+        self,
+        agent: str,
+        payloads: Iterable[Any],
+        *,
+        keys: Sequence[str] | None = None,
+        priority: int = 0,
+        delay: Seconds | None = None,
+        deadline: Seconds | None = None,
+        channel: str = "main",
+    ) -> list[AsyncHandle]:
+        """Ask for much work at once. Everything is checked first; if one is refused, none is stored."""
+        spec = await self._spec(agent)
+        commands: list[Submit] = []
+        usual = Request(agent=agent, priority=priority, delay=delay, deadline=deadline, channel=channel)
+        for number, payload in enumerate(payloads):
+            key = keys[number] if keys is not None else None
+            commands.append(self._numbered(number, replace(usual, payload=payload, key=key), spec))
+        replies = await self.store.commit(commands)
+        return [AsyncHandle(self, reply.unwrap(), deduplicated=not reply.is_new) for reply in replies]
+
+    def _numbered(self, number: int, request: Request, spec: AgentSpec) -> Submit:
+        try:
+            return self._command(request, spec)
+        except BadInput as refusal:
+            raise BadInput(
+                f"number {number}: {refusal.message}",
+                code=refusal.code,
+                hint=refusal.hint,
+                field=f"[{number}].{refusal.field}" if refusal.field else f"[{number}]",
+            ) from refusal
+
+    def _command(self, request: Request, spec: AgentSpec) -> Submit:
+        return command_for(
+            request,
+            spec,
+            namespace=self.namespace,
+            task_id=self._runtime.ids.new(),
+            command_id=self._runtime.ids.new(),
+            owner=self._owner,
+            actor=self._owner,
+        )
+
+    async def _spec(self, reference: str) -> AgentSpec:
+        """The agent as this process knows it, or as a worker has registered it in the store."""
+        name, _ = names.agent_reference(reference)
+        found = self._specs.get(name)
+        if found is None:
+            local = self._agents.get(name)
+            found = local.spec() if local else await self.store.agent(self.namespace, name)
+            if found is None:
+                raise unknown_agent(name, [spec.name for spec in await self.store.agents(self.namespace)])
+            if local:
+                self._specs[name] = found
+        return found
+
+    async def task(self, task_id: str) -> AsyncHandle:
+        """A handle on a task that is already there."""
+        return AsyncHandle(self, await self.store.task(self.namespace, task_id))
+
+    async def wait_ended(self, task_id: str, timeout: float | None = None) -> Task:
+        """The task once it has ended."""
+        try:
+            async with self._runtime.timeout(timeout):
+                return await self._waiters.ended(task_id)
+        except TimeoutError:
+            raise WaitTimedOut(
+                f"task {task_id} has not ended after {timeout:g} s", hint="it goes on", task_id=task_id
+            ) from None
+
+    def typed(self, agent: str, value: Any) -> Any:
+        """The result as the agent's declared type, where this process knows the agent."""
+        known = self._agents.get(agent)
+        return known.result.check(value, "result") if known else value
+
+
+class AsyncHandle:
+    """One task. `deduplicated` says that the submission found it already there."""
+
+    def __init__(self, client: Client, task: Task, *, deduplicated: bool = False) -> None:
+        self.id = task.id
+        self.deduplicated = deduplicated
+        self._client = client
+
+    async def result(self, timeout: float | None = None) -> Any:
+        """Wait for the end: the value, or TaskFailed, TaskTimedOut, TaskCancelled."""
+        task = await self._client.wait_ended(self.id, timeout)
+        card = await self._client.store.card(task.namespace, task.deliverable_card or "")
+        deliverable = content.decode_stored(card.content)
+        if task.status == "succeeded":
+            return self._client.typed(task.agent, deliverable)
+        message = (deliverable.get("error") or {}).get("message") or ""
+        detail = f": {message}" if message else ""
+        raise _NOT_SUCCEEDED[task.status](
+            f"task {task.id} ended as {task.status} ({task.reason}){detail}",
+            task=task,
+            deliverable=deliverable,
+        )
+
+    async def task(self) -> Task:
+        """The task as it stands."""
+        return await self._client.store.task(self._client.namespace, self.id)
+
+    async def status(self) -> str:
+        """Its status."""
+        return (await self.task()).status
+
+    async def why(self) -> dict[str, Any]:
+        """Where it is, what moves it next, when it ends at the latest."""
+        return await why(self._client.store, self._client.namespace, self.id)
+
+    async def cancel(self, reason: str = "cancelled") -> Task:
+        """End it now."""
+        return await self._client.actions.cancel(self.id, reason)
+
+
+class Handle:
+    """The same without await, for scripts and notebooks."""
+
+    def __init__(self, portal: Portal, handle: AsyncHandle) -> None:
+        self.id = handle.id
+        self.deduplicated = handle.deduplicated
+        self._portal = portal
+        self._handle = handle
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.id}>"
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the end: the value, or TaskFailed, TaskTimedOut, TaskCancelled."""
+        return self._portal.call(self._handle.result, timeout)
+
+    def task(self) -> Task:
+        """The task as it stands."""
+        return self._portal.call(self._handle.task)
+
+    def status(self) -> str:
+        """Its status."""
+        return self._portal.call(self._handle.status)
+
+    def why(self) -> dict[str, Any]:
+        """Where it is, what moves it next, when it ends at the latest."""
+        return self._portal.call(self._handle.why)
+
+    def cancel(self, reason: str = "cancelled") -> Task:
+        """End it now."""
+        return self._portal.call(self._handle.cancel, reason)
+
+
+class _Waiters:
+    """Everybody in this process who waits for a task's end: one question for all of them, at each ring."""
+
+    def __init__(
+        self, store: Store, bell: Doorbell, runtime: Runtime, namespace: str, poll_seconds: float
+    ) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._namespace = namespace
+        self._poll_seconds = poll_seconds
+        self._waiting: dict[str, asyncio.Future[Task]] = {}
+        self._rung = asyncio.Event()
+        self._looker: asyncio.Task[None] | None = None
+        bell.subscribe(self._heard)
+
+    def _heard(self, topics: frozenset[str]) -> None:
+        if is_rung(f"ended:{self._namespace}", topics):
+            self._rung.set()
+
+    async def ended(self, task_id: str) -> Task:
+        task = await self._store.task(self._namespace, task_id)
+        if task.is_ended:
+            return task
+        future = self._waiting.setdefault(task_id, asyncio.get_running_loop().create_future())
+        self._rung.set()
+        if self._looker is None or self._looker.done():
+            self._looker = self._runtime.spawn(self._look(), "endwell-waiters")
+        return await asyncio.shield(future)
+
+    async def _look(self) -> None:
+        while self._waiting:
+            await self._runtime.wait(self._rung, self._poll_seconds)
+            self._rung.clear()
+            try:
+                found = await self._store.tasks_by_ids(self._namespace, list(self._waiting))
+            except StoreError:
+                await self._runtime.sleep(self._poll_seconds)
+                continue
+            for task in found:
+                if task.is_ended and (future := self._waiting.pop(task.id, None)) and not future.done():
+                    future.set_result(task)

@@ -1,0 +1,1 @@
+"""What command line, API and page all call: questions and actions, over the store alone."""

@@ -1,0 +1,86 @@
+"""The shapes that outside programs rely on: a task, an event, why, bounds. Times are RFC 3339 in UTC."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from endwell.model import content
+from endwell.model.task import Task
+from endwell.store.log import Event, Logged
+
+
+def moment(at: int | None) -> str | None:
+    """Microseconds as RFC 3339."""
+    if at is None:
+        return None
+    text = datetime.fromtimestamp(at // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{at % 1_000_000:06d}Z"
+
+
+def task_shape(task: Task, payload: bytes | None = None, deliverable: bytes | None = None) -> dict[str, Any]:
+    """A task as it is shown; payload and result only when their cards were read."""
+    error = msgspec.json.decode(task.error) if task.error else None
+    content_of = content.decode_stored
+    return {
+        "id": task.id,
+        "namespace": task.namespace,
+        "agent": task.agent,
+        "agent_key": task.agent_key,
+        "idempotency_key": task.idempotency_key,
+        "channel": task.channel,
+        "priority": task.priority,
+        "status": task.status,
+        "reason": task.reason,
+        "owner": task.owner,
+        "payload": None if payload is None else content_of(payload),
+        "result": content_of(deliverable) if deliverable is not None and task.status == "succeeded" else None,
+        "error": error and {"type": "", "message": "", "retryable": True, **error},
+        "deliverable_card_id": task.deliverable_card,
+        "dead_letter": task.dead_letter,
+        "attempt_id": task.attempt_id,
+        "worker_id": task.session_id,
+        "turn_id": task.turn_id,
+        "epoch": task.epoch,
+        "version": task.version,
+        "retry_count": task.retry_count,
+        "dispatch_count": task.dispatch_count,
+        "crash_count": task.crash_count,
+        "clock_at": moment(task.clock_at),
+        "clock_rule": task.clock_rule,
+        "ends_by": moment(task.ends_by),
+        "run_at": moment(task.run_at),
+        "created_at": moment(task.created_at),
+        "started_at": moment(task.started_at),
+        "ended_at": moment(task.ended_at),
+        "parent_id": task.parent_id,
+        "replay_of": task.replay_of,
+        "superseded_by": task.superseded_by,
+    }
+
+
+def event_shape(event: Event, prev_hash: bytes, seq: int | None = None) -> dict[str, Any]:
+    """An event as it is shown."""
+    return {
+        "seq": seq,
+        "event_id": event.event_id,
+        "namespace": event.namespace,
+        "task_id": event.task_id,
+        "version": event.version,
+        "type": event.type,
+        "actor": event.actor,
+        "at": moment(event.at),
+        "attempt_id": event.attempt_id,
+        "epoch": event.epoch,
+        "command_id": event.command_id,
+        "data": msgspec.json.decode(event.data),
+        "prev_hash": prev_hash.hex(),
+        "hash": event.hash.hex(),
+    }
+
+
+def logged_shape(logged: Logged) -> dict[str, Any]:
+    """The same for an event of the whole log."""
+    return event_shape(logged.event, logged.prev_hash, logged.seq)

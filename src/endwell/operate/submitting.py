@@ -1,0 +1,122 @@
+"""From what a caller asks to the command that asks it: every check that belongs before the store."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, TypeGuard
+
+import msgspec
+
+from endwell.errors import BadInput, UnknownAgent
+from endwell.model import content, names, schema_check
+from endwell.model.commands import AgentSpec, Submit
+from endwell.policy.limits import SECOND
+
+LONGEST_SECONDS = 10 * 366 * 86_400.0
+"""Ten years: a delay or deadline beyond it is a mistake."""
+PRIORITIES = range(-9, 10)
+
+Seconds = float | int | timedelta
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One submission as the caller gives it. `agent` may be `name/key`."""
+
+    agent: str
+    payload: Any = None
+    key: str | None = None
+    priority: int = 0
+    delay: Seconds | None = None
+    deadline: Seconds | None = None
+    channel: str = "main"
+
+
+def command_for(
+    request: Request,
+    spec: AgentSpec,
+    *,
+    namespace: str,
+    task_id: str,
+    command_id: str,
+    owner: str,
+    actor: str,
+) -> Submit:
+    """The command, or a clear refusal with nothing stored."""
+    _, agent_key = names.agent_reference(request.agent)
+    payload = checked_payload(request.payload, spec)
+    deadline = _microseconds(request.deadline, "deadline", least=0.001)
+    return Submit(
+        command_id=command_id,
+        namespace=namespace,
+        actor=actor,
+        task_id=task_id,
+        agent=spec.name,
+        agent_key=agent_key,
+        payload=payload,
+        payload_hash=content.fingerprint(payload),
+        key=None if request.key is None else names.idempotency_key(request.key),
+        channel=names.channel_name(request.channel),
+        agent_version=spec.version,
+        priority=_priority(request.priority),
+        retry_policy=spec.retry_policy,
+        delay=_microseconds(request.delay, "delay", least=0.0) or 0,
+        deadline=deadline if deadline is not None else spec.deadline,
+        owner=owner,
+    )
+
+
+def checked_payload(payload: Any, spec: AgentSpec) -> bytes:
+    """The payload as canonical bytes; refused when it is not JSON or not what the agent takes."""
+    encoded = content.encode(payload)
+    if spec.payload_schema is not None:
+        schema_check.check(content.decode_stored(encoded), _schema(spec.payload_schema), "payload")
+    return encoded
+
+
+@lru_cache(maxsize=256)
+def _schema(text: str) -> dict[str, Any]:
+    schema: dict[str, Any] = msgspec.json.decode(text)
+    return schema
+
+
+def unknown_agent(name: str, known: list[str]) -> UnknownAgent:
+    """Nobody has registered it; say who is there."""
+    some = ", ".join(known[:10]) or "none yet"
+    return UnknownAgent(
+        f"no worker has registered an agent named {name!r}",
+        hint=f"known agents: {some}; start a worker that serves it first",
+        field="agent",
+    )
+
+
+def _priority(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in PRIORITIES:
+        raise BadInput(
+            f"priority must be a whole number from {PRIORITIES[0]} to {PRIORITIES[-1]}, not {value!r}",
+            code="bad_priority",
+            hint="higher runs sooner; 0 is usual",
+            field="priority",
+        )
+    return value
+
+
+def _microseconds(value: object, field: str, *, least: float) -> int | None:
+    if value is None:
+        return None
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if not _is_number(seconds) or not least <= seconds <= LONGEST_SECONDS:
+        raise BadInput(
+            f"{field} must be seconds between {least:g} and {LONGEST_SECONDS:.0f}, "
+            f"not {content.safe_repr(value, 60)}",
+            code=f"bad_{field}",
+            hint="give seconds as a number, or a timedelta",
+            field=field,
+        )
+    return int(seconds * SECOND)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    is_real = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_real and math.isfinite(value)  # type: ignore[arg-type]  # narrowed in the line above

@@ -1,0 +1,96 @@
+"""Where a task is, what moves it next, and when it ends at the latest: read off the clock table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from endwell.model import status as s
+from endwell.model.session import Session
+from endwell.model.task import Task, waits_of
+from endwell.operate.shapes import moment
+from endwell.store.contract import Store
+
+_ACTIONS: dict[str, list[str]] = {
+    s.WAITING_APPROVAL: ["task cancel"],
+    s.QUEUED: ["task cancel", "task retry"],
+    s.DISPATCHED: ["task cancel"],
+    s.RUNNING: ["task cancel"],
+    s.SUSPENDED: ["task cancel"],
+    s.BLOCKED: ["task retry", "task cancel"],
+    s.SUCCEEDED: [],
+    s.CANCELLED: ["task retry"],
+}
+
+
+async def why(store: Store, namespace: str, task_id: str) -> dict[str, Any]:
+    """The answer for one task."""
+    task = await store.task(namespace, task_id)
+    now = await store.now()
+    session = await store.session(namespace, task.session_id) if task.session_id else None
+    rule, at = next_move(task, now)
+    return {
+        "task_id": task.id,
+        "status": task.status,
+        "meaning": s.MEANING[task.status],
+        "reason": task.reason,
+        "holder": _holder(session),
+        "waiting_for": await _waiting_for(store, task, now),
+        "next": {"rule": rule, "at": moment(at)},
+        "ends_by": moment(task.ends_by),
+        "owner": task.owner,
+        "actions": _actions(task),
+    }
+
+
+def next_move(task: Task, now: int) -> tuple[str | None, int | None]:
+    """What happens by itself next: a delayed start, or the clock."""
+    if task.status == s.QUEUED and task.run_at > now and task.run_at < (task.clock_at or task.run_at + 1):
+        return "start", task.run_at
+    return task.clock_rule, task.clock_at
+
+
+def _holder(session: Session | None) -> dict[str, Any] | None:
+    if session is None:
+        return None
+    return {
+        "worker_id": session.id,
+        "name": session.name,
+        "pid": session.pid,
+        "host": session.host,
+        "last_heartbeat": moment(session.heartbeat_at),
+    }
+
+
+async def _waiting_for(store: Store, task: Task, now: int) -> list[dict[str, Any]]:
+    if task.status == s.SUSPENDED:
+        return [
+            {"kind": wait.kind, "id": wait.tool_call_id, "deadline": moment(wait.deadline)}
+            for wait in waits_of(task)
+            if wait.wait_status == "waiting"
+        ]
+    if task.status == s.WAITING_APPROVAL:
+        return [{"kind": "approval", "id": task.id, "deadline": moment(task.expire_at)}]
+    if task.status == s.QUEUED and task.run_at > now:
+        return [{"kind": "start_time", "id": None, "deadline": moment(task.run_at)}]
+    if task.status in (s.QUEUED, s.DISPATCHED):
+        return [await _waiting_for_worker(store, task, now)]
+    return []
+
+
+async def _waiting_for_worker(store: Store, task: Task, now: int) -> dict[str, Any]:
+    """A free worker, a free key, or a worker that serves the agent at all."""
+    live = [x for x in await store.open_sessions(task.namespace) if x.lease_until > now]
+    if not any(task.agent in session.agents.split() for session in live):
+        return {"kind": "no_live_worker", "id": task.agent, "deadline": moment(task.ends_by)}
+    holder = await store.key_holder(task.namespace, task.agent, task.agent_key) if task.agent_key else None
+    if holder is not None and holder != task.id:
+        return {"kind": "agent_key", "id": holder, "deadline": moment(task.ends_by)}
+    return {"kind": "worker", "id": task.agent, "deadline": moment(task.ends_by)}
+
+
+def _actions(task: Task) -> list[str]:
+    if task.dead_letter == "open":
+        return ["dlq replay", "dlq abandon"]
+    if task.superseded_by is not None:
+        return []
+    return _ACTIONS.get(task.status, ["task retry"])

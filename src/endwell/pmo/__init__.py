@@ -1,0 +1,1 @@
+"""Supervises: fires clocks, takes turns from dead workers, offers ready tasks. Never executes."""

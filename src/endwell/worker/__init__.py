@@ -1,0 +1,1 @@
+"""Executes: claims tasks in batches, keeps its lease alive, runs agents, reports how each turn ended."""

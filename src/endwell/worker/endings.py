@@ -1,0 +1,99 @@
+"""How an agent function ended, as one command to the door: a result, an error, nothing in between."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+from endwell import errors as e
+from endwell.model import content
+from endwell.model.commands import FailTurn, Finish
+from endwell.model.task import ErrorInfo, Task
+from endwell.worker.agents import Agent
+
+MESSAGE_LIMIT = 2_000
+TRACEBACK_LIMIT = 8_000
+_SECOND = 1_000_000
+
+
+def finish(task: Task, attempt_id: str, command_id: str, actor: str, value: Any) -> Finish | FailTurn:
+    """A result ends the task, unless it cannot be stored: then the task fails, without a retry."""
+    try:
+        result = content.encode(value, what="result")
+    except e.BadInput as refusal:
+        error = ErrorInfo(
+            code="result_not_storable",
+            type=type(value).__name__,
+            message=content.clean_text(refusal.message, MESSAGE_LIMIT),
+            retryable=False,
+        )
+        return _failed(task, attempt_id, command_id, actor, error, None, 0.5)
+    return Finish(
+        command_id=command_id,
+        namespace=task.namespace,
+        actor=actor,
+        task_id=task.id,
+        attempt_id=attempt_id,
+        result=result,
+        result_hash=content.fingerprint(result),
+    )
+
+
+def fail(
+    task: Task,
+    attempt_id: str,
+    command_id: str,
+    actor: str,
+    agent: Agent,
+    error: BaseException,
+    fraction: float,
+) -> FailTurn:
+    """An exception ends the turn; whether another is tried is for the machine to say."""
+    after = error.after_seconds if isinstance(error, e.Retry) else None
+    asked = None if after is None else max(0, int(after * _SECOND))
+    return _failed(task, attempt_id, command_id, actor, error_info(agent, error), asked, fraction)
+
+
+def error_info(agent: Agent, error: BaseException) -> ErrorInfo:
+    """The error as it is kept: cleaned, cut, and saying whether another try makes sense."""
+    return ErrorInfo(
+        code=_code(error),
+        type=type(error).__name__,
+        message=content.clean_text(content.safe_str(error), MESSAGE_LIMIT),
+        retryable=not isinstance(error, (e.Fail, e.BadInput, *agent.give_up_on)),
+        traceback=_traceback(error),
+    )
+
+
+def _code(error: BaseException) -> str:
+    return error.code if isinstance(error, (e.AgentSignal, e.BadInput)) else "exception"
+
+
+def _traceback(error: BaseException) -> str | None:
+    """The end of a traceback is what matters; formatting one must never fail the failing."""
+    try:
+        lines = traceback.format_exception(error, limit=-20)
+        return content.clean_text("".join(lines)[-TRACEBACK_LIMIT:], TRACEBACK_LIMIT)
+    except Exception:
+        return None
+
+
+def _failed(
+    task: Task,
+    attempt_id: str,
+    command_id: str,
+    actor: str,
+    error: ErrorInfo,
+    retry_after: int | None,
+    fraction: float,
+) -> FailTurn:
+    return FailTurn(
+        command_id=command_id,
+        namespace=task.namespace,
+        actor=actor,
+        task_id=task.id,
+        attempt_id=attempt_id,
+        error=error,
+        retry_after=retry_after,
+        fraction=fraction,
+    )
