@@ -28,6 +28,9 @@ format: $(READY)  ## let ruff put the code in order
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
+docs: $(READY) ## regenerate the pages that are made from the code
+	$(BIN)/python -m endwell.machine.lifecycle > docs/lifecycle.md
+
 covered: $(READY)  ## run the suite and write docs/covered.txt from it
 	@$(SUITE) --write-covered
 

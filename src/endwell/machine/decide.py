@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from endwell import errors as e
 from endwell.machine import endings
 from endwell.machine.clocks import due
@@ -103,9 +105,10 @@ def _submit_again(task: Task, command: c.Submit) -> Decision:
     asked = (command.agent, command.agent_key, command.payload_hash)
     if asked == (task.agent, task.agent_key, task.payload_hash):
         return NOTHING
+    key = command.key or command.task_id
     return refuse(
         e.IdempotencyConflict(
-            f"key {command.key!r} already belongs to task {task.id} with another agent or payload",
+            f"key {key!r} already belongs to task {task.id} with another agent or payload",
             hint="use another key, or submit exactly what was submitted before",
             field="key",
             task_id=task.id,
@@ -114,9 +117,13 @@ def _submit_again(task: Task, command: c.Submit) -> Decision:
 
 
 def _dispatch(task: Task, command: c.Dispatch, now: int, limits: Limits, seen: Seen) -> Decision:
-    return _not_deliverable(task, now, seen) or Decision(
-        facts=(_dispatched(task, command.slot, now, limits),)
-    )
+    blocker = _not_deliverable(task, now, seen)
+    if blocker is not None:
+        return blocker
+    ring_at = None if limits.ring_after is None else now + limits.ring_after
+    dispatch_by = None if limits.dispatch_timeout is None else now + limits.dispatch_timeout
+    offered = _dispatched(task, command.slot, now, limits)
+    return Decision(facts=(replace(offered, ring_at=ring_at, dispatch_by=dispatch_by),))
 
 
 def _claim(task: Task, command: c.Claim, now: int, limits: Limits, seen: Seen) -> Decision:
@@ -160,8 +167,6 @@ def _dispatched(task: Task, slot: int | None, now: int, limits: Limits) -> f.Tas
         turn_number=number,
         dispatch_count=count,
         epoch=task.epoch + 1,
-        ring_at=None if limits.ring_after is None else now + limits.ring_after,
-        dispatch_by=None if limits.dispatch_timeout is None else now + limits.dispatch_timeout,
         slot=slot,
         guard_at=now if is_runaway(count, limits.runaway_limit) else None,
     )

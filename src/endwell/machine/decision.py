@@ -10,7 +10,7 @@ from endwell.model.commands import Submit
 from endwell.model.facts import Fact
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """Facts in order; cards that they name; a new task to create beside them; or why not."""
 
     facts: tuple[Fact, ...] = ()
@@ -19,7 +19,7 @@ class Decision(msgspec.Struct, frozen=True):
     refusal: Refused | NotFound | None = None
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Seen(msgspec.Struct, frozen=True, gc=False):
     """What the door saw beside the task itself, where the command asks for it."""
 
     session_is_live: bool = True

@@ -46,14 +46,25 @@ _ENDED: Final[dict[str, Any]] = {
 
 def evolve(task: Task | None, fact: f.Fact, at: int, *, namespace: str = "", task_id: str = "") -> Task:
     """The task after the fact. A creation starts from nothing and is told whose it is."""
-    if task is None:
-        if not isinstance(fact, f.TaskCreated):
-            raise ValueError(f"{fact.type} of a task that was never created")
-        after = _created(fact, at, namespace, task_id)
-    else:
-        after = _FOLDS[type(fact)](task, fact, at)
-    clock_at, clock_rule = arm(after)
-    return replace(after, version=after.version + 1, updated_at=at, clock_at=clock_at, clock_rule=clock_rule)
+    after = fold(task, fact, at, namespace=namespace, task_id=task_id)
+    return stamp(after, after.version + 1, at, after.head_hash)
+
+
+def fold(task: Task | None, fact: f.Fact, at: int, *, namespace: str, task_id: str) -> Task:
+    """The same without the stamp: enough between two facts of one commit."""
+    if task is not None:
+        return _FOLDS[type(fact)](task, fact, at)
+    if not isinstance(fact, f.TaskCreated):
+        raise ValueError(f"{fact.type} of a task that was never created")
+    return _created(fact, at, namespace, task_id)
+
+
+def stamp(task: Task, version: int, at: int, head_hash: bytes) -> Task:
+    """Set version, time and clock after one or more facts."""
+    clock_at, clock_rule = arm(task)
+    return replace(
+        task, version=version, updated_at=at, clock_at=clock_at, clock_rule=clock_rule, head_hash=head_hash
+    )
 
 
 def _created(fact: f.TaskCreated, at: int, namespace: str, task_id: str) -> Task:

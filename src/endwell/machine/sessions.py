@@ -43,7 +43,7 @@ def renew(session: Session | None, held: Sequence[Task], command: Heartbeat, now
     if session is None or session.ended_at is not None:
         return Renewal(None, stale=tuple(named))
     current = {task.attempt_id for task in held}
-    unnamed = [task for task in held if task.attempt_id not in named]
+    unnamed = [t for t in held if t.attempt_id not in named and _claim_of(t) not in command.claiming]
     before = set(session.unnamed.split())
     forgotten = tuple(task for task in unnamed if task.attempt_id in before)
     renewed = replace(
@@ -53,6 +53,11 @@ def renew(session: Session | None, held: Sequence[Task], command: Heartbeat, now
         unnamed=" ".join(sorted(task.attempt_id or "" for task in unnamed)),
     )
     return Renewal(renewed, stale=tuple(sorted(named - current)), forgotten=forgotten)
+
+
+def _claim_of(task: Task) -> str:
+    """A claim names the attempts it makes: its own id, a dot and a number."""
+    return (task.attempt_id or "").rpartition(".")[0]
 
 
 def close_session(session: Session, command: CloseSession, now: int) -> Session:

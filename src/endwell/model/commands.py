@@ -191,11 +191,15 @@ class OpenSession(Command, frozen=True, kw_only=True):
 
 
 class Heartbeat(Command, frozen=True, kw_only=True):
-    """Renew the session's lease, and name every attempt that it holds."""
+    """Renew the session's lease, and name every attempt that it holds.
+
+    `claiming` names claims whose answer the worker has not seen yet: what they took is not forgotten.
+    """
 
     session_id: str
     lease: int
     attempts: tuple[tuple[str, str], ...] = ()
+    claiming: tuple[str, ...] = ()
 
 
 class CloseSession(Command, frozen=True, kw_only=True):

@@ -1,0 +1,216 @@
+"""The page docs/lifecycle.md, made from the machine's own tables: `python -m endwell.machine.lifecycle`.
+
+`TRANSITIONS` is the one table that only this page needs. The walk over every state of a small world
+holds it to what the machine does: no arrow is missing, and none is made up.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+from endwell.machine import endings
+from endwell.machine.clocks import RULES
+from endwell.machine.decide import FENCED, TABLE
+from endwell.model import commands as c
+from endwell.model import status as s
+from endwell.model.facts import BY_TYPE
+from endwell.model.status import Status
+from endwell.policy.limits import SECOND, Limits
+from endwell.policy.retry import RetryAt, RetryPolicy, after_failure
+
+# from, to, and what takes it there: a command by its name, a clock rule by its own
+TRANSITIONS: Final[tuple[tuple[Status, Status, tuple[str, ...]], ...]] = (
+    (s.WAITING_APPROVAL, s.QUEUED, ("Approve",)),
+    (s.WAITING_APPROVAL, s.FAILED, ("Reject",)),
+    (s.WAITING_APPROVAL, s.TIMEOUT, ("approval_expire",)),
+    (s.QUEUED, s.DISPATCHED, ("Dispatch",)),
+    (s.QUEUED, s.RUNNING, ("Claim",)),
+    (s.DISPATCHED, s.RUNNING, ("Claim",)),
+    (s.DISPATCHED, s.QUEUED, ("dispatch_timeout",)),
+    (s.DISPATCHED, s.TIMEOUT, ("dispatch_timeout",)),
+    (s.RUNNING, s.SUCCEEDED, ("Finish",)),
+    (s.RUNNING, s.SUSPENDED, ("Suspend",)),
+    (s.RUNNING, s.QUEUED, ("FailTurn", "HandBack", "Reclaim", "reap")),
+    (s.RUNNING, s.FAILED, ("FailTurn", "reap")),
+    (s.SUSPENDED, s.QUEUED, ("Answer", "inject_timeout", "suspend_cap")),
+    (s.BLOCKED, s.QUEUED, ("RunNow", "recover")),
+    (s.BLOCKED, s.WAITING_APPROVAL, ("RunNow", "recover")),
+    *((status, s.BLOCKED, ("Block",)) for status in s.LIVE if status != s.BLOCKED),
+    *((status, s.FAILED, ("guard",)) for status in s.LIVE if status != s.WAITING_APPROVAL),
+    *((status, s.TIMEOUT, ("ends_by",)) for status in s.LIVE),
+    *((status, s.CANCELLED, ("Cancel",)) for status in s.LIVE),
+)
+
+
+def lifecycle_page() -> str:
+    """The whole page as Markdown."""
+    parts = (_opening(), _statuses(), _diagram(), _clocks(), _commands(), _endings(), _retries(), _facts())
+    return "\n\n".join(parts) + "\n"
+
+
+def _opening() -> str:
+    return """\
+# The life of a task
+
+<!-- Made by `make docs` from the tables in src/endwell/machine; change those, not this page. -->
+
+A task is asked for, carried out in one or more turns, and ends exactly once. A *turn* is one assignment of
+the task to its agent; an *attempt* is one worker's hold on a turn. Everything that happens to a task is
+a command that the machine answers with facts, or refuses. As long as a task lives it has a clock: the
+earliest of its deadlines. If nobody else acts, the clocks alone bring it to an end; only a person's hold
+stops them, and then they remind that person."""
+
+
+def _statuses() -> str:
+    rows = ((f"`{status}`", s.MEANING[status], _deadlines_of(status)) for status in s.ALL)
+    return "## Statuses\n\n" + _table(("status", "meaning", "deadlines that count"), rows)
+
+
+def _deadlines_of(status: Status) -> str:
+    return ", ".join(f"`{rule.deadline}`" for rule in RULES if status in rule.when) or "none: it has ended"
+
+
+def _diagram() -> str:
+    everywhere = _causes_everywhere()
+    lines = ["stateDiagram-v2", "    state live {"]
+    lines += [f"        [*] --> {status}: Submit" for status in (s.QUEUED, s.WAITING_APPROVAL)]
+    lines += _arrows("        ", s.LIVE, everywhere)
+    lines.append("    }")
+    lines += [f"    live --> {end}: {cause}" for end, cause in everywhere]
+    lines += _arrows("    ", s.TERMINAL, everywhere)
+    lines += [f"    {status} --> [*]" for status in s.ALL if status in s.TERMINAL]
+    drawn = "\n".join(lines)
+    return f"""\
+## How it moves
+
+Names with a capital letter are commands; the others are clock rules. An arrow that leaves `live` leaves
+every status in it. A queued task that a worker claims directly passes through `dispatched` in the same
+commit. A blocked task goes back to `waiting_approval` when nobody has approved it yet.
+
+```mermaid
+{drawn}
+```"""
+
+
+def _causes_everywhere() -> list[tuple[Status, str]]:
+    """What ends a task in the same way from every live status: one arrow instead of six."""
+    found = {(to, cause) for _, to, causes in TRANSITIONS for cause in causes if to in s.TERMINAL}
+    return sorted(pair for pair in found if all(_leads(status, *pair) for status in s.LIVE))
+
+
+def _leads(status: Status, to: Status, cause: str) -> bool:
+    return any((status, to) == (a, b) and cause in causes for a, b, causes in TRANSITIONS)
+
+
+def _arrows(indent: str, targets: Iterable[Status], everywhere: list[tuple[Status, str]]) -> list[str]:
+    merged: dict[tuple[Status, Status], list[str]] = {}
+    for before, after, causes in TRANSITIONS:
+        own = [cause for cause in causes if (after, cause) not in everywhere]
+        if after in targets and own:
+            merged.setdefault((before, after), []).extend(own)
+    return [
+        f"{indent}{before} --> {after}: {', '.join(causes)}" for (before, after), causes in merged.items()
+    ]
+
+
+def _clocks() -> str:
+    rows = (
+        (str(number), f"`{rule.name}`", f"`{rule.deadline}`", _named(rule.when), rule.then)
+        for number, rule in enumerate(RULES, 1)
+    )
+    return f"""\
+## Clocks
+
+When a clock fires, the rules are looked at in this order, and the first one whose deadline has passed acts.
+No rule moves a deadline that another one depends on. `ends_by` is set when the task is submitted; only a
+person's hold stops it, and the time of the hold is given back. `run_at`, the start of a queued task, is not
+a clock: workers look for tasks that are ready.
+
+{_table(("", "rule", "deadline", "in", "what follows"), rows)}"""
+
+
+def _commands() -> str:
+    rows = [("`Submit`", _first_line(c.Submit), "any: the same key is the same task", "")]
+    rows += [
+        (f"`{kind.__name__}`", _first_line(kind), _named(allowed), "yes" if kind in FENCED else "")
+        for kind, (allowed, _) in TABLE.items()
+    ]
+    return f"""\
+## Commands
+
+A command to a task in another status is refused by name. A fenced command is taken only from the attempt
+that holds the task; from any other it is refused, and the log says that it was tried.
+
+{_table(("command", "what it asks", "allowed in", "fenced"), rows)}"""
+
+
+def _endings() -> str:
+    table = "\n".join(line for line in inspect.cleandoc(endings.__doc__ or "").split("\n") if line[:1] == "|")
+    return f"""\
+## How turns and tasks end
+
+The end of a task is one commit: the end of its turn, the terminal fact, the deliverable card (the
+result, or a report of what went wrong) and, where the table says so, the dead letter. A failed turn
+that may be tried again ends alone, and the task is queued for its next one.
+
+{table}"""
+
+
+def _retries() -> str:
+    policy, limits = RetryPolicy(), Limits()
+    rows = [_after_failure(policy, failures) for failures in range(policy.max_retries + 1)]
+    return f"""\
+## Counters
+
+`retry_count` rises by one with each turn that fails; the task is given up when it is greater than
+`max_retries`. So {policy.max_retries} retries are {policy.max_retries + 1} executions:
+
+{_table(("failure", "retry_count", "what follows"), rows)}
+
+`dispatch_count` rises when a turn is dispatched, or delivered again after a lost lease. It does not rise when
+a suspended turn goes on, when a worker hands a turn back, or when a doorbell rings again. At
+{limits.runaway_limit} the guard is set, and the next clock ends the task as `runaway_guard`.
+
+`crash_count` is the number of leases lost within {limits.crash_window // SECOND // 60} minutes. At
+{limits.crash_limit} the guard is set, and the next clock ends the task as `crash_limit`. A lost lease is
+not a failed turn: the same turn goes to a new attempt."""
+
+
+def _after_failure(policy: RetryPolicy, failures: int) -> tuple[str, str, str]:
+    soonest, latest = (
+        after_failure(policy, retry_count=failures, retryable=True, code="", now=0, fraction=fraction)
+        for fraction in (0.0, 1.0)
+    )
+    then = "the task ends as failed, a dead letter"
+    if isinstance(soonest, RetryAt) and isinstance(latest, RetryAt):
+        then = f"tried again after {soonest.at / SECOND:g} to {latest.at / SECOND:g} s"
+    return str(failures + 1), str(soonest.retry_count), then
+
+
+def _facts() -> str:
+    rows = ((f"`{name}`", _first_line(kind)) for name, kind in BY_TYPE.items())
+    return "## Facts\n\nWhat the log of a task may say.\n\n" + _table(("fact", "meaning"), rows)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    ruled = (head, tuple("---" for _ in head), *rows)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in ruled)
+
+
+def _named(statuses: tuple[Status, ...]) -> str:
+    if set(statuses) == set(s.LIVE):
+        return "every live status"
+    return (
+        "every ended status" if set(statuses) == s.TERMINAL else ", ".join(f"`{name}`" for name in statuses)
+    )
+
+
+def _first_line(thing: type) -> str:
+    return inspect.cleandoc(thing.__doc__ or "").split("\n")[0]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(lifecycle_page())

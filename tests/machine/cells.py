@@ -1,0 +1,58 @@
+"""Every status and every command that could meet in it: which cells can be reached, and which cannot."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from endwell.machine.decide import FENCED, TABLE
+from endwell.model import status as s
+
+NO_TASK: Final = "no task"
+BY_ATTEMPT: Final = (*(kind.__name__ for kind in FENCED), "Reclaim")
+BY_ANYBODY: Final = ("Submit", *(kind.__name__ for kind in TABLE if kind.__name__ not in BY_ATTEMPT))
+
+Cell = tuple[str, str]
+
+ALL_CELLS: Final[frozenset[Cell]] = frozenset(
+    (status, command)
+    for status in (NO_TASK, *s.ALL)
+    for command in (
+        *BY_ANYBODY,
+        *(f"{name} by holder" for name in BY_ATTEMPT),
+        *(f"{name} by stale" for name in BY_ATTEMPT),
+    )
+)
+
+# a command by the attempt that holds the task, where no attempt holds it
+_NO_HOLDER: Final[dict[str, str]] = {
+    NO_TASK: "nobody holds what does not exist",
+    s.WAITING_APPROVAL: "nothing is claimed before it is approved",
+    s.QUEUED: "every way into the queue lets go of the attempt",
+    s.DISPATCHED: "a turn is offered before it is claimed",
+    s.SUSPENDED: "suspending lets go of the attempt",
+    s.BLOCKED: "blocking lets go of the attempt",
+    s.SUCCEEDED: "an ended task has no attempt",
+    s.FAILED: "an ended task has no attempt",
+    s.TIMEOUT: "an ended task has no attempt",
+    s.CANCELLED: "an ended task has no attempt",
+}
+IMPOSSIBLE: Final[dict[Cell, str]] = {
+    (status, f"{name} by holder"): why for status, why in _NO_HOLDER.items() for name in BY_ATTEMPT
+}
+
+# allowed by the machine's table, and yet always refused
+ALWAYS_REFUSED: Final[dict[Cell, str]] = {
+    (s.SUCCEEDED, "Replay"): "there is nothing to try again",
+    (s.SUCCEEDED, "Abandon"): "a success is no dead letter",
+    (s.CANCELLED, "Abandon"): "a cancelled task is no dead letter",
+}
+
+
+def accepting_cells() -> set[Cell]:
+    """The cells in which something must be able to happen."""
+    allowed = {
+        (status, f"{kind.__name__} by holder" if kind.__name__ in BY_ATTEMPT else kind.__name__)
+        for kind, (statuses, _) in TABLE.items()
+        for status in statuses
+    }
+    return (allowed | {(NO_TASK, "Submit")}) - set(ALWAYS_REFUSED)

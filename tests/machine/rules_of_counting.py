@@ -1,0 +1,103 @@
+"""Counters, deadlines and waits: rules for every step."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from endwell.model import commands as c
+from endwell.model import facts as f
+from endwell.model.task import waits_of
+from tests.machine.invariants import check_clock, max_retries, must
+from tests.machine.step import Step
+
+FAILING_RULES: Final = ("reap", "dispatch_timeout")
+DONE_BY_RULE: Final[dict[str, type[f.Fact]]] = {
+    "reap": f.TurnEnded,
+    "dispatch_timeout": f.TurnEnded,
+    "suspend_cap": f.TaskResumed,
+    "inject_timeout": f.WaitAnswered,
+    "recover": f.TaskUnblocked,
+    "approval_remind": f.ApprovalReminded,
+    "remind": f.TaskReminded,
+    "ring_again": f.TaskRang,
+}
+
+
+def the_clock_is_set_again(step: Step) -> None:
+    check_clock(step.after)
+
+
+def only_counted_dispatches_count(step: Step) -> None:
+    is_free = step.before.redelivery in ("resume", "hand_back")
+    rise = step.after.dispatch_count - step.before.dispatch_count
+    must(rise == (0 if is_free else step.count(f.TaskDispatched)), f"dispatch_count rose by {rise}")
+
+
+def each_failed_turn_counts_once(step: Step) -> None:
+    failed = isinstance(step.command, c.FailTurn) or step.rule in FAILING_RULES
+    rise = step.after.retry_count - step.before.retry_count
+    must(rise == (failed and step.moves), f"retry_count rose by {rise}")
+    if rise:
+        is_final = isinstance(step.command, c.FailTurn) and not step.command.error.retryable
+        used_up = step.after.retry_count > max_retries(step.before, step.limits)
+        must(step.after.is_ended == (used_up or is_final), "given up too early or too late")
+
+
+def each_lost_lease_counts_once(step: Step) -> None:
+    if not step.count(f.TaskReclaimed):
+        must(step.after.crash_count == step.before.crash_count, "a crash that was none")
+        return
+    times = [int(at) for at in (step.before.crash_times or "").split(",") if at]
+    recent = [at for at in times if at > step.now - step.limits.crash_window]
+    must(step.after.crash_count == len(recent) + 1, "crashes within the window miscounted")
+    remembered = ",".join(map(str, [*recent, step.now]))
+    must(step.after.crash_times == remembered, "a crash within the window was forgotten")
+
+
+def only_a_hold_moves_ends_by(step: Step) -> None:
+    moved = step.after.ends_by - step.before.ends_by
+    held = step.before.held_since
+    given_back = step.now - held if held is not None and step.count(f.TaskUnblocked) else 0
+    must(moved == given_back, f"ends_by moved by {moved}")
+    if step.before.expire_at is not None and step.after.expire_at is not None:
+        moved = step.after.expire_at - step.before.expire_at
+        must(moved == given_back, f"the approval's expiry moved by {moved}")
+
+
+def only_a_person_starts_it_early(step: Step) -> None:
+    is_early = step.after.run_at < step.before.run_at
+    must(not is_early or isinstance(step.command, c.RunNow), "something made the task start before its time")
+
+
+def a_clock_does_what_is_due_first(step: Step) -> None:
+    if not isinstance(step.command, c.ClockFired) or step.before.is_ended:
+        return
+    done = tuple(type(fact) for fact in step.decision.facts)
+    must(step.rule is not None, f"nothing is due and {done} happened")
+    if step.rule in ("ends_by", "approval_expire", "guard"):
+        reason = {"ends_by": "ends_by", "approval_expire": "approval_expired"}
+        must(step.after.reason == reason.get(step.rule, step.before.guard_reason), "ended for another reason")
+    elif step.rule is not None:
+        must(DONE_BY_RULE[step.rule] in done, f"{step.rule} is due and {done} happened")
+
+
+def no_rule_resets_a_later_ones_deadline(step: Step) -> None:
+    if step.count(f.TaskRang, f.TaskHeartbeat, f.ApprovalReminded, f.TaskReminded):
+        kept = ("dispatch_by", "expire_at", "ends_by", "guard_at", "recover_at")
+        same = all(getattr(step.after, name) == getattr(step.before, name) for name in kept)
+        must(same, "a small rule moved a deadline that a later one depends on")
+
+
+def each_wait_is_settled_once_and_alone(step: Step) -> None:
+    if not step.count(f.WaitAnswered):
+        return
+    answered = step.command.tool_call_id if isinstance(step.command, c.Answer) else None
+    for old, new in zip(waits_of(step.before), waits_of(step.after), strict=True):
+        must(new.deadline == old.deadline, "a wait's deadline was moved by its sibling")
+        may_move = old.wait_status == "waiting" and (
+            old.tool_call_id == answered
+            if answered
+            else old.deadline <= step.now or step.rule == "suspend_cap"
+        )
+        must(may_move or new == old, "a wait was settled twice, or with its sibling")
+        must((new != old) == may_move, "an overdue or answered wait was left open")

@@ -1,0 +1,170 @@
+"""Tasks by the stage they are in, and the commands that take them on. All times are whole seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from endwell.machine.decide import decide
+from endwell.machine.decision import Decision, Seen
+from endwell.machine.evolve import evolve
+from endwell.model import commands as c
+from endwell.model.task import ErrorInfo, Task, Wait
+from endwell.policy.limits import SECOND, Limits
+from endwell.policy.retry import RetryPolicy
+
+NOW = 1_000_000 * SECOND
+LIMITS = Limits()
+EVERYTHING = Seen()
+LAPSED = Seen(session_is_live=False)
+BROKEN = ErrorInfo(code="exception", type="ValueError", message="it broke")
+BAD_INPUT = ErrorInfo(code="bad_input", message="no such field", retryable=False)
+
+
+def submit(task_id: str = "t", *, payload_hash: str = "h", **options: Any) -> c.Submit:
+    options = {"agent": "coder", "payload": b"{}", **options}
+    return c.Submit(
+        command_id="submit", namespace="default", task_id=task_id, payload_hash=payload_hash, **options
+    )
+
+
+def to(kind: type[c.TaskCommand], task: Task | None = None, **options: Any) -> Any:
+    """A command to the task; what it must bring and the test does not care about is filled in."""
+    task_id = task.id if task is not None else "t"
+    options = {**_FILLED_IN.get(kind, {}), **options}
+    return kind(command_id="x", namespace="default", task_id=task_id, **options)
+
+
+_FILLED_IN: dict[type[c.TaskCommand], dict[str, Any]] = {
+    c.Claim: {"attempt_id": "a1", "session_id": "s1", "actor": "worker"},
+    c.Progress: {"attempt_id": "a1"},
+    c.Finish: {"attempt_id": "a1", "result": b"1", "result_hash": "r"},
+    c.FailTurn: {"attempt_id": "a1", "error": BROKEN},
+    c.HandBack: {"attempt_id": "a1"},
+    c.Suspend: {"attempt_id": "a1", "waits": (Wait("w1", "tool", NOW + 60 * SECOND),)},
+    c.Answer: {"tool_call_id": "w1", "result_card": "card"},
+    c.Reclaim: {"attempt_id": "a1", "session_id": "s1", "actor": "pmo"},
+    c.ClockFired: {"actor": "pmo"},
+    c.Block: {"reason": "look_at_it"},
+    c.Replay: {"new_task_id": "t-again", "payload": b"{}", "payload_hash": "h", "actor": "ada"},
+    c.Approve: {"actor": "ada"},
+    c.Reject: {"actor": "ada"},
+    c.Cancel: {"actor": "ada"},
+    c.RunNow: {"actor": "ada"},
+    c.Abandon: {"actor": "ada"},
+}
+
+
+def fold(task: Task | None, decision: Decision, now: int, task_id: str = "t") -> Task:
+    """The task after everything that was decided."""
+    for fact in decision.facts:
+        task = evolve(task, fact, now, namespace="default", task_id=task_id)
+    assert task is not None
+    return task
+
+
+def give(
+    task: Task | None,
+    command: c.TaskCommand,
+    now: int = NOW,
+    limits: Limits = LIMITS,
+    seen: Seen = EVERYTHING,
+) -> Task:
+    """The task after a command that must not be refused."""
+    decision = decide(task, command, now, limits, seen)
+    assert decision.refusal is None, decision.refusal
+    return fold(task, decision, now, command.task_id) if decision.facts or task is None else task
+
+
+def offer(task: Task, kind: type[c.TaskCommand], now: int = NOW, **options: Any) -> Decision:
+    """What the machine says to such a command under the default limits."""
+    return decide(task, to(kind, task, **options), now, LIMITS)
+
+
+def clock_fires(task: Task, now: int | None = None, limits: Limits = LIMITS) -> Task:
+    """The task after a supervisor looked at it, by default just when its clock has passed."""
+    at = now if now is not None else task.clock_at
+    assert at is not None
+    return give(task, to(c.ClockFired, task), at, limits)
+
+
+def retrying(max_retries: int, *delays: float) -> Limits:
+    return Limits(retry=RetryPolicy(max_retries=max_retries, delays=delays or (1.0,), jitter=0))
+
+
+def queued_task(**options: Any) -> Task:
+    return give(None, submit(**options))
+
+
+def task_awaiting_approval(**options: Any) -> Task:
+    return give(None, submit(**{"approval_within": 3600 * SECOND, **options}))
+
+
+def dispatched_task(**options: Any) -> Task:
+    task = queued_task(**options)
+    return give(task, to(c.Dispatch, task))
+
+
+def running_task(**options: Any) -> Task:
+    task = dispatched_task(**options)
+    return give(task, to(c.Claim, task))
+
+
+def suspended_task(*deadlines: int) -> Task:
+    """Waits for w1, w2, …, due after these many seconds."""
+    waits = tuple(
+        Wait(f"w{number}", "tool", NOW + after * SECOND) for number, after in enumerate(deadlines or (60,), 1)
+    )
+    task = running_task()
+    return give(task, to(c.Suspend, task, waits=waits))
+
+
+def reclaimed_task() -> Task:
+    task = running_task()
+    return give(task, to(c.Reclaim, task), seen=LAPSED)
+
+
+def task_held_by_a_person() -> Task:
+    task = queued_task()
+    return give(task, to(c.Block, task, owner="ada"))
+
+
+def cooling_task(seconds: int = 60) -> Task:
+    task = queued_task()
+    return give(task, to(c.Block, task, cooldown=seconds * SECOND))
+
+
+def task_to_retry() -> Task:
+    task = running_task()
+    return give(task, to(c.FailTurn, task))
+
+
+def succeeded_task() -> Task:
+    task = running_task()
+    return give(task, to(c.Finish, task))
+
+
+def dead_letter() -> Task:
+    task = running_task()
+    return give(task, to(c.FailTurn, task, error=BAD_INPUT))
+
+
+def cancelled_task() -> Task:
+    task = queued_task()
+    return give(task, to(c.Cancel, task))
+
+
+def timed_out_task() -> Task:
+    return clock_fires(queued_task())
+
+
+LIVE_STAGES = (
+    task_awaiting_approval,
+    queued_task,
+    dispatched_task,
+    running_task,
+    suspended_task,
+    task_held_by_a_person,
+    cooling_task,
+    task_to_retry,
+)
+ENDED_STAGES = (succeeded_task, dead_letter, cancelled_task, timed_out_task)

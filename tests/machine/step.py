@@ -1,0 +1,58 @@
+"""One command to one task, and what came of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from endwell.machine.decision import Decision, Seen
+from endwell.model import commands as c
+from endwell.model import facts as f
+from endwell.model.task import Task
+from endwell.policy.limits import Limits
+from tests.machine.invariants import rule_due
+
+FENCED: Final = (c.Progress, c.Finish, c.FailTurn, c.HandBack, c.Suspend)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One command to one existing task, and what came of it."""
+
+    before: Task
+    command: c.TaskCommand
+    decision: Decision
+    after: Task
+    now: int
+    limits: Limits
+    seen: Seen
+
+    def count(self, *kinds: type[f.Fact]) -> int:
+        return sum([isinstance(fact, kinds) for fact in self.decision.facts])
+
+    @property
+    def moves(self) -> bool:
+        """Whether something happened beyond a refused write."""
+        return bool(self.decision.facts) and self.decision.refusal is None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the command names the attempt that holds the task."""
+        attempt = getattr(self.command, "attempt_id", None)
+        return self.before.status == "running" and attempt == self.before.attempt_id
+
+    @property
+    def ends_the_task(self) -> bool:
+        return self.after.is_ended and not self.before.is_ended
+
+    @property
+    def rule(self) -> str | None:
+        """The clock rule that this step had to carry out."""
+        fires = isinstance(self.command, c.ClockFired) and not self.before.is_ended
+        return rule_due(self.before, self.now) if fires else None
+
+
+def at_rest(task: Task) -> Task:
+    """The task without what every event changes."""
+    return replace(task, version=0, updated_at=0, head_hash=b"")

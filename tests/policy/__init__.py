@@ -1,0 +1,1 @@
+"""The pure decisions: when to try again, and when to stop."""
