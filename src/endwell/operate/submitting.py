@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, TypeGuard
@@ -16,6 +15,7 @@ from endwell.policy.limits import SECOND
 
 LONGEST_SECONDS = 10 * 366 * 86_400.0
 """Ten years: a delay or deadline beyond it is a mistake."""
+SHORTEST_DEADLINE_SECONDS = 0.001
 PRIORITIES = range(-9, 10)
 
 Seconds = float | int | timedelta
@@ -46,7 +46,7 @@ def command_for(
     """The command, or a clear refusal with nothing stored."""
     _, agent_key = names.agent_reference(request.agent)
     payload = checked_payload(request.payload, spec)
-    deadline = _microseconds(request.deadline, "deadline", least=0.001)
+    deadline = microseconds(request.deadline, "deadline", least=SHORTEST_DEADLINE_SECONDS)
     return Submit(
         command_id=command_id,
         namespace=namespace,
@@ -61,7 +61,7 @@ def command_for(
         agent_version=spec.version,
         priority=_priority(request.priority),
         retry_policy=spec.retry_policy,
-        delay=_microseconds(request.delay, "delay", least=0.0) or 0,
+        delay=microseconds(request.delay, "delay", least=0.0) or 0,
         deadline=deadline if deadline is not None else spec.deadline,
         owner=owner,
     )
@@ -94,7 +94,8 @@ def unknown_agent(name: str, known: list[str]) -> UnknownAgent:
 def _priority(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value not in PRIORITIES:
         raise BadInput(
-            f"priority must be a whole number from {PRIORITIES[0]} to {PRIORITIES[-1]}, not {value!r}",
+            f"priority must be a whole number from {PRIORITIES[0]} to {PRIORITIES[-1]}, "
+            f"not {content.safe_repr(value, 60)}",
             code="bad_priority",
             hint="higher runs sooner; 0 is usual",
             field="priority",
@@ -102,11 +103,12 @@ def _priority(value: object) -> int:
     return value
 
 
-def _microseconds(value: object, field: str, *, least: float) -> int | None:
+def microseconds(value: object, field: str, *, least: float) -> int | None:
+    """A delay or deadline as the machine counts it; one that makes no sense is refused."""
     if value is None:
         return None
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if not _is_number(seconds) or not least <= seconds <= LONGEST_SECONDS:
+    if not _is_number(seconds) or not least <= seconds <= LONGEST_SECONDS:  # NaN is not, either
         raise BadInput(
             f"{field} must be seconds between {least:g} and {LONGEST_SECONDS:.0f}, "
             f"not {content.safe_repr(value, 60)}",
@@ -118,5 +120,4 @@ def _microseconds(value: object, field: str, *, least: float) -> int | None:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    is_real = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_real and math.isfinite(value)  # type: ignore[arg-type]  # narrowed in the line above
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,99 @@
+"""`endwell bench`: real worker processes, default settings, full durability, and no figure without proof."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from endwell.cli import bench_bare
+from endwell.cli.asked import Asked, Command, pass_asked
+from endwell.cli.bench_drain import Measured, compared, measurements
+from endwell.cli.bench_idle import idle
+from endwell.cli.bench_place import Ground
+from endwell.cli.bench_rows import BARE, FULL, QUICK, USUAL, Row, Sizes
+from endwell.cli.bench_show import as_text, machine
+from endwell.cli.demo_crew import run_interruptibly
+from endwell.cli.output import say, show
+from endwell.errors import EndwellError
+from endwell.runtime.base import Runtime
+
+
+@click.command(cls=Command)
+@click.option("--quick", is_flag=True, help="Small sizes: does it work, not how fast is it.")
+@click.option("--full", is_flag=True, help="Also a backlog of a million; takes several minutes.")
+@pass_asked
+def bench(asked: Asked, quick: bool, full: bool) -> int:
+    """Measure speed on this machine.
+
+    Each figure is kept only if afterwards every result is there and the log verifies; exit 1 if one
+    was dropped. On a fresh SQLite file, or in fresh namespaces of --store.
+
+    \b
+      endwell bench --full --json > figures.json
+    """
+    if quick and full:
+        raise click.UsageError("--quick and --full contradict each other")
+    sizes = QUICK if quick else FULL if full else USUAL
+    with tempfile.TemporaryDirectory(prefix="endwell-bench-", ignore_cleanup_errors=True) as made:
+        run = _Run(Runtime.system(), Path(made), asked.store, sizes)
+        document = run_interruptibly(run.go())
+    show(asked, document, as_text)
+    return 1 if run.dropped else 0
+
+
+class _Run:
+    """Collects the rows that hold."""
+
+    def __init__(self, runtime: Runtime, directory: Path, url: str | None, sizes: Sizes) -> None:
+        self._runtime = runtime
+        self._directory = directory
+        self._ground = Ground(runtime, directory, url)
+        self._sizes = sizes
+        self._rows: list[Row] = []
+        self.dropped = 0
+
+    async def go(self) -> dict[str, Any]:
+        """Measure everything, one thing after the other."""
+        settings = await self._settings()
+        for name, measuring in measurements(self._ground, self._sizes):
+            await self._keep(name, measuring)
+        self._rows += compared(self._rows, self._sizes.backlogs)
+        await self._keep("idle processes", idle(self._ground, self._sizes.idle_seconds))
+        if self._ground.kind == "sqlite":
+            await self._keep("bare loop", self._runtime.in_thread(self._bare))
+        rows = [msgspec.to_builtins(row) for row in self._rows]
+        return {"machine": machine(), "settings": settings, "rows": rows, "dropped": self.dropped}
+
+    async def _settings(self) -> dict[str, Any]:
+        """What the store itself says of its durability, and what the worker is set to."""
+        app = self._ground.app()
+        async with app.connect() as node:
+            read = await node.store.settings()
+        return {**read, "worker.concurrency": app.settings.worker.concurrency}
+
+    def _bare(self) -> Measured:
+        found = bench_bare.measure(
+            self._directory / "bare.db",
+            self._runtime.clock.monotonic,
+            one_by_one=self._sizes.one_by_one,
+            bulk=self._sizes.bulk,
+        )
+        rows = [Row(BARE + name, "sqlite", rate, "tasks/s", n) for name, (rate, n) in found.items()]
+        return Measured(rows, [])
+
+    async def _keep(self, name: str, measuring: Awaitable[Measured]) -> None:
+        try:
+            measured = await measuring
+        except (TimeoutError, EndwellError) as error:
+            measured = Measured([], [f"{type(error).__name__}: {error}"])
+        if measured.problems:
+            self.dropped += 1
+            say(f"{name}: NO FIGURE, {len(measured.problems)} problems, first: {measured.problems[0]}")
+            return
+        self._rows += measured.rows
+        say(f"{name}: " + ", ".join(f"{row.value:,.2f} {row.unit} ({row.name})" for row in measured.rows))

@@ -1,0 +1,117 @@
+"""Where a measurement takes place: a fresh store, an open node on it, and real processes beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from endwell.app import Endwell, Node
+from endwell.cli import bench_app
+from endwell.cli.demo_crew import Crew, Member, clean_environment
+from endwell.model.status import TERMINAL
+from endwell.runtime.base import Runtime
+from endwell.settings import Settings, override
+
+STOP_SECONDS = 60.0
+MOST_AT_ONCE = 50_000
+"""Tasks in one call of `submit_many`: a million commands at once would fill the memory."""
+LOOK_SECONDS = 0.1
+TAIL = 8
+"""How many of the last tasks are looked at meanwhile: looking must not slow down what is measured."""
+
+
+class Place:
+    """A namespace of its own with default settings; on SQLite also a file of its own."""
+
+    def __init__(self, node: Node, crew: Crew) -> None:
+        self.node = node
+        self.crew = crew
+        self.runtime = node.app.runtime
+        self.namespace = node.app.namespace
+        self.ids: list[str] = []
+
+    async def submit(self, count: int) -> None:
+        """Many tasks with few calls; each is to give its number back."""
+        for _ in range(0, count, MOST_AT_ONCE):
+            start = len(self.ids)
+            some = range(start, start + min(MOST_AT_ONCE, count - start))
+            handles = await self.node.client.submit_many(bench_app.AGENT, some)
+            self.ids += [handle.id for handle in handles]
+
+    async def start(self, role: str, count: int = 1) -> list[Member]:
+        """Start real processes and wait until they are ready."""
+        options = ("--app", "endwell.cli.bench_app:app") if role == "worker" else ()
+        where = ("--namespace", self.namespace)
+        members = [self.crew.start(f"{role}-{number}", role, *where, *options) for number in range(count)]
+        await self.crew.wait_ready(members)
+        return members
+
+    async def stop(self) -> None:
+        """Ask every process to end, as an operator would."""
+        for member in self.crew.members.values():
+            member.child.terminate()
+        for member in self.crew.members.values():
+            await self.runtime.in_thread(member.child.wait, STOP_SECONDS)
+
+    async def wait_drained(self) -> None:
+        """Until every submitted task has ended. Only the last ones are looked at: the first go first."""
+        limit = self.runtime.clock.monotonic() + 60 + len(self.ids) / 200
+        tail = self.ids[-TAIL:]
+        while not await self._have_ended(tail) or await self._live():
+            if self.runtime.clock.monotonic() > limit:
+                raise TimeoutError(f"{await self._live()} of {len(self.ids)} tasks have not ended")
+            await self.runtime.sleep(LOOK_SECONDS)
+
+    async def _have_ended(self, ids: list[str]) -> bool:
+        return all(task.is_ended for task in await self.node.store.tasks_by_ids(self.namespace, ids))
+
+    async def _live(self) -> int:
+        counts = await self.node.store.counts(self.namespace)
+        return sum(count for status, count in counts.items() if status not in TERMINAL)
+
+
+class Ground:
+    """Gives fresh places: SQLite files in a directory, or namespaces of one PostgreSQL database."""
+
+    def __init__(self, runtime: Runtime, directory: Path, url: str | None) -> None:
+        self._runtime = runtime
+        self._directory = directory
+        self._url = url
+
+    @property
+    def kind(self) -> str:
+        """`sqlite` or `postgresql`."""
+        return "sqlite" if self._url is None or self._url.startswith("sqlite") else "postgresql"
+
+    def app(self) -> Endwell:
+        """An installation with default settings on a fresh store, in this process."""
+        unique = self._runtime.ids.new()
+        url = self._url or f"sqlite:///{self._directory / unique}.db"
+        settings = override(Settings(), {"store": url}, source="bench")
+        app = Endwell(namespace=f"bench-{unique}", settings=settings, runtime=self._runtime)
+        app.agents.update(bench_app.app.agents)
+        return app
+
+    @contextlib.asynccontextmanager
+    async def place(self) -> AsyncIterator[Place]:
+        """A fresh place; whatever still runs there at the end is killed, and its file removed."""
+        app = self.app()
+        env = clean_environment(app.url, {}, {bench_app.NAMESPACE: app.namespace})
+        directory = self._directory / app.namespace
+        os.mkdir(directory, 0o700)
+        async with app.connect() as node:
+            place = Place(node, Crew(self._runtime, directory, env))
+            try:
+                yield place
+            finally:
+                place.crew.end()
+        if self._url is None:
+            _remove(self._directory, app.namespace.removeprefix("bench-"))
+
+
+def _remove(directory: Path, stem: str) -> None:
+    """A million tasks are more than a gigabyte: not to be kept until the end."""
+    for path in directory.glob(f"{stem}.db*"):
+        path.unlink(missing_ok=True)

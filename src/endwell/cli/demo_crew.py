@@ -1,0 +1,174 @@
+"""Endwell's own commands as child processes: started with clean settings, killed, frozen, started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import msgspec
+
+import endwell
+from endwell.errors import EndwellError
+from endwell.runtime.base import Runtime
+from endwell.runtime.loops import new_loop
+from endwell.runtime.processes import Child, start
+from endwell.runtime.signals import on_stop_signals
+from endwell.settings.sources import PLAIN_VARIABLES, PREFIX, STORE_VARIABLE
+
+T = TypeVar("T")
+
+READY_SECONDS = 30.0
+"""How long a process may take until it says that it is ready."""
+_LOOK_SECONDS = 0.02
+
+
+def clean_environment(
+    url: str, settings: Mapping[str, object], extra: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """This process's environment without any Endwell setting in it, then the given ones.
+
+    The store's URL travels here and not on the command line, where everybody could read its password.
+    """
+    env = {name: value for name, value in os.environ.items() if not _is_ours(name)}
+    ours = {PREFIX + key.upper().replace(".", "__"): str(value) for key, value in settings.items()}
+    package = str(Path(endwell.__file__).resolve().parents[1])
+    search = os.pathsep.join(filter(None, (package, env.get("PYTHONPATH"))))
+    return {**env, **ours, STORE_VARIABLE: url, "PYTHONPATH": search, **(extra or {})}
+
+
+def _is_ours(name: str) -> bool:
+    return name.upper().startswith("ENDWELL") or name in PLAIN_VARIABLES
+
+
+def command_line(*arguments: str) -> list[str]:
+    """The `endwell` command of this very installation."""
+    return [sys.executable, "-m", "endwell", *arguments]
+
+
+def run_interruptibly(running: Coroutine[Any, Any, T]) -> T:
+    """Run it on a new loop; Ctrl-C and SIGTERM cancel it, so that children and files are cleaned up."""
+    try:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            return runner.run(_until_interrupted(running))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+async def _until_interrupted(running: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.current_task()
+
+    def cancel(_count: int) -> None:
+        if task is not None:
+            task.cancel()
+
+    restore = on_stop_signals(asyncio.get_running_loop(), cancel)
+    try:
+        return await running
+    finally:
+        restore()
+
+
+class Member:
+    """One started process. A successor after a kill is a new member with the same name."""
+
+    def __init__(self, name: str, role: str, child: Child, output: Path) -> None:
+        self.name = name
+        self.role = role
+        self.child = child
+        self.pid = child.pid
+        self.state = "starting"
+        self._output = output
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has said that it can work; asked of what it printed."""
+        if self.state == "starting" and _said_ready(self._output):
+            self.state = "alive"
+        return self.state == "alive"
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until the kernel has taken it away."""
+        self.child.kill()
+        self.child.wait(10)
+        self.state = "killed"
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self.child.freeze()
+        self.state = "frozen"
+
+    def wake(self) -> None:
+        """SIGCONT."""
+        self.child.thaw()
+        self.state = "alive"
+
+
+class Crew:
+    """The processes of one run, by name. Start and end it in the main thread: children die with theirs."""
+
+    def __init__(self, runtime: Runtime, directory: Path, env: Mapping[str, str]) -> None:
+        self._runtime = runtime
+        self._directory = directory
+        self._env = env
+        self._started = 0
+        self.members: dict[str, Member] = {}
+
+    def start(self, name: str, role: str, *options: str) -> Member:
+        """Start `endwell <role>`; its output goes to files beside the store."""
+        self._started += 1
+        stem = f"{self._started:02}-{name}"
+        output = self._directory / f"{stem}.out"
+        with _private(output) as stdout, _private(self._directory / f"{stem}.log") as stderr:
+            argv = command_line(role, "--json", *options)
+            child = start(argv, self._env, cwd=self._directory, stdout=stdout, stderr=stderr)
+        member = self.members[name] = Member(name, role, child, output)
+        return member
+
+    async def wait_ready(self, members: Sequence[Member]) -> None:
+        """Until each has said so; a process that ends instead is an error that says why."""
+        limit = self._runtime.clock.monotonic() + READY_SECONDS
+        while waiting := [member for member in members if not member.is_ready]:
+            for member in waiting:
+                if (code := member.child.poll()) is not None:
+                    raise EndwellError(
+                        f"{member.name} ended with {code} before it was ready", hint=self.log()
+                    )
+            if self._runtime.clock.monotonic() > limit:
+                raise EndwellError(
+                    f"{waiting[0].name} was not ready after {READY_SECONDS:g} s", hint=self.log()
+                )
+            await self._runtime.sleep(_LOOK_SECONDS)
+
+    def workers(self) -> list[Member]:
+        """The workers that run and are not frozen."""
+        return [member for member in self.members.values() if member.role == "worker" and member.is_ready]
+
+    def end(self) -> None:
+        """Kill whatever still runs; at rest that harms nothing."""
+        for member in self.members.values():
+            if member.child.poll() is None:
+                member.child.kill()
+        for member in self.members.values():
+            member.child.wait(10)
+
+    def log(self) -> str:
+        """The last lines that any of them wrote to stderr."""
+        logs = sorted(self._directory.glob("*.log"), key=lambda path: path.stat().st_mtime)
+        text = logs[-1].read_text(errors="replace") if logs else ""
+        return "\n".join(text.splitlines()[-5:])
+
+
+def _private(path: Path) -> IO[bytes]:
+    return open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def _said_ready(output: Path) -> bool:
+    for line in output.read_bytes().splitlines(keepends=True):
+        if line.endswith(b"\n") and b'"ready"' in line:
+            said = msgspec.json.decode(line)
+            return isinstance(said, dict) and said.get("event") == "ready"
+    return False

@@ -1,0 +1,69 @@
+"""The entry: the list of commands, and what becomes of an error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from endwell.cli import failures
+from endwell.cli.lazy import LazyGroup, Place
+
+PLACES = {
+    "submit": Place("endwell.cli.submit:submit", "Ask for work."),
+    "submit-many": Place(
+        "endwell.cli.submit_many:submit_many", "Ask for much work: one JSON value per line."
+    ),
+    "task": Place("endwell.cli.tasks:task", "List, show, cancel and retry tasks."),
+    "why": Place("endwell.cli.why:why", "Where a task is, what moves it next, when it ends at the latest."),
+    "bounds": Place("endwell.cli.why:bounds", "What is guaranteed about the tasks of each agent."),
+    "dlq": Place("endwell.cli.dlq:dlq", "Dead letters: failed tasks that await a verdict."),
+    "events": Place("endwell.cli.events:events", "Read the log, and check that nobody touched it."),
+    "worker": Place("endwell.cli.serve:worker", "Execute tasks until stopped."),
+    "pmo": Place("endwell.cli.serve:pmo", "Supervise until stopped: fire clocks, reclaim, dispatch."),
+    "up": Place("endwell.cli.serve:up", "A worker and a PMO in one process."),
+    "config": Place("endwell.cli.config:config", "Show the settings."),
+    "migrate": Place("endwell.cli.config:migrate", "Bring the store's schema up to date."),
+    "demo": Place("endwell.cli.demo:demo", "Kill workers while tasks run, and count what was lost."),
+    "bench": Place("endwell.cli.bench:bench", "Measure speed on this machine."),
+}
+
+
+@click.group(cls=LazyGroup, places=PLACES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="endwell", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Every agent task ends. No side effect happens twice.
+
+    \b
+      endwell up --app hello:app
+      endwell submit clerk '{"id": "42"}' --wait
+      endwell task list --store sqlite:///hello.db
+
+    Where something is: `endwell why TASK`. What went wrong: `endwell dlq list`.
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line and leave with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def dlq_replay() -> NoReturn:
+    """The tool of that name: `endwell dlq replay`, and with --abandon first, `endwell dlq abandon`."""
+    words = sys.argv[1:]
+    is_abandoning = words[:1] == ["--abandon"]
+    sys.exit(run(["dlq", "abandon", *words[1:]] if is_abandoning else ["dlq", "replay", *words]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out one command line; the exit code. Every error is told once, here."""
+    manner = failures.Manner.of(arguments)
+    try:
+        with cli.make_context("endwell", list(arguments)) as ctx:
+            code = cli.invoke(ctx)
+        sys.stdout.flush()
+    except BaseException as error:
+        return failures.tell(error, manner)
+    return code if isinstance(code, int) else 0

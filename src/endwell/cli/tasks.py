@@ -1,0 +1,158 @@
+"""`endwell task`: list, show, history, cancel, retry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from endwell.cli.asked import Asked, Group, pass_asked
+from endwell.cli.loading import with_node
+from endwell.cli.output import block, pairs, plain, show, table
+from endwell.model import status as s
+from endwell.operate import questions
+from endwell.operate.shapes import task_shape
+
+_LIMITS = click.IntRange(1, 1000)
+
+
+@click.group(cls=Group)
+def task() -> None:
+    """List, show, cancel and retry tasks.
+
+    \b
+      endwell task list --status failed
+      endwell task show TASK
+    """
+
+
+@task.command("list")
+@click.option("--status", type=click.Choice(s.ALL), help="Only tasks in this status.")
+@click.option("--agent", help="Only tasks of this agent.")
+@click.option("--key", help="Only the task with this idempotency key.")
+@click.option("--limit", type=_LIMITS, default=50, help="At most so many; 50 unless said.")
+@click.option("--cursor", help="Go on where a page ended: its `next`.")
+@pass_asked
+def list_tasks(asked: Asked, /, **wanted: Any) -> None:
+    """The newest tasks first. Payloads and results are left out; `task show` has them.
+
+    \b
+      endwell task list --status running --agent coder --limit 20
+    """
+    page = with_node(asked, lambda node: questions.tasks(node.store, node.app.namespace, **wanted))
+    show(asked, page, _page_text)
+
+
+@task.command("show")
+@click.argument("task_id", metavar="TASK")
+@pass_asked
+def show_task(asked: Asked, task_id: str) -> None:
+    """All about one task: what was asked, what came of it, the error and its traceback, the turns.
+
+    \b
+      endwell task show 01j8z3k5v7x9a1c3e5g7j9m1p3
+    """
+    found = with_node(asked, lambda node: questions.whole_task(node.store, node.app.namespace, task_id))
+    show(asked, found, task_text)
+
+
+@task.command()
+@click.argument("task_id", metavar="TASK")
+@pass_asked
+def history(asked: Asked, task_id: str) -> None:
+    """Everything that ever happened to a task: its events, oldest first.
+
+    \b
+      endwell task history 01j8z3k5v7x9a1c3e5g7j9m1p3
+    """
+    found = with_node(asked, lambda node: questions.history(node.store, node.app.namespace, task_id))
+    show(asked, found, lambda page: "\n".join(event_line(event) for event in page["items"]))
+
+
+@task.command()
+@click.argument("task_id", metavar="TASK")
+@click.option("--reason", default="cancelled", help="Why; kept with the task.")
+@pass_asked
+def cancel(asked: Asked, task_id: str, reason: str) -> None:
+    """End a task now, whatever it is doing.
+
+    \b
+      endwell task cancel 01j8z3k5v7x9a1c3e5g7j9m1p3 --reason 'ordered twice'
+    """
+    ended = with_node(asked, lambda node: node.client.actions.cancel(task_id, reason))
+    show(asked, task_shape(ended), lambda found: f"task {found['id']} is {found['status']}")
+
+
+@task.command()
+@click.argument("task_id", metavar="TASK")
+@pass_asked
+def retry(asked: Asked, task_id: str) -> None:
+    """Start a waiting task now; ask again for one that ended, as a new task.
+
+    \b
+      endwell task retry 01j8z3k5v7x9a1c3e5g7j9m1p3
+    """
+    again = with_node(asked, lambda node: node.client.actions.retry(task_id))
+    show(asked, task_shape(again), lambda found: f"task {found['id']} is {found['status']}")
+
+
+def event_line(event: dict[str, Any]) -> str:
+    """One event in one line."""
+    data = plain(_without_traceback(event["data"])) if event["data"] else ""
+    return f"{event['at']}  {event['task_id']}.{event['version']:<3} {event['type']:<22} {data}".rstrip()
+
+
+def _without_traceback(data: dict[str, Any]) -> dict[str, Any]:
+    """`task show` has it; here it would bury everything else."""
+    error = data.get("error")
+    if not isinstance(error, dict):
+        return data
+    return {**data, "error": {key: value for key, value in error.items() if key != "traceback"}}
+
+
+def _page_text(page: dict[str, Any]) -> str:
+    columns = ("id", "agent", "status", "reason", "retries", "created_at", "idempotency_key")
+    rows = [
+        (
+            item["id"],
+            _reference(item),
+            item["status"],
+            item["reason"],
+            item["retry_count"],
+            item["created_at"],
+            item["idempotency_key"] if item["idempotency_key"] != item["id"] else None,
+        )
+        for item in page["items"]
+    ]
+    text = table(columns, rows, empty="no tasks")
+    return f"{text}\nmore: --cursor {page['next']}" if page["next"] else text
+
+
+def _reference(item: dict[str, Any]) -> str:
+    return f"{item['agent']}/{item['agent_key']}" if item["agent_key"] else str(item["agent"])
+
+
+def task_text(found: dict[str, Any]) -> str:
+    """A task for people: the short facts, then what is longer."""
+    long = ("payload", "result", "deliverable", "error", "turns")
+    short = {key: value for key, value in found.items() if key not in long and value is not None}
+    parts = [pairs(short), f"payload\n{block(found['payload'])}"]
+    if found["status"] == "succeeded":
+        parts.append(f"result\n{block(found['result'])}")
+    if found["error"]:
+        parts.append(error_text(found["error"]))
+    if found["turns"]:
+        columns = ("turn", "outcome", "error", "ended_at", "worker_id")
+        parts.append(table(columns, [_turn_row(turn) for turn in found["turns"]], empty=""))
+    return "\n\n".join(parts)
+
+
+def _turn_row(turn: dict[str, Any]) -> tuple[Any, ...]:
+    return turn["number"], turn["outcome"], turn["error"], turn["ended_at"], turn["worker_id"]
+
+
+def error_text(error: dict[str, Any]) -> str:
+    """An error and, where it was kept, its traceback."""
+    head = f"error\n{plain(error['code'])}: {plain(error['type'])} {plain(error['message'])}".rstrip()
+    trace = error.get("traceback")
+    return f"{head}\n{trace.rstrip()}" if trace else head

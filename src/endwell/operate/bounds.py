@@ -1,0 +1,97 @@
+"""What is guaranteed about every task of an agent, read off the settings and the clock table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from endwell.machine.clocks import RULES
+from endwell.model import status as s
+from endwell.model.commands import AgentSpec
+from endwell.policy.limits import SECOND, Limits
+from endwell.policy.retry import RetryPolicy, backoff, unpack
+from endwell.settings import Settings
+
+
+def bounds(settings: Settings, limits: Limits, agents: Sequence[AgentSpec]) -> dict[str, Any]:
+    """For each agent: how long, how often, and by which rule."""
+    return {"items": [_of_agent(settings, limits, spec) for spec in agents], "next": None}
+
+
+def _of_agent(settings: Settings, limits: Limits, spec: AgentSpec) -> dict[str, Any]:
+    retry = unpack(spec.retry_policy, limits.retry)
+    deadline = _seconds(spec.deadline if spec.deadline is not None else limits.deadline)
+    tick = settings.pmo.watchdog_interval_seconds
+    return {
+        "agent": spec.name,
+        "ends_by_seconds": deadline,
+        "ended_at_the_latest_seconds": deadline + tick,
+        "max_retries": retry.max_retries,
+        "max_executions_by_failure": retry.max_retries + 1,
+        "max_executions": limits.runaway_limit,
+        "crash_limit": limits.crash_limit,
+        "crash_window_seconds": _seconds(limits.crash_window),
+        "longest_backoff_seconds": _backoffs(retry),
+        "concurrency": spec.concurrency,
+        "dead_worker_noticed_seconds": settings.worker.lease_seconds + tick,
+        "stuck_turn_noticed_seconds": settings.pmo.active_reap_seconds + tick,
+        "lost_ring_noticed_seconds": settings.worker.poll_seconds,
+        "clock_acts_within_seconds": tick,
+        "statuses": _statuses(limits, deadline),
+    }
+
+
+def _backoffs(retry: RetryPolicy) -> list[float]:
+    """The longest wait before each retry, jitter included; of many retries the first ten."""
+    return [
+        round(backoff(retry, count, 1.0) / SECOND, 3) for count in range(1, min(retry.max_retries, 10) + 1)
+    ]
+
+
+def _statuses(limits: Limits, deadline: float) -> dict[str, list[dict[str, Any]]]:
+    """Per status, its rules in the order in which they are looked at."""
+    times = _times(limits, deadline)
+    return {
+        status: [
+            {
+                "rule": rule.name,
+                "seconds": times[rule.name][0],
+                "after": times[rule.name][1],
+                "then": rule.then,
+            }
+            for rule in RULES
+            if status in rule.when
+        ]
+        for status in s.LIVE
+    }
+
+
+def _times(limits: Limits, deadline: float) -> dict[str, tuple[float | None, str]]:
+    """How long after what each rule acts; without a number where the task itself says so."""
+    remind = _seconds(limits.remind_every)
+    grace = _seconds(limits.suspend_grace)
+    return {
+        "ends_by": (deadline, f"{deadline:g} s after its start time"),
+        "guard": (0.0, f"at dispatch {limits.runaway_limit}, or at crash {limits.crash_limit} in the window"),
+        "reap": _after(limits.active_reap, "without progress"),
+        "dispatch_timeout": _after(limits.dispatch_timeout, "without being taken"),
+        "approval_expire": (None, "when the time given for the approval is over"),
+        "suspend_cap": (grace, f"{grace:g} s after the latest wait's deadline"),
+        "inject_timeout": (None, "at each wait's own deadline"),
+        "recover": (None, "when the cooldown is over"),
+        "approval_remind": (remind, f"every {remind:g} s"),
+        "remind": (remind, f"every {remind:g} s"),
+        "ring_again": _after(limits.ring_after, "without being taken, again and again"),
+    }
+
+
+def _after(duration: int | None, what: str) -> tuple[float | None, str]:
+    return (
+        (None, "switched off")
+        if duration is None
+        else (_seconds(duration), f"{_seconds(duration):g} s {what}")
+    )
+
+
+def _seconds(duration: int) -> float:
+    return duration / SECOND

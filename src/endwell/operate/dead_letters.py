@@ -1,0 +1,127 @@
+"""Dead letters: read them, ask again for their work, repaired if need be, or close them for good."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from endwell.errors import EndwellError, StoreError
+from endwell.model import content
+from endwell.model.commands import AgentSpec
+from endwell.model.task import Task
+from endwell.operate.actions import Actions
+from endwell.operate.questions import brief_task, whole_task
+from endwell.operate.repair import Edit, edited
+from endwell.operate.shapes import moment
+from endwell.operate.submitting import checked_payload
+from endwell.store.contract import Store
+from endwell.store.reads import DeadLetter
+
+PAGE = 500
+OPEN = "open"
+
+
+class Replacement(msgspec.Struct, frozen=True, kw_only=True):
+    """How payloads are to be repaired: another one altogether, single values, or not at all."""
+
+    payload: Any = None
+    is_given: bool = False
+    edits: tuple[Edit, ...] = ()
+
+
+AS_IT_WAS = Replacement()
+
+
+async def page(
+    store: Store,
+    namespace: str,
+    *,
+    fingerprint: str | None = None,
+    everything: bool = False,
+    limit: int = 50,
+    cursor: str | None = None,
+) -> dict[str, Any]:
+    """Open dead letters, newest first; `everything` has closed ones too."""
+    found = await store.dead_letters_page(
+        namespace,
+        status=None if everything else OPEN,
+        fingerprint=fingerprint,
+        before=cursor,
+        limit=limit + 1,
+    )
+    items = [_shape(letter) for letter in found[:limit]]
+    return {"items": items, "next": found[limit - 1].task_id if len(found) > limit else None}
+
+
+async def whole(store: Store, namespace: str, task_id: str) -> dict[str, Any]:
+    """One dead letter with what was asked and what went wrong."""
+    letter = await store.dead_letter(namespace, task_id)
+    task = await whole_task(store, namespace, task_id)
+    wanted = ("payload", "error", "idempotency_key", "dispatch_count", "crash_count", "superseded_by")
+    return {**_shape(letter), **{key: task[key] for key in wanted}}
+
+
+def _shape(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "task_id": letter.task_id,
+        "agent": letter.agent,
+        "reason": letter.reason,
+        "fingerprint": letter.fingerprint,
+        "retry_count": letter.retry_count,
+        "failed_at": moment(letter.failed_at),
+        "status": letter.status,
+        "closed_at": moment(letter.closed_at),
+    }
+
+
+class DeadLetters:
+    """What a person does to dead letters."""
+
+    def __init__(self, store: Store, actions: Actions, namespace: str) -> None:
+        self._store = store
+        self._actions = actions
+        self._namespace = namespace
+
+    async def open_ids(self, fingerprint: str | None) -> list[str]:
+        """Every open dead letter, of one kind or of all."""
+        ids: list[str] = []
+        before: str | None = None
+        while found := await self._store.dead_letters_page(
+            self._namespace, status=OPEN, fingerprint=fingerprint, before=before, limit=PAGE
+        ):
+            ids += [letter.task_id for letter in found]
+            before = ids[-1]
+        return ids
+
+    async def replay(self, task_id: str, replacement: Replacement = AS_IT_WAS) -> Task:
+        """Ask for its work again. Returns the new task; a dead letter can be replayed once."""
+        return await self._actions.replay(task_id, await self._payload(task_id, replacement))
+
+    async def replay_many(self, task_ids: list[str], replacement: Replacement = AS_IT_WAS) -> dict[str, Any]:
+        """Replay each of them; one that is refused is reported and holds nobody up."""
+        items, refused = [], []
+        for task_id in task_ids:
+            try:
+                items.append(brief_task(await self.replay(task_id, replacement)))
+            except StoreError:
+                raise
+            except EndwellError as refusal:
+                refused.append({**refusal.as_dict(), "task_id": task_id})
+        return {"items": items, "next": None, "refused": refused}
+
+    async def abandon(self, task_id: str, note: str | None = None) -> Task:
+        """Close it for good."""
+        await self._store.dead_letter(self._namespace, task_id)
+        return await self._actions.abandon(task_id, note)
+
+    async def _payload(self, task_id: str, replacement: Replacement) -> bytes:
+        """What is to be asked this time, refused if the agent would not take it."""
+        await self._store.dead_letter(self._namespace, task_id)
+        task = await self._store.task(self._namespace, task_id)
+        payload = replacement.payload
+        if not replacement.is_given:
+            card = await self._store.card(self._namespace, task.payload_card)
+            payload = content.decode_stored(card.content)
+        spec = await self._store.agent(self._namespace, task.agent)
+        return checked_payload(edited(payload, replacement.edits), spec or AgentSpec(name=task.agent))

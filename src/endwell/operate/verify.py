@@ -1,0 +1,87 @@
+"""Checking the record: every task's log is whole, and its row is exactly what the log comes to.
+
+Tasks are read in pages, so memory stays the same however many there are. A live installation moves on
+while it is read; whatever looks wrong is therefore looked at again, alone, before it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Any
+
+from endwell.model.task import Task
+from endwell.store.contract import Store
+from endwell.store.log import Event, Problem, check_chain
+from endwell.store.working_set import replay
+
+PAGE = 500
+REMARK_EVERY = 50_000
+MOST_PROBLEMS = 10_000
+"""So many are listed; the rest are counted."""
+_LOOKS = 10
+
+Progress = Callable[[int], None]
+
+
+async def verify(
+    store: Store, namespaces: Iterable[str], progress: Progress = lambda count: None
+) -> dict[str, Any]:
+    """Check all tasks of these namespaces; `progress` is told every so often how many were checked."""
+    checked, problems, found = 0, list[Problem](), 0
+    for namespace in namespaces:
+        after = ""
+        while page := await _page(store, namespace, after):
+            wrong = await _problems(store, namespace, page)
+            problems += wrong[: MOST_PROBLEMS - len(problems)]
+            found += len(wrong)
+            before, checked, after = checked, checked + len(page), page[-1]
+            if checked // REMARK_EVERY > before // REMARK_EVERY:
+                progress(checked)
+    listed = [{"task_id": one.task_id, "version": one.version, "kind": one.kind} for one in problems]
+    return {"ok": not found, "checked": checked, "found": found, "problems": listed}
+
+
+async def _page(store: Store, namespace: str, after: str) -> list[str]:
+    """The next tasks that have a row, events, or both. Each source is trusted as far as it was read."""
+    rows = [head[0] for head in await store.heads(namespace, after, PAGE)]
+    logged = await store.event_tasks(namespace, after, PAGE)
+    read_to = [source[-1] for source in (rows, logged) if len(source) == PAGE]
+    both = sorted({*rows, *logged})
+    return [task_id for task_id in both if not read_to or task_id <= min(read_to)]
+
+
+async def _problems(store: Store, namespace: str, ids: list[str]) -> list[Problem]:
+    rows = {task.id: task for task in await store.tasks_by_ids(namespace, ids)}
+    events = await store.events_between(namespace, ids[0], ids[-1])
+    logs = {task_id: list(log) for task_id, log in groupby(events, key=lambda event: event.task_id)}
+    wrong: list[Problem] = []
+    for task_id in ids:
+        if problems_of(task_id, rows.get(task_id), logs.get(task_id, [])):
+            wrong += await _looked_at_again(store, namespace, task_id)
+    return wrong
+
+
+async def _looked_at_again(store: Store, namespace: str, task_id: str) -> list[Problem]:
+    """Read row, log and row again, until the task stood still meanwhile."""
+    for _ in range(_LOOKS):
+        row = await store.find_task(namespace, task_id)
+        events = await store.events_of_task(namespace, task_id)
+        if row == await store.find_task(namespace, task_id):
+            return problems_of(task_id, row, events)
+    return []  # a task that moves this fast is being written by Endwell
+
+
+def problems_of(task_id: str, row: Task | None, events: list[Event]) -> list[Problem]:
+    """What is wrong with one task: its chain first, then its row."""
+    head = None if row is None else (row.version, row.head_hash)
+    wrong = list(check_chain(task_id, events, head))
+    return wrong or ([] if row is None else _row_problems(row, events))
+
+
+def _row_problems(row: Task, events: list[Event]) -> list[Problem]:
+    try:
+        is_same = replay(events) == row
+    except Exception:  # the chain is whole, so this log was written by something that is not Endwell
+        return [Problem(row.id, row.version, "unreadable")]
+    return [] if is_same else [Problem(row.id, row.version, "row_differs")]

@@ -1,0 +1,117 @@
+"""`endwell bench` measures what it says, and keeps no figure that does not check out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from endwell.cli import bench_bare
+from endwell.cli.bench_checked import check
+from endwell.cli.bench_place import Ground
+from endwell.cli.bench_rows import FLOORS, Row, against_bare, against_floor
+from endwell.model.commands import Cancel
+from endwell.runtime.base import Runtime
+
+ALWAYS = {
+    "submit_one_by_one",
+    "submit_bulk",
+    "drain_1_worker",
+    "drain_2_workers",
+    "idle_latency_p50",
+    "idle_latency_p99",
+    "idle_cpu_worker",
+    "idle_cpu_pmo",
+    "idle_statements_worker",
+    "idle_statements_pmo",
+}
+
+
+def run_bench(directory: Path, *options: str) -> dict[str, Any]:
+    argv = [sys.executable, "-m", "endwell", "bench", "--quick", "--json", *options]
+    done = subprocess.run(argv, cwd=directory, capture_output=True, timeout=280)
+    assert done.returncode == 0, done.stderr.decode()
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def assert_is_whole(document: dict[str, Any], store: str) -> None:
+    assert {"machine", "settings", "rows"} <= set(document)
+    rows = document["rows"]
+    assert {row["store"] for row in rows} == {store}
+    assert all(set(row) == {"name", "store", "value", "unit", "n"} for row in rows)
+    names = [row["name"] for row in rows]
+    assert len(names) == len(set(names))
+    assert set(names) >= ALWAYS
+    assert all(row["value"] > 0 for row in rows if row["unit"] in ("tasks/s", "ms", "MiB"))
+    assert document["dropped"] == 0
+
+
+@pytest.mark.timeout(300)
+def test_on_sqlite_every_figure_is_there_at_full_durability(tmp_path: Path) -> None:
+    document = run_bench(tmp_path)
+    assert_is_whole(document, "sqlite")
+    assert document["settings"]["synchronous"] == 2
+    assert document["settings"]["journal_mode"] == "wal"
+    assert "bare_drain_1_worker" in {row["name"] for row in document["rows"]}
+
+
+@pytest.mark.timeout(300)
+def test_on_postgresql_every_figure_is_there(tmp_path: Path, postgres_url: str) -> None:
+    document = run_bench(tmp_path, "--store", postgres_url)
+    assert_is_whole(document, "postgresql")
+    assert "fsync" in document["settings"]
+
+
+@pytest.mark.timeout(300)
+async def test_a_drain_whose_results_are_not_all_there_has_problems(tmp_path: Path) -> None:
+    async with Ground(Runtime.system(), tmp_path, None).place() as place:
+        await place.submit(20)
+        cancelled = Cancel(
+            command_id=place.runtime.ids.new(),
+            namespace=place.namespace,
+            actor="test",
+            task_id=place.ids[7],
+            reason="sabotage",
+        )
+        await place.node.store.one(cancelled)
+        await place.start("worker")
+        await place.wait_drained()
+        await place.stop()
+        checked = await check(place)
+    assert checked.tasks == 20
+    assert len(checked.problems) == 1
+    assert place.ids[7] in checked.problems[0]
+
+
+@pytest.mark.timeout(300)
+async def test_a_place_with_a_task_too_few_has_problems(tmp_path: Path) -> None:
+    async with Ground(Runtime.system(), tmp_path, None).place() as place:
+        await place.submit(3)
+        await place.start("worker")
+        await place.wait_drained()
+        await place.stop()
+        place.ids.append("one that is not there")
+        checked = await check(place)
+    assert checked.problems == ["3 tasks where 4 were submitted"]
+
+
+def test_a_rate_and_a_latency_are_both_better_above_one() -> None:
+    floors = FLOORS["sqlite"]
+    fast = Row("drain_1_worker", "sqlite", 2 * floors["drain_1_worker"], "tasks/s", 1)
+    prompt = Row("idle_latency_p50", "sqlite", floors["idle_latency_p50"] / 2, "ms", 1)
+    assert against_floor(fast) == 2
+    assert against_floor(prompt) == 2
+
+
+def test_the_bare_loop_ends_every_job_and_is_what_shares_are_of(tmp_path: Path) -> None:
+    ticks = iter(range(100))
+    found = bench_bare.measure(tmp_path / "bare.db", lambda: float(next(ticks)), one_by_one=3, bulk=600)
+    assert found == {"submit_one_by_one": (3, 3), "submit_bulk": (600, 600), "drain_1_worker": (603, 603)}
+    limit = Row("bare_submit_bulk", "sqlite", 400, "tasks/s", 1)
+    ours = Row("submit_bulk", "sqlite", 100, "tasks/s", 1)
+    assert against_bare(ours, [ours, limit]) == 0.25

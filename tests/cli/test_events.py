@@ -1,0 +1,156 @@
+"""The log: read, followed, and checked against every way of tampering with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from endwell import Endwell
+from endwell.operate import verify
+from endwell.runtime.processes import start
+from endwell.store.log import Event
+from tests.cli.conftest import Command, Stock
+from tests.cli.shell import SECONDS, Shell
+
+Tamper = Callable[[Path], None]
+
+
+@pytest.mark.covers("S4.45", "S4.51", "S4.53")
+def test_the_log_has_the_failure_and_the_dead_letter(command: Command, stock: Stock, store: str) -> None:
+    words = ("events", "tail", "--type", "task.failed", "--type", "task.d*q", "--store", store, "--json")
+    events = command(*words).lines
+    assert [(event["type"], event["task_id"]) for event in events] == [
+        ("task.failed", stock.failed),
+        ("task.dlq", stock.failed),
+    ]
+
+
+def test_a_cursor_goes_on_where_it_was(command: Command, stock: Stock, store: str) -> None:
+    every = command("events", "tail", "--store", store, "--json").lines
+    rest = command("events", "tail", "--after", every[2]["cursor"], "--store", store, "--json").lines
+    assert rest == every[3:]
+    assert command("events", "tail", "--after", "now", "--store", store).out == ""
+
+
+def test_a_follower_sees_what_happens_meanwhile(shell: Shell, stock: Stock) -> None:
+    words = [sys.executable, "-m", "endwell", "events", "tail", "-f", "--json"]
+    child = start(words, shell.environment, cwd=shell.directory)
+    try:
+        seen: list[dict[str, Any]] = []
+        while not seen or seen[-1]["type"] != "task.dlq":
+            seen.append(json.loads(child.read_line(SECONDS) or ""))
+        new = shell.run("submit", "clerk", '{"id": "new"}', "--json").document
+        assert json.loads(child.read_line(SECONDS) or "")["task_id"] == new["id"]
+        os.kill(child.pid, signal.SIGINT)
+        assert child.wait(SECONDS) == 130
+    finally:
+        child.kill()
+        child.wait(SECONDS)
+        child.close()
+
+
+def test_an_untouched_log_is_whole(command: Command, stock: Stock, store: str) -> None:
+    answer = command("events", "verify", "--store", store, "--json")
+    assert (answer.code, answer.document) == (0, {"ok": True, "checked": 2, "found": 0, "problems": []})
+
+
+def _sql(*statements: str) -> Tamper:
+    def tamper(path: Path) -> None:
+        with apsw.Connection(str(path)) as connection:
+            for statement in statements:
+                connection.execute(statement).fetchall()
+
+    return tamper
+
+
+_ONE = "task_id = (SELECT id FROM tasks WHERE agent = 'clerk')"
+_SWAP = f"""
+    CREATE TEMP TABLE seen AS SELECT * FROM events WHERE {_ONE};
+    UPDATE events SET (type, data, hash) =
+        (SELECT type, data, hash FROM seen WHERE seen.version = 5 - events.version)
+    WHERE {_ONE} AND version IN (2, 3);
+"""
+
+
+@pytest.mark.parametrize(
+    ("tamper", "version", "kind"),
+    [
+        (_sql(f"UPDATE events SET data = CAST('{{}}' AS BLOB) WHERE {_ONE} AND version = 2"), 2, "changed"),
+        (_sql(f"UPDATE events SET actor = 'nobody' WHERE {_ONE} AND version = 1"), 1, "changed"),
+        (_sql(f"DELETE FROM events WHERE {_ONE} AND version = 2"), 2, "missing"),
+        (_sql(f"DELETE FROM events WHERE {_ONE} AND version = 1"), 1, "missing"),
+        (_sql(_SWAP), 2, "changed"),
+        (_sql(f"DELETE FROM events WHERE {_ONE} AND version = 5"), 5, "cut_off"),
+        (_sql(f"DELETE FROM events WHERE {_ONE}"), 1, "cut_off"),
+        (_sql("UPDATE tasks SET priority = 7 WHERE agent = 'clerk'"), 5, "row_differs"),
+        (_sql("UPDATE tasks SET deliverable_card = 'other' WHERE agent = 'clerk'"), 5, "row_differs"),
+        (_sql("DELETE FROM tasks WHERE agent = 'clerk'"), 5, "task_missing"),
+    ],
+    ids=[
+        "changed",
+        "changed-column",
+        "missing",
+        "missing-first",
+        "reordered",
+        "cut-off",
+        "whole-log-gone",
+        "row-edited",
+        "row-edited-result",
+        "row-gone",
+    ],
+)
+def test_tampering_is_found(
+    command: Command, stock: Stock, store: str, tmp_path: Path, tamper: Tamper, version: int, kind: str
+) -> None:
+    tamper(tmp_path / "store.db")
+    answer = command("events", "verify", "--store", store, "--json")
+    assert answer.code == 1
+    assert answer.document["ok"] is False
+    assert answer.document["problems"][0] == {"task_id": stock.succeeded, "version": version, "kind": kind}
+    assert {problem["task_id"] for problem in answer.document["problems"]} == {stock.succeeded}
+    assert kind in command("events", "verify", "--store", store).out
+
+
+def test_verifying_reads_in_pages_and_overlooks_nothing(
+    command: Command, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "PAGE", 3)
+    (tmp_path / "orders.jsonl").write_text("\n".join(f'{{"id": "{n}"}}' for n in range(20)), encoding="utf-8")
+    ids = command("submit-many", "clerk", "@orders.jsonl", "--store", store, "--json").document["ids"]
+    gone, unlogged = ids[4:9], ids[12:17]
+    _sql(
+        f"DELETE FROM tasks WHERE id IN {tuple(gone)}",
+        f"DELETE FROM events WHERE task_id IN {tuple(unlogged)}",
+        f"UPDATE tasks SET owner = 'eve' WHERE id = '{ids[-1]}'",
+    )(tmp_path / "store.db")
+    found = command("events", "verify", "--store", store, "--json").document
+    assert found["checked"] == 20
+    assert [(item["task_id"], item["kind"]) for item in found["problems"]] == [
+        *((task_id, "task_missing") for task_id in gone),
+        *((task_id, "cut_off") for task_id in unlogged),
+        (ids[-1], "row_differs"),
+    ]
+
+
+async def test_verifying_does_not_mistake_work_for_tampering(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Endwell(store).connect() as node:
+        handle = await node.client.submit("clerk", {"id": "1"})
+        read = node.store.events_between
+
+        async def read_after_somebody_wrote(*arguments: str) -> list[Event]:
+            await handle.cancel()
+            return await read(*arguments)
+
+        monkeypatch.setattr(node.store, "events_between", read_after_somebody_wrote)
+        answer = await verify.verify(node.store, ["default"])
+    assert answer == {"ok": True, "checked": 1, "found": 0, "problems": []}

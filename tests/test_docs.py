@@ -1,0 +1,112 @@
+"""Every example and command that the documentation shows is run here, as a reader would run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import pytest
+
+from endwell.runtime.processes import start
+
+ROOT = Path(__file__).parent.parent
+ENDWELL = [sys.executable, "-m", "endwell"]
+# the example itself says nothing about how long it takes: make its worker's death noticed quickly
+QUICK = {
+    "ENDWELL__WORKER__LEASE_SECONDS": "0.6",
+    "ENDWELL__WORKER__HEARTBEAT_SECONDS": "0.2",
+    "ENDWELL__PMO__WATCHDOG_INTERVAL_SECONDS": "0.1",
+    "ENDWELL__WORKER__POLL_SECONDS": "0.1",
+}
+
+
+def python_blocks(page: str) -> dict[str, str]:
+    """The Python examples of a page, by the file name in their first line."""
+    blocks = re.findall(r"```python\n(# (\S+\.py)[^\n]*\n.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    return {name: text for text, name in blocks}
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), **QUICK}
+
+
+def ran(arguments: list[str], directory: Path, expect: int = 0) -> str:
+    done = subprocess.run(
+        arguments, cwd=directory, env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == expect, done.stdout + done.stderr
+    return done.stdout
+
+
+def in_store(store: Path, query: str) -> list[tuple[object, ...]]:
+    connection = apsw.Connection(str(store), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        return connection.execute(query).fetchall()
+    finally:
+        connection.close()
+
+
+@pytest.mark.covers("S1.1", "S4.12", "S4.13")
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_readme_example_survives_three_kills_and_ends_once(tmp_path: Path, seed: int) -> None:
+    (tmp_path / "hello.py").write_text(python_blocks("README.md")["hello.py"])
+    moments = random.Random(seed)
+
+    for _ in range(3):
+        child = start([sys.executable, "hello.py"], env=environment(), cwd=tmp_path)
+        try:
+            child.wait(timeout=moments.uniform(0.15, 0.6))
+        except (TimeoutError, subprocess.TimeoutExpired):
+            os.kill(child.pid, signal.SIGKILL)
+            child.wait(timeout=10)
+        child.close()
+
+    assert ran([sys.executable, "hello.py"], tmp_path) == "order 42 costs 15\n"
+    assert in_store(tmp_path / "hello.db", "SELECT status, idempotency_key FROM tasks") == [
+        ("succeeded", "order-42")
+    ]
+    assert in_store(
+        tmp_path / "hello.db", "SELECT count(*) FROM events WHERE type = 'task.succeeded'"
+    ) == [(1,)]
+
+
+def test_the_readme_commands_show_the_task(tmp_path: Path) -> None:
+    (tmp_path / "hello.py").write_text(python_blocks("README.md")["hello.py"])
+    ran([sys.executable, "hello.py"], tmp_path)
+    commands = re.findall(r"^    endwell (.+?)(?:\s{2,}#.*)?$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert len(commands) == 2
+
+    listed = json.loads(ran([*ENDWELL, "task", "list", "--store", "sqlite:///hello.db", "--json"], tmp_path))
+    task_id = listed["items"][0]["id"]
+    for command in commands:
+        words = shlex.split(command.replace("TASK", task_id))
+        assert "succeeded" in ran([*ENDWELL, *words], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [("guide_first.py", "bug\n"), ("guide_failures.py", "agent_gave_up only https is fetched\n")],
+)
+def test_the_guide_examples_print_what_they_promise(tmp_path: Path, name: str, printed: str) -> None:
+    (tmp_path / name).write_text(python_blocks("docs/guide.md")[name])
+    assert ran([sys.executable, name], tmp_path) == printed
+
+
+def test_every_command_in_the_documentation_exists(tmp_path: Path) -> None:
+    pages = ["README.md", "docs/guide.md", "docs/operations.md", "CONTRIBUTING.md"]
+    text = "\n".join((ROOT / page).read_text() for page in pages)
+    shown = {tuple(words.split()) for words in re.findall(r"`endwell ((?:[a-z-]+ ?)+)", text)}
+    assert shown
+    for words in sorted(shown):
+        ran([*ENDWELL, *words[:2], "--help"] if words[0] in GROUPS else [*ENDWELL, words[0], "--help"], tmp_path)
+
+
+GROUPS = {"task", "dlq", "events", "config"}
