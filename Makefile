@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 SUITE := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := setup
-.PHONY: setup demo test lint format covered explore bench clean help
+.PHONY: setup demo test lint format docs covered explore bench clean help
 
 setup: $(READY)  ## build .venv
 	@echo "Ready: $(BIN)/endwell"
@@ -28,8 +28,8 @@ format: $(READY)  ## let ruff put the code in order
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-docs: $(READY) ## regenerate the pages that are made from the code
-	$(BIN)/python -m endwell.machine.lifecycle > docs/lifecycle.md
+docs: $(READY)  ## regenerate the pages that are made from the code
+	@$(BIN)/python -m endwell.machine.lifecycle > docs/lifecycle.md
 
 covered: $(READY)  ## run the suite and write docs/covered.txt from it
 	@$(SUITE) --write-covered

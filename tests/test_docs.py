@@ -73,15 +73,17 @@ def test_the_readme_example_survives_three_kills_and_ends_once(tmp_path: Path, s
     assert in_store(tmp_path / "hello.db", "SELECT status, idempotency_key FROM tasks") == [
         ("succeeded", "order-42")
     ]
-    assert in_store(
-        tmp_path / "hello.db", "SELECT count(*) FROM events WHERE type = 'task.succeeded'"
-    ) == [(1,)]
+    assert in_store(tmp_path / "hello.db", "SELECT count(*) FROM events WHERE type = 'task.succeeded'") == [
+        (1,)
+    ]
 
 
 def test_the_readme_commands_show_the_task(tmp_path: Path) -> None:
     (tmp_path / "hello.py").write_text(python_blocks("README.md")["hello.py"])
     ran([sys.executable, "hello.py"], tmp_path)
-    commands = re.findall(r"^    endwell (.+?)(?:\s{2,}#.*)?$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    commands = re.findall(
+        r"^    endwell (.+?)(?:\s{2,}#.*)?$", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
     assert len(commands) == 2
 
     listed = json.loads(ran([*ENDWELL, "task", "list", "--store", "sqlite:///hello.db", "--json"], tmp_path))
@@ -106,7 +108,10 @@ def test_every_command_in_the_documentation_exists(tmp_path: Path) -> None:
     shown = {tuple(words.split()) for words in re.findall(r"`endwell ((?:[a-z-]+ ?)+)", text)}
     assert shown
     for words in sorted(shown):
-        ran([*ENDWELL, *words[:2], "--help"] if words[0] in GROUPS else [*ENDWELL, words[0], "--help"], tmp_path)
+        ran(
+            [*ENDWELL, *words[:2], "--help"] if words[0] in GROUPS else [*ENDWELL, words[0], "--help"],
+            tmp_path,
+        )
 
 
 GROUPS = {"task", "dlq", "events", "config"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,9 +14,9 @@ from endwell.doorbell.contract import Doorbell
 from endwell.doorbell.local import LocalDoorbell
 from endwell.errors import BadSetting, UsageError
 from endwell.model import names
-from endwell.operate.submitting import Seconds
+from endwell.operate.submitting import SHORTEST_DEADLINE_SECONDS, Seconds, microseconds
 from endwell.pmo.service import Pmo
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 from endwell.policy.retry import RetryPolicy
 from endwell.runtime.base import Runtime
 from endwell.runtime.portal import Portal
@@ -49,6 +50,7 @@ class Endwell:
         self.runtime = runtime or Runtime.system(threads=max(32, self.settings.worker.concurrency))
         self.agents: dict[str, Agent] = {}
         self._front: _Front | None = None
+        self._front_lock = self.runtime.lock()
 
     def agent(
         self,
@@ -71,9 +73,9 @@ class Endwell:
             raise UsageError(f"agent {name!r} is already registered")
         options = {
             "retry": self._retry_policy(name, retries, delays),
-            "give_up_on": give_up_on if isinstance(give_up_on, tuple) else (give_up_on,),
+            "give_up_on": _checked_exceptions(name, give_up_on),
             "concurrency": _checked_concurrency(name, concurrency),
-            "deadline": None if deadline is None else _micro(deadline),
+            "deadline": microseconds(deadline, "deadline", least=SHORTEST_DEADLINE_SECONDS),
             "version": version,
         }
 
@@ -137,10 +139,11 @@ class Endwell:
         return Handle(front.portal, front.portal.call(front.client.task, task_id))
 
     def front(self) -> _Front:
-        """The synchronous front, opened when first needed."""
-        if self._front is None:
-            self._front = _Front(self)
-        return self._front
+        """The synchronous front, opened when first needed; agents may ask for it from their threads."""
+        with self._front_lock:
+            if self._front is None:
+                self._front = _Front(self)
+            return self._front
 
     def close(self) -> None:
         """Close the synchronous front; it opens again when needed."""
@@ -160,7 +163,11 @@ class Node:
 
     async def __aenter__(self) -> Self:
         await self.store.open()
-        await self.bell.open()
+        try:
+            await self.bell.open()
+        except BaseException:
+            await self.store.close()
+            raise
         self.client = Client(
             self.store,
             self.bell,
@@ -212,21 +219,25 @@ class Services:
             self._parts.append(node.pmo())
         if worker and node.app.agents:
             self._parts.append(node.worker())
-        self._runs: list[Any] = []
+        self._started: list[tuple[Worker | Pmo, asyncio.Task[None]]] = []
 
     async def start(self) -> None:
-        """Start all of them."""
-        for part in self._parts:
-            await part.start()
-            self._runs.append(self._runtime.spawn(part.run(), f"endwell-{part.name}"))
+        """Start all of them, or none."""
+        try:
+            for part in self._parts:
+                await part.start()
+                self._started.append((part, self._runtime.spawn(part.run(), f"endwell-{part.name}")))
+        except BaseException:
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
         """Drain and say goodbye."""
-        for part in self._parts:
+        for part, _ in self._started:
             part.stop()
-        for run in self._runs:
+        for _, run in self._started:
             await run
-        for part in self._parts:
+        for part, _ in self._started:
             await part.close()
 
 
@@ -241,17 +252,26 @@ class Running:
 
     async def __aenter__(self) -> Client:
         self._node = await Node(self._app).__aenter__()
-        self._services = Services(self._node, **self._which)
-        await self._services.start()
+        try:
+            self._services = await self._begin(self._node)
+        except BaseException:
+            await self._node.__aexit__()
+            raise
         return self._node.client
 
     async def __aexit__(self, *_: object) -> None:
-        await self._services.stop()
-        await self._node.__aexit__()
+        try:
+            await self._services.stop()
+        finally:
+            await self._node.__aexit__()
 
     def __enter__(self) -> Endwell:
         front = self._app.front()
-        self._services = front.portal.call(self._begin, front.node)
+        try:
+            self._services = front.portal.call(self._begin, front.node)
+        except BaseException:
+            self._app.close()
+            raise
         return self._app
 
     async def _begin(self, node: Node) -> Services:
@@ -260,8 +280,10 @@ class Running:
         return services
 
     def __exit__(self, *_: object) -> None:
-        self._app.front().portal.call(self._services.stop)
-        self._app.close()
+        try:
+            self._app.front().portal.call(self._services.stop)
+        finally:
+            self._app.close()
 
 
 class _Front:
@@ -269,15 +291,21 @@ class _Front:
 
     def __init__(self, app: Endwell) -> None:
         self.portal = Portal()
-        self.node = self.portal.call(Node(app).__aenter__)
+        try:
+            self.node = self.portal.call(Node(app).__aenter__)
+        except BaseException:
+            self.portal.close()
+            raise
 
     @property
     def client(self) -> Client:
         return self.node.client
 
     def close(self) -> None:
-        self.portal.call(self.node.__aexit__)
-        self.portal.close()
+        try:
+            self.portal.call(self.node.__aexit__)
+        finally:
+            self.portal.close()
 
 
 def _settings(given: Mapping[str, object] | Settings | None) -> Settings:
@@ -311,11 +339,14 @@ def _sqlite_path(url: str) -> Path:
 
 
 def _checked_concurrency(name: str, concurrency: int | None) -> int | None:
-    if concurrency is not None and not 1 <= concurrency <= 10_000:
-        raise UsageError(f"agent {name!r}: concurrency must be between 1 and 10,000")
+    is_count = isinstance(concurrency, int) and not isinstance(concurrency, bool)
+    if concurrency is not None and not (is_count and 1 <= concurrency <= 10_000):
+        raise UsageError(f"agent {name!r}: concurrency must be a whole number between 1 and 10,000")
     return concurrency
 
 
-def _micro(value: Seconds) -> int:
-    seconds = value if isinstance(value, (int, float)) else value.total_seconds()
-    return int(seconds * SECOND)
+def _checked_exceptions(name: str, given: object) -> tuple[type[BaseException], ...]:
+    kinds = given if isinstance(given, tuple) else (given,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise UsageError(f"agent {name!r}: give_up_on must be an exception class, or a tuple of them")
+    return kinds

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from endwell.doorbell.contract import Doorbell, is_rung
 from endwell.errors import (
     BadInput,
+    IdempotencyConflict,
     StoreError,
     TaskCancelled,
     TaskFailed,
@@ -80,7 +81,7 @@ class Client:
             deadline=deadline,
             channel=channel,
         )
-        command = self._command(request, await self._spec(agent))
+        command = self._command(request, await self.spec(agent))
         reply = await self.store.one(command)
         return AsyncHandle(self, reply.unwrap(), deduplicated=not reply.is_new)
 
@@ -95,13 +96,17 @@ class Client:
         deadline: Seconds | None = None,
         channel: str = "main",
     ) -> list[AsyncHandle]:
-        """Ask for much work at once. Everything is checked first; if one is refused, none is stored."""
-        spec = await self._spec(agent)
-        commands: list[Submit] = []
+        """Ask for much work at once. Everything is checked first; if one is bad, none is stored.
+
+        Only whether an earlier task has a key shows at the door: such a one is refused, the others stand.
+        """
+        spec = await self.spec(agent)
         usual = Request(agent=agent, priority=priority, delay=delay, deadline=deadline, channel=channel)
-        for number, payload in enumerate(payloads):
-            key = keys[number] if keys is not None else None
-            commands.append(self._numbered(number, replace(usual, payload=payload, key=key), spec))
+        commands = [
+            self._numbered(number, replace(usual, payload=payload, key=key), spec)
+            for number, (payload, key) in enumerate(_with_keys(payloads, keys))
+        ]
+        _refuse_conflicts(commands)
         replies = await self.store.commit(commands)
         return [AsyncHandle(self, reply.unwrap(), deduplicated=not reply.is_new) for reply in replies]
 
@@ -127,7 +132,7 @@ class Client:
             actor=self._owner,
         )
 
-    async def _spec(self, reference: str) -> AgentSpec:
+    async def spec(self, reference: str) -> AgentSpec:
         """The agent as this process knows it, or as a worker has registered it in the store."""
         name, _ = names.agent_reference(reference)
         found = self._specs.get(name)
@@ -146,12 +151,15 @@ class Client:
 
     async def wait_ended(self, task_id: str, timeout: float | None = None) -> Task:
         """The task once it has ended."""
+        task = await self.store.task(self.namespace, task_id)
+        if task.is_ended:
+            return task
         try:
             async with self._runtime.timeout(timeout):
                 return await self._waiters.ended(task_id)
         except TimeoutError:
             raise WaitTimedOut(
-                f"task {task_id} has not ended after {timeout:g} s", hint="it goes on", task_id=task_id
+                f"task {task_id} has not ended after {timeout} s", hint="it goes on", task_id=task_id
             ) from None
 
     def typed(self, agent: str, value: Any) -> Any:
@@ -243,7 +251,7 @@ class _Waiters:
         self._runtime = runtime
         self._namespace = namespace
         self._poll_seconds = poll_seconds
-        self._waiting: dict[str, asyncio.Future[Task]] = {}
+        self._waiting: dict[str, list[asyncio.Future[Task]]] = {}
         self._rung = asyncio.Event()
         self._looker: asyncio.Task[None] | None = None
         bell.subscribe(self._heard)
@@ -253,24 +261,75 @@ class _Waiters:
             self._rung.set()
 
     async def ended(self, task_id: str) -> Task:
-        task = await self._store.task(self._namespace, task_id)
-        if task.is_ended:
-            return task
-        future = self._waiting.setdefault(task_id, asyncio.get_running_loop().create_future())
+        future: asyncio.Future[Task] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(task_id, []).append(future)
         self._rung.set()
         if self._looker is None or self._looker.done():
             self._looker = self._runtime.spawn(self._look(), "endwell-waiters")
-        return await asyncio.shield(future)
+        try:
+            return await future
+        finally:
+            self._leave(task_id, future)
+
+    def _leave(self, task_id: str, future: asyncio.Future[Task]) -> None:
+        """Whoever lost patience is not looked for any more."""
+        waiting = self._waiting.get(task_id, [])
+        if future in waiting:
+            waiting.remove(future)
+        if not waiting:
+            self._waiting.pop(task_id, None)
+            self._rung.set()  # nobody may be left to look for
 
     async def _look(self) -> None:
-        while self._waiting:
-            await self._runtime.wait(self._rung, self._poll_seconds)
-            self._rung.clear()
-            try:
-                found = await self._store.tasks_by_ids(self._namespace, list(self._waiting))
-            except StoreError:
-                await self._runtime.sleep(self._poll_seconds)
-                continue
-            for task in found:
-                if task.is_ended and (future := self._waiting.pop(task.id, None)) and not future.done():
-                    future.set_result(task)
+        try:
+            while self._waiting:
+                await self._runtime.wait(self._rung, self._poll_seconds)
+                self._rung.clear()
+                if self._waiting:
+                    await self._look_once()
+        except Exception as error:  # the store was closed under us: nobody is to wait for ever
+            for future in [future for waiting in self._waiting.values() for future in waiting]:
+                _settle(future, error)
+
+    async def _look_once(self) -> None:
+        try:
+            found = await self._store.tasks_by_ids(self._namespace, list(self._waiting))
+        except StoreError:
+            await self._runtime.sleep(self._poll_seconds)
+            return
+        for task in found:
+            for future in self._waiting.get(task.id, ()) if task.is_ended else ():
+                _settle(future, task)
+
+
+def _settle(future: asyncio.Future[Task], answer: Task | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(answer, Exception):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
+
+
+def _with_keys(payloads: Iterable[Any], keys: Sequence[str] | None) -> Iterable[tuple[Any, str | None]]:
+    if keys is None:
+        return ((payload, None) for payload in payloads)
+    try:
+        return list(zip(payloads, keys, strict=True))
+    except ValueError:
+        raise BadInput("there must be as many keys as payloads", code="bad_keys", field="keys") from None
+
+
+def _refuse_conflicts(commands: Sequence[Submit]) -> None:
+    """One key for two different payloads of the same call."""
+    seen: dict[str, str] = {}
+    for number, command in enumerate(commands):
+        if (
+            command.key is not None
+            and seen.setdefault(command.key, command.payload_hash) != command.payload_hash
+        ):
+            raise IdempotencyConflict(
+                f"number {number}: key {command.key!r} is already used for another payload of this call",
+                hint="use another key, or the same payload",
+                field=f"[{number}].key",
+            )

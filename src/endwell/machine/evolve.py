@@ -33,9 +33,9 @@ _TURN_OVER: Final[dict[str, Any]] = {
     "wait_by": None,
     "suspend_by": None,
 }
-# what nobody waits for once the task is over; an `expire_at` that stays says that it was never approved
+# what nobody waits for once the task is over; its turn, if it had one, ended a fact before.
+# An `expire_at` that stays says that it was never approved
 _ENDED: Final[dict[str, Any]] = {
-    **_TURN_OVER,
     "remind_at": None,
     "recover_at": None,
     "guard_at": None,

@@ -39,7 +39,7 @@ class Pmo:
         self.reclaimer = Reclaimer(store, runtime, **about)
         self.dispatcher = Dispatcher(store, runtime, patience_seconds=settings.worker.poll_seconds, **about)
         self._stop = asyncio.Event()
-        self._last_tick: float | None = None
+        self._last_tick: tuple[float, int] | None = None
         self._patient_until = 0.0
         self.failures = 0
 
@@ -71,14 +71,17 @@ class Pmo:
 
     def _look_back(self) -> None:
         """A gap in our own ticks (sleep, outage) hit the workers too: wait one heartbeat for them."""
-        now = self._runtime.clock.monotonic()
-        longest = LATE_INTERVALS * self._settings.pmo.watchdog_interval_seconds
-        if self._last_tick is not None and now - self._last_tick > longest:
-            log.warning(
-                "%s was away for %.1f s; reclaims wait one heartbeat", self.name, now - self._last_tick
-            )
-            self._patient_until = now + self._settings.worker.heartbeat_seconds
-        self._last_tick = now
+        away = self._seconds_since_last_tick()
+        if away > LATE_INTERVALS * self._settings.pmo.watchdog_interval_seconds:
+            log.warning("%s was away for %.1f s; reclaims wait one heartbeat", self.name, away)
+            self._patient_until = self._runtime.clock.monotonic() + self._settings.worker.heartbeat_seconds
+
+    def _seconds_since_last_tick(self) -> float:
+        """By both clocks: while a machine sleeps, only the wall clock goes on."""
+        now, wall = self._runtime.clock.monotonic(), self._runtime.clock.now_us()
+        before, wall_before = self._last_tick or (now, wall)
+        self._last_tick = (now, wall)
+        return max(now - before, (wall - wall_before) / SECOND)
 
     async def _renew(self) -> None:
         beat = c.Heartbeat(
@@ -124,4 +127,7 @@ class Pmo:
             actor=self.name,
             session_id=self.session_id,
         )
-        await self._store.commit((goodbye,))
+        try:
+            await self._store.commit((goodbye,))
+        except StoreError as error:
+            log.warning("%s could not say goodbye, its lease will lapse: %s", self.name, error)

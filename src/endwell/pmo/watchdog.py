@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
+from endwell.errors import NotFound, Refused, StoreError
 from endwell.model import commands as c
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
@@ -17,7 +18,9 @@ log = logging.getLogger(__name__)
 
 PAGE = 200
 RULE_FAILURES = 5
-"""How often a rule may fail on one task before a person must look at it."""
+"""How often in a row a rule may fail on one task before a person must look at it."""
+NO_DEFECT = (Refused, NotFound, StoreError)
+"""What a clock may meet without anything being wrong: somebody was faster, or the store is away."""
 
 
 class Watchdog:
@@ -47,10 +50,12 @@ class Watchdog:
         failed = [
             (task_id, reply.refusal)
             for task_id, reply in zip(task_ids, replies, strict=True)
-            if reply.refusal is not None and reply.refusal.code == "internal"
+            if reply.refusal is not None and not isinstance(reply.refusal, NO_DEFECT)
         ]
         for task_id, error in failed:
             await self._note_failure(task_id, error)
+        for task_id in set(task_ids) - {task_id for task_id, _ in failed}:
+            self._failures.pop(task_id, None)
         return len(task_ids) - len(failed)
 
     async def _note_failure(self, task_id: str, error: Exception) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from endwell.errors import EndwellError, NotFound
-from endwell.machine.decide import decide
+from endwell.machine.decide import FENCED, decide
 from endwell.machine.decision import Seen
 from endwell.machine.sessions import close_session, is_live, open_session, renew
 from endwell.model import commands as c
@@ -23,19 +23,25 @@ from endwell.store.rows import Offer, Outcome, Reply, Rows, Wanted
 from endwell.store.working_set import WorkingSet
 
 
-def wanted(commands: Sequence[c.Command]) -> Wanted:
-    """The rows that these commands are about."""
+def wanted(commands: Sequence[c.Command], *, careful: bool = False) -> Wanted:
+    """The rows that these commands are about.
+
+    A submission brings a new id, so nothing has to be read for it; `careful` looks nevertheless, after
+    the database has said that the id is taken: the same command was sent twice.
+    """
     want = Wanted()
     for command in commands:
         match command:
             case c.Submit():
                 if command.key is not None:
                     want.keys.add((command.namespace, command.key))
+                elif careful:
+                    _want_task(want, command, None)
             case c.Claim() | c.Reclaim():
-                want.tasks.add((command.namespace, command.task_id))
+                _want_task(want, command, None)
                 want.sessions.add((command.namespace, command.session_id))
             case c.TaskCommand():
-                want.tasks.add((command.namespace, command.task_id))
+                _want_task(want, command, command.attempt_id if isinstance(command, FENCED) else None)
             case c.ClaimNext():
                 want.sessions.add((command.namespace, command.session_id))
                 want.ready.append(command)
@@ -47,6 +53,13 @@ def wanted(commands: Sequence[c.Command]) -> Wanted:
             case c.CloseSession():
                 want.sessions.add((command.namespace, command.session_id))
     return want
+
+
+def _want_task(want: Wanted, command: c.TaskCommand, attempt: str | None) -> None:
+    key = (command.namespace, command.task_id)
+    want.tasks.add(key)
+    if want.attempts.setdefault(key, attempt) != attempt:
+        want.attempts[key] = None
 
 
 def outcome(commands: Sequence[c.Command], rows: Rows, now: int, limits: Limits) -> Outcome:
@@ -66,8 +79,6 @@ class _Batch:
         self.work = WorkingSet(rows, now)
 
     def reply(self, command: c.Command) -> Reply:
-        if command.command_id in self.rows.done:
-            return self._reply_to_done(command)
         try:
             return self._apply(command)
         except Exception as error:  # a defect in one command must not take its neighbours with it
@@ -96,7 +107,11 @@ class _Batch:
         raise TypeError(f"no such command: {type(command).__name__}")
 
     def _submit(self, command: c.Submit) -> Reply:
-        existing = self.work.task_by_key(command.namespace, command.key) if command.key else None
+        """A task's own id is its key by default."""
+        if command.key is not None:
+            existing = self.work.task_by_key(command.namespace, command.key)
+        else:
+            existing = self.work.task(command.namespace, command.task_id)
         return self._decide(existing, command)
 
     def _task_command(self, command: c.TaskCommand) -> Reply:
@@ -140,6 +155,8 @@ class _Batch:
     def _dispatch_next(self, command: c.DispatchNext) -> Reply:
         taken: list[Offer] = []
         for number, offer in enumerate(self.rows.ready.get(command.command_id, ())):
+            if is_suspect(offer.task.crash_count, self.limits.crash_limit):
+                continue  # workers take these one at a time by themselves; waiting must not burn a timeout
             offered = self._take(command, f"{command.command_id}.{number}", offer.task)
             if offered is not None:
                 taken.append(Offer(offered, b""))
@@ -174,17 +191,6 @@ class _Batch:
     def _save(self, session: Session) -> Reply:
         self.work.sessions[(session.namespace, session.id)] = session
         return Reply(session=session)
-
-    def _reply_to_done(self, command: c.Command) -> Reply:
-        """The commit's answer was lost, but it took place: say what it came to."""
-        if isinstance(command, c.ClaimNext):
-            return Reply(taken=tuple(self.rows.ready.get(command.command_id, ())))
-        if isinstance(command, c.Replay):
-            return Reply(task=self.work.task(command.namespace, command.new_task_id), is_new=True)
-        if isinstance(command, c.TaskCommand):
-            task = self.work.task(command.namespace, command.task_id)
-            return Reply(task=task, is_new=isinstance(command, c.Submit))
-        return Reply()
 
 
 _NOTHING_BESIDE = Seen()

@@ -59,14 +59,14 @@ class Logged(msgspec.Struct, frozen=True):
 EVENT_FIELDS = Event.__struct_fields__
 
 
-def seal(task: Task, fact: facts.Fact, command: Command, at: int, previous: bytes) -> Event:
+def seal(task: Task, version: int, fact: facts.Fact, command: Command, at: int, previous: bytes) -> Event:
     """The event for a fact that has just brought `task` to its version."""
     attempt = getattr(command, "attempt_id", None) or task.attempt_id
     data = facts.encode(fact)
     values = (
         task.namespace,
         task.id,
-        task.version,
+        version,
         fact.type,
         fact.schema,
         command.command_id,

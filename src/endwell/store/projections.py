@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from endwell.model import facts as f
-from endwell.model.status import WAITING_APPROVAL
+from endwell.model.status import DISPATCHED, WAITING_APPROVAL
 from endwell.model.task import Task
 
 Row = tuple[str, tuple[Any, ...]]
@@ -41,7 +41,7 @@ def _turn_ended(before: Task, after: Task, fact: f.TurnEnded, at: int) -> list[R
 
 def _inbox_closed(before: Task, at: int, status: str) -> list[Row]:
     """A turn that was offered through the inbox leaves it when it is claimed or ends."""
-    if before.dispatch_by is None and before.ring_at is None:
+    if before.status != DISPATCHED:
         return []
     return [("close_inbox", (status, at, before.namespace, before.turn_id))]
 
@@ -87,6 +87,10 @@ def _wait_answered(before: Task, after: Task, fact: f.WaitAnswered, at: int) -> 
     return [("answer_wait", (fact.wait_status, fact.result_card, at, *where))]
 
 
+def _blocked(before: Task, after: Task, fact: f.TaskBlocked, at: int) -> list[Row]:
+    return [*_approval_void(before, after, fact, at), *_inbox_closed(before, at, "skipped")]
+
+
 def _approval_void(before: Task, after: Task, fact: f.Fact, at: int) -> list[Row]:
     """A task that leaves `waiting_approval` by another way takes its open approval with it."""
     if before.status != WAITING_APPROVAL:
@@ -110,5 +114,5 @@ _PROJECTIONS: Final[dict[type[f.Fact], _Projection]] = {
     f.TaskFailed: _approval_void,
     f.TaskTimedOut: _approval_void,
     f.TaskCancelled: _approval_void,
-    f.TaskBlocked: _approval_void,
+    f.TaskBlocked: _blocked,
 }

@@ -27,16 +27,14 @@ SELECT namespace, id, task_id, kind, content, hash, created_at FROM cards WHERE 
 -- The whole log of one task, in order.
 SELECT {event_columns} FROM events WHERE namespace = $1 AND task_id = $2 ORDER BY version;
 
--- name: command_done
--- Whether a command has left its mark on a task: asked when a commit's answer was lost.
-SELECT 1 FROM events WHERE namespace = $1 AND task_id = $2 AND command_id = $3 LIMIT 1;
+-- name: event_is_stored
+-- Whether exactly this event is in the log: asked when a commit's answer was lost.
+SELECT 1 FROM events WHERE namespace = $1 AND task_id = $2 AND version = $3 AND hash = $4;
 
--- name: taken_by_command
--- What a claim took whose answer was lost.
-SELECT {t.columns}, c.content FROM tasks t
-LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.payload_card
-WHERE t.namespace = $1 AND t.session_id = $2 AND substr(t.attempt_id, 1, length(CAST($3 AS text)) + 1) = CAST($3 AS text) || '.'
-ORDER BY t.attempt_id;
+-- name: session_is_stored
+-- Whether a session stands as it was to be written: likewise.
+SELECT 1 FROM sessions WHERE namespace = $1 AND id = $2 AND heartbeat_at = $3 AND unnamed = $4
+  AND ended_at IS NOT DISTINCT FROM CAST($5 AS bigint);
 
 -- name: due
 -- Tasks whose clock has passed, paged by (clock_at, id): the cost grows with what is due.
@@ -151,8 +149,22 @@ SELECT {event_columns} FROM events
 WHERE namespace = $1 AND task_id >= $2 AND task_id <= $3 ORDER BY task_id, version;
 
 -- name: namespaces
--- Every namespace in the store.
-SELECT DISTINCT namespace FROM tasks ORDER BY namespace;
+-- Every namespace that tasks or events know of, by one index seek each.
+WITH RECURSIVE t(namespace) AS (
+    SELECT min(namespace) FROM tasks
+    UNION ALL
+    SELECT (SELECT min(x.namespace) FROM tasks x WHERE x.namespace > t.namespace)
+    FROM t WHERE t.namespace IS NOT NULL
+), e(namespace) AS (
+    SELECT min(namespace) FROM events
+    UNION ALL
+    SELECT (SELECT min(x.namespace) FROM events x WHERE x.namespace > e.namespace)
+    FROM e WHERE e.namespace IS NOT NULL
+)
+SELECT namespace FROM t WHERE namespace IS NOT NULL
+UNION
+SELECT namespace FROM e WHERE namespace IS NOT NULL
+ORDER BY namespace;
 
 -- name: key_holder
 -- The task whose turn holds an agent key.

@@ -219,7 +219,7 @@ class Reads(ABC):
         return {row[0]: row[1] for row in await self._rows("counts", namespace)}
 
     async def namespaces(self) -> list[str]:
-        """Every namespace that has tasks."""
+        """Every namespace that tasks or events know of."""
         return [row[0] for row in await self._rows("namespaces")]
 
 

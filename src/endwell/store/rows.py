@@ -23,6 +23,8 @@ class Wanted(msgspec.Struct):
     """The rows that a batch of commands needs to be decided on."""
 
     tasks: set[TaskKey] = msgspec.field(default_factory=set)
+    # of which only one attempt speaks, its holder or not; None where somebody else does
+    attempts: dict[TaskKey, str | None] = msgspec.field(default_factory=dict)
     keys: set[TaskKey] = msgspec.field(default_factory=set)
     sessions: set[TaskKey] = msgspec.field(default_factory=set)
     held_by: set[TaskKey] = msgspec.field(default_factory=set)
@@ -51,7 +53,6 @@ class Rows(msgspec.Struct):
     holders: dict[HolderKey, str] = msgspec.field(default_factory=dict)
     ready: dict[str, list[Offer]] = msgspec.field(default_factory=dict)
     free_slots: dict[tuple[str, str], list[int]] = msgspec.field(default_factory=dict)
-    done: frozenset[str] = frozenset()
 
 
 class Writes(msgspec.Struct):
@@ -80,8 +81,19 @@ class Writes(msgspec.Struct):
             or self.side
         )
 
+    @property
+    def trace(self) -> tuple[str, tuple[Any, ...]] | None:
+        """A query that finds one of these rows if they were written; a transaction is all or nothing."""
+        if self.events:
+            event = self.events[0]
+            return "event_is_stored", (event.namespace, event.task_id, event.version, event.hash)
+        if self.sessions:
+            one = self.sessions[0]
+            return "session_is_stored", (one.namespace, one.id, one.heartbeat_at, one.unnamed, one.ended_at)
+        return None  # registering agents twice changes nothing
 
-class Reply(msgspec.Struct, frozen=True):
+
+class Reply(msgspec.Struct, frozen=True, gc=False):
     """What became of one command."""
 
     task: Task | None = None

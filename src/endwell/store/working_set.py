@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from endwell.machine.decide import FENCED
 from endwell.machine.decision import Decision
-from endwell.machine.evolve import evolve
+from endwell.machine.evolve import evolve, fold, stamp
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
@@ -73,20 +73,23 @@ class WorkingSet:
         """Fold the facts into the task, seal an event for each, and note every row that follows."""
         at = self._now if before is None else max(self._now, before.updated_at)
         is_direct_claim = isinstance(command, c.Claim) and len(decision.facts) > 1
-        task, head = before, b"" if before is None else before.head_hash
+        task, version, head = before, 0, b""
+        if before is not None:
+            version, head = before.version, before.head_hash
         events: list[Event] = []
         side: list[Row] = []
         for fact in decision.facts:
             previous = task
-            task = evolve(task, fact, at, namespace=command.namespace, task_id=command.task_id)
-            event = seal(task, fact, command, at, head)
+            task = fold(task, fact, at, namespace=command.namespace, task_id=command.task_id)
+            version += 1
+            event = seal(task, version, fact, command, at, head)
             head = event.hash
             events.append(event)
             if not is_direct_claim:  # a turn that is taken at once never lies in the inbox
                 side += rows_of(previous, task, fact, at)
         if task is None:
             raise ValueError("a decision without facts cannot be recorded")
-        task = replace(task, head_hash=head)
+        task = stamp(task, version, at, head)
         self._keep(before, task, command)
         self._note(events, decision, side)
         return task
@@ -103,7 +106,7 @@ class WorkingSet:
         self._tasks[key] = task
         if before is None and isinstance(command, c.Submit) and command.key is not None:
             self._by_key[(task.namespace, command.key)] = key
-        if task.agent_key is not None:
+        if task.agent_key is not None and (task.turn_id or self.key_holder(task) == task.id):
             self._holders[(task.namespace, task.agent, task.agent_key)] = task.id if task.turn_id else None
         self._move_slot(before, task)
         self._note_bells(before, task, command)
@@ -144,7 +147,7 @@ class WorkingSet:
         return writes
 
 
-def fold(events: list[Event]) -> Task | None:
+def replay(events: list[Event]) -> Task | None:
     """The task that a log comes to: what every store's row must equal."""
     task: Task | None = None
     for event in events:

@@ -55,6 +55,11 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             given = (*given, payload)
         return given
 
+    def check_result(self, encoded: bytes) -> None:
+        """A result that is not of the declared type is refused, naming the field."""
+        if self.result.annotation is not Any:
+            self.result.check(content.decode_stored(encoded), "result")
+
     @property
     def result(self) -> Shape:
         """The declared type of what the agent returns."""

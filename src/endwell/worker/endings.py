@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from typing import Any
 
@@ -9,6 +10,7 @@ from endwell import errors as e
 from endwell.model import content
 from endwell.model.commands import FailTurn, Finish
 from endwell.model.task import ErrorInfo, Task
+from endwell.policy.retry import LONGEST_BACKOFF_SECONDS
 from endwell.worker.agents import Agent
 
 MESSAGE_LIMIT = 2_000
@@ -16,18 +18,20 @@ TRACEBACK_LIMIT = 8_000
 _SECOND = 1_000_000
 
 
-def finish(task: Task, attempt_id: str, command_id: str, actor: str, value: Any) -> Finish | FailTurn:
-    """A result ends the task, unless it cannot be stored: then the task fails, without a retry."""
+def finish(
+    task: Task, attempt_id: str, command_id: str, actor: str, agent: Agent, value: Any, fraction: float
+) -> Finish | FailTurn:
+    """A result ends the task, unless it cannot be stored or is not what the agent promises."""
     try:
         result = content.encode(value, what="result")
+    except Exception as refusal:  # an object may raise anything while it is looked at
+        error = _refused("result_not_storable", value, refusal, retryable=False)
+        return _failed(task, attempt_id, command_id, actor, error, None, fraction)
+    try:
+        agent.check_result(result)
     except e.BadInput as refusal:
-        error = ErrorInfo(
-            code="result_not_storable",
-            type=type(value).__name__,
-            message=content.clean_text(refusal.message, MESSAGE_LIMIT),
-            retryable=False,
-        )
-        return _failed(task, attempt_id, command_id, actor, error, None, 0.5)
+        error = _refused("bad_result", value, refusal, retryable=True)
+        return _failed(task, attempt_id, command_id, actor, error, None, fraction)
     return Finish(
         command_id=command_id,
         namespace=task.namespace,
@@ -49,9 +53,24 @@ def fail(
     fraction: float,
 ) -> FailTurn:
     """An exception ends the turn; whether another is tried is for the machine to say."""
-    after = error.after_seconds if isinstance(error, e.Retry) else None
-    asked = None if after is None else max(0, int(after * _SECOND))
-    return _failed(task, attempt_id, command_id, actor, error_info(agent, error), asked, fraction)
+    return _failed(task, attempt_id, command_id, actor, error_info(agent, error), _asked(error), fraction)
+
+
+def _asked(error: BaseException) -> int | None:
+    """When the agent wants its retry; what makes no sense as a time leaves it to the usual backoff."""
+    seconds = error.after_seconds if isinstance(error, e.Retry) else None
+    if not isinstance(seconds, (int, float)) or math.isnan(seconds):
+        return None
+    return int(min(max(seconds, 0), LONGEST_BACKOFF_SECONDS) * _SECOND)
+
+
+def _refused(code: str, value: Any, refusal: Exception, *, retryable: bool) -> ErrorInfo:
+    return ErrorInfo(
+        code=code,
+        type=type(value).__name__,
+        message=content.clean_text(content.safe_str(refusal), MESSAGE_LIMIT),
+        retryable=retryable,
+    )
 
 
 def error_info(agent: Agent, error: BaseException) -> ErrorInfo:

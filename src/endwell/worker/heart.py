@@ -8,8 +8,11 @@ told to stop by itself, whether or not anybody has reclaimed its tasks yet.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
+
+import msgspec
 
 from endwell.errors import NotFound
 from endwell.model.commands import Heartbeat
@@ -21,8 +24,15 @@ log = logging.getLogger(__name__)
 SECOND = 1_000_000
 
 
+class Named(msgspec.Struct, frozen=True):
+    """What a heartbeat names: attempts held, and claims whose answer the worker has not seen yet."""
+
+    attempts: tuple[tuple[str, str], ...] = ()
+    claims: tuple[str, ...] = ()
+
+
 class Heart:
-    """`held` names what the worker holds; `on_stale` hears what it must let go of, `on_lost` that all is."""
+    """`named` says what the worker holds; `on_stale` hears what it must let go of, `on_lost` that all is."""
 
     def __init__(
         self,
@@ -33,7 +43,7 @@ class Heart:
         session_id: str,
         lease_seconds: float,
         interval_seconds: float,
-        held: Callable[[], tuple[tuple[str, str], ...]],
+        named: Callable[[], Named],
         on_stale: Callable[[tuple[str, ...]], None],
         on_lost: Callable[[str], None],
     ) -> None:
@@ -43,7 +53,7 @@ class Heart:
         self._session_id = session_id
         self._lease_seconds = lease_seconds
         self._interval_seconds = interval_seconds
-        self._held = held
+        self._named = named
         self._on_stale = on_stale
         self._on_lost = on_lost
         self._good_until = runtime.clock.monotonic() + lease_seconds
@@ -66,8 +76,9 @@ class Heart:
 
     def beat_now(self) -> None:
         """Do not wait for the interval: something may have been taken from us."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._now_flag.set)
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # its thread has ended
+                self._loop.call_soon_threadsafe(self._now_flag.set)
 
     async def stop(self) -> None:
         """No further beat; the session is for its owner to close."""
@@ -84,44 +95,67 @@ class Heart:
 
     async def _beat(self) -> None:
         store = self._store.sibling()
-        if store is not self._store:
-            await store.open()
         try:
+            is_open = store is self._store
             while not self._stopping:
-                await self.beat_once(store)
-                await self._runtime.wait(self._now_flag, self._interval_seconds)
+                is_open = is_open or await self._opened(store)
+                if is_open:
+                    await self.beat_once(store)
+                await self._runtime.wait(self._now_flag, self._pause_seconds())
                 self._now_flag.clear()
         finally:
             if store is not self._store:
                 await store.close()
 
+    async def _opened(self, store: Store) -> bool:
+        """A store that cannot be reached is tried again at the next beat, as long as there is a lease."""
+        try:
+            async with self._runtime.timeout(self._time_left()):
+                await store.open()
+        except Exception as error:
+            self._note_failure(error)
+            return False
+        return True
+
     async def beat_once(self, store: Store) -> None:
         """One renewal. A failed one is not yet a lost lease; a lease that ran out is."""
         sent = self._runtime.clock.monotonic()
         try:
-            async with self._runtime.timeout(max(0.05, self._good_until - sent)):
+            async with self._runtime.timeout(self._time_left()):
                 reply = (await store.commit((self._command(),)))[0]
         except Exception as error:
-            self.failures += 1
-            log.warning("heartbeat of session %s failed: %r", self._session_id, error)
-            if not self.is_good:
-                self._on_lost("the lease ran out before it could be renewed")
+            self._note_failure(error)
             return
         if isinstance(reply.refusal, NotFound):
             self._on_lost("the session was given up by a supervisor")
         elif reply.refusal is not None:
-            log.error("heartbeat of session %s was refused: %s", self._session_id, reply.refusal)
+            self._note_failure(reply.refusal)
         else:
             self._good_until = sent + self._lease_seconds
             if reply.stale:
                 self._on_stale(reply.stale)
 
+    def _pause_seconds(self) -> float:
+        """An interval, or less where the lease would run out unnoticed meanwhile."""
+        return min(self._interval_seconds, self._time_left()) if self.is_good else self._interval_seconds
+
+    def _time_left(self) -> float:
+        return max(0.05, self._good_until - self._runtime.clock.monotonic())
+
+    def _note_failure(self, error: Exception) -> None:
+        self.failures += 1
+        log.warning("heartbeat of session %s failed: %r", self._session_id, error)
+        if not self.is_good:
+            self._on_lost("the lease ran out before it could be renewed")
+
     def _command(self) -> Heartbeat:
+        named = self._named()
         return Heartbeat(
             command_id=self._runtime.ids.new(),
             namespace=self._namespace,
             actor=self._session_id,
             session_id=self._session_id,
             lease=int(self._lease_seconds * SECOND),
-            attempts=self._held(),
+            attempts=named.attempts,
+            claiming=named.claims,
         )

@@ -9,31 +9,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from endwell.doorbell.contract import Doorbell, is_rung
-from endwell.errors import EndwellError, NotFound, StaleAttempt, StoreError
+from endwell.errors import NotFound, StaleAttempt, StoreError
 from endwell.model import commands as c
 from endwell.policy.guard import is_suspect
 from endwell.policy.limits import SECOND, Limits
 from endwell.runtime.base import Runtime
 from endwell.runtime.processes import host_name, process_id
+from endwell.runtime.threads import ThreadPool
 from endwell.settings import Settings
 from endwell.store.contract import Store
-from endwell.store.rows import Offer, Reply
+from endwell.store.rows import Reply
 from endwell.worker.agents import Agent
-from endwell.worker.heart import Heart
+from endwell.worker.heart import Named
+from endwell.worker.session import PAUSE_SECONDS, WorkerSession
 from endwell.worker.turns import Turn, Turns
 
 log = logging.getLogger(__name__)
 
 CLAIM_LIMIT = 128
 """Most tasks taken in one commit."""
-STORE_PAUSE_SECONDS = 0.5
-"""How long to wait before a store that failed is asked again."""
+SMALL_CLAIM = 32
+"""A claim of so few tasks is never split."""
+HAND_IN_LIMIT = 250
+"""Most endings in one commit: with a claim they still share one transaction, so all of them count or none."""
 
 
 class Worker:
-    """One session. `run()` works until `stop()`; tests call `run_once()`."""
+    """One session at a time. `run()` works until `stop()`; tests call `run_once()`."""
 
     def __init__(
         self,
@@ -57,15 +62,37 @@ class Worker:
         self._agents = dict(agents)
         self.concurrency = concurrency or settings.worker.concurrency
         self.name = name or f"{host_name()}-{process_id()}"
-        self.session_id = ""
-        self._turns = Turns(runtime, self._agents, self._commit_for_turn, self._note)
-        self._heart: Heart
-        self._outbox: list[c.Command] = []
+        # While one half of many quick turns is handed in and replaced, the other half runs.
+        self._share = min(max(SMALL_CLAIM, self.concurrency // 2), CLAIM_LIMIT)
+        # Threads of their own: functions that hang must not keep the worker from saying goodbye.
+        threads = replace(runtime, pool=ThreadPool(self.concurrency, "endwell-agent"))
+        self._turns = Turns(threads, self._agents, store.one, self._note)
+        self._session = WorkerSession(
+            store,
+            runtime,
+            settings.worker,
+            namespace=namespace,
+            name=self.name,
+            agents=tuple(self._agents),
+            concurrency=self.concurrency,
+            named=self._named,
+            on_stale=self._let_go,
+            on_lost=self._lost,
+        )
+        self._outbox: list[c.AttemptCommand] = []
+        self._handing_in: list[c.AttemptCommand] = []
+        self._claiming: tuple[str, ...] = ()
         self._wake = asyncio.Event()
         self._may_be_work = True
+        self._looked_at = 0.0
         self._stopping = False
-        self._next_start: int | None = None
         self.refused = 0
+        self.failures = 0
+
+    @property
+    def session_id(self) -> str:
+        """The session it works under; empty while it has none."""
+        return self._session.id
 
     async def start(self) -> None:
         """Register the agents, open a session and start its heartbeat."""
@@ -73,78 +100,79 @@ class Worker:
         await self._store.one(
             c.RegisterAgents(command_id=self._new_id(), namespace=self._namespace, agents=specs)
         )
-        await self._open_session()
+        await self._session.open()
         self._unsubscribe = self._bell.subscribe(self._heard)
-
-    async def _open_session(self) -> None:
-        self.session_id = self._new_id()
-        self._loop = asyncio.get_running_loop()
-        await self._store.one(
-            c.OpenSession(
-                command_id=self._new_id(),
-                namespace=self._namespace,
-                actor=self.name,
-                session_id=self.session_id,
-                kind="worker",
-                name=self.name,
-                host=host_name(),
-                pid=process_id(),
-                agents=tuple(self._agents),
-                concurrency=self.concurrency,
-                lease=int(self._settings.lease_seconds * SECOND),
-            )
-        )
-        self._heart = self._new_heart(self.session_id)
-        self._heart.start()
-
-    def _new_heart(self, session_id: str) -> Heart:
-        call = self._loop.call_soon_threadsafe
-        return Heart(
-            self._store,
-            self._runtime,
-            namespace=self._namespace,
-            session_id=session_id,
-            lease_seconds=self._settings.lease_seconds,
-            interval_seconds=self._settings.heartbeat_seconds,
-            held=self._turns.held,
-            on_stale=lambda attempts: _harmlessly(call, self._let_go, attempts),
-            on_lost=lambda why: _harmlessly(call, self._lost, session_id, why),
-        )
 
     async def run(self) -> None:
         """Work until told to stop, then drain."""
         while not self._stopping:
-            if not await self.run_once():
-                await self._rest()
+            try:
+                if not await self.run_once():
+                    await self._rest()
+            except Exception:
+                self.failures += 1
+                log.exception("worker %s: a round failed", self.name)
+                await self._runtime.sleep(PAUSE_SECONDS)
         await self._drain()
 
     async def run_once(self) -> bool:
         """Hand in what has ended and take what is ready. False when there was nothing to do."""
-        await self._runtime.sleep(0)  # let turns that are about to end, end: one commit for all of them
-        handed_in, self._outbox = self._outbox, []
+        if len(self._outbox) < self._share:
+            await self._runtime.sleep(0)  # let turns that are about to end, end: one commit for all of them
         claim = self._claim()
-        commands = [*handed_in, claim] if claim else handed_in
-        if not commands:
-            return False
+        if claim is None:
+            return await self._hand_in()
+        self._claiming = (claim.command_id,)
         try:
-            replies = await self._store.commit(commands)
-        except StoreError as error:
-            await self._keep_for_later(handed_in, error)
-            return False
-        self._settle(handed_in, replies)
-        return self._take(claim, replies[-1]) if claim else True
+            reply = await self._exchange(claim)
+            return reply is not None and self._take(claim, reply)
+        finally:
+            self._claiming = ()
 
-    async def _keep_for_later(self, handed_in: Sequence[c.Command], error: StoreError) -> None:
-        """The store is away: nothing that has ended is forgotten, and nothing new is claimed meanwhile."""
-        log.warning("worker %s: %s (%s)", self.name, error.message, error.code)
-        self._outbox[:0] = handed_in
-        await self._runtime.sleep(STORE_PAUSE_SECONDS)
+    async def _hand_in(self) -> bool:
+        """False when there was nothing to hand in, or nobody to take it."""
+        return bool(self._outbox) and await self._exchange() is not None
+
+    async def _exchange(self, claim: c.ClaimNext | None = None) -> Reply | None:
+        """One commit: endings in, a claim with them. The last reply; None when the store is away."""
+        session_id, handed_in = self.session_id, self._outbox[:HAND_IN_LIMIT]
+        self._handing_in = handed_in
+        del self._outbox[:HAND_IN_LIMIT]
+        try:
+            replies = await self._store.commit([*handed_in, claim] if claim else handed_in)
+        except StoreError as error:
+            replies = [Reply(refusal=error)] * (len(handed_in) + 1)
+        except BaseException:
+            self._keep(session_id, handed_in)
+            raise
+        self._keep(session_id, self._settle(handed_in, replies))
+        refusal = replies[-1].refusal
+        if not isinstance(refusal, StoreError):
+            return replies[-1]
+        log.warning("worker %s: %s (%s)", self.name, refusal.message, refusal.code)
+        self._may_be_work = True
+        await self._runtime.sleep(PAUSE_SECONDS)
+        return None
+
+    def _keep(self, session_id: str, endings: list[c.AttemptCommand]) -> None:
+        """Nothing that has ended is forgotten, unless the lease it ran under is gone."""
+        if session_id == self.session_id:
+            self._outbox[:0] = endings
+        self._handing_in = []
+
+    def _named(self) -> Named:
+        """What we hold is ours until the store has its ending. The heartbeat's thread asks this."""
+        ended = [(e.task_id, e.attempt_id) for e in (*self._handing_in, *self._outbox)]
+        return Named((*self._turns.held(), *ended), self._claiming)
 
     def _claim(self) -> c.ClaimNext | None:
-        free = min(self.concurrency - self._turns.count, CLAIM_LIMIT)
-        if self._stopping or not self._may_be_work or free <= 0 or not self._heart.is_good:
+        free = min(self.concurrency - self._turns.count, self._share)
+        if self._stopping or not self._may_be_work or free <= 0 or not self._session.is_good:
             return None
-        has_suspect = any(is_suspect(t.task.crash_count, self._limits.crash_limit) for t in self._turns.all())
+        self._may_be_work = False  # a ring that comes while we look counts again
+        self._looked_at = self._runtime.clock.monotonic()
+        live = self._turns.live()
+        has_suspect = any(is_suspect(turn.task.crash_count, self._limits.crash_limit) for turn in live)
         return c.ClaimNext(
             command_id=self._new_id(),
             namespace=self._namespace,
@@ -155,38 +183,41 @@ class Worker:
             may_take_suspect=not has_suspect,
         )
 
-    def _settle(self, commands: Sequence[c.Command], replies: Sequence[Reply]) -> None:
+    def _settle(
+        self, commands: Sequence[c.AttemptCommand], replies: Sequence[Reply]
+    ) -> list[c.AttemptCommand]:
+        """What the store could not take, for another try."""
+        unsettled = []
         for command, reply in zip(commands, replies, strict=False):
-            if isinstance(reply.refusal, StaleAttempt):
+            if isinstance(reply.refusal, StoreError):
+                unsettled.append(command)
+            elif isinstance(reply.refusal, StaleAttempt):
                 self.refused += 1
                 log.warning("refused as stale: %s", reply.refusal.message)
             elif reply.refusal is not None:
                 log.error("%s was refused: %s", type(command).__name__, reply.refusal.message)
+        return unsettled
 
     def _take(self, claim: c.ClaimNext, reply: Reply) -> bool:
         if isinstance(reply.refusal, NotFound):
-            self._lost(claim.session_id, reply.refusal.message)
-            return True
-        self._may_be_work = len(reply.taken) == claim.limit
+            self._session.lose(claim.session_id, reply.refusal.message)
+        if claim.session_id != self.session_id:
+            return False  # the lease went while we asked; what we were given is not ours any more
+        if len(reply.taken) == claim.limit:
+            self._may_be_work = True
         for offer in reply.taken:
-            self._begin(offer)
+            self._turns.begin(offer, self.name)
         return bool(reply.taken)
 
-    def _begin(self, offer: Offer) -> None:
-        self._turns.begin(offer, self.name)
-
-    def _note(self, ending: c.Command | None) -> None:
+    def _note(self, ending: c.AttemptCommand | None) -> None:
         """A turn is over; `None` when it was taken from us and there is nothing to say."""
         if ending is not None:
             self._outbox.append(ending)
         self._wake.set()
 
-    async def _commit_for_turn(self, command: c.Command) -> None:
-        await self._store.one(command)
-
     def _heard(self, topics: frozenset[str]) -> None:
         if is_rung(f"held:{self._namespace}:{self.session_id}", topics):
-            self._heart.beat_now()
+            self._session.beat_now()
         if any(is_rung(f"work:{self._namespace}:{agent}", topics) for agent in self._agents):
             self._may_be_work = True
             self._wake.set()
@@ -197,7 +228,8 @@ class Worker:
             return
         rung = await self._runtime.wait(self._wake, await self._rest_seconds())
         self._wake.clear()
-        if not rung:
+        waited = self._runtime.clock.monotonic() - self._looked_at
+        if not rung or waited >= self._settings.poll_seconds:
             self._may_be_work = True
 
     async def _rest_seconds(self) -> float:
@@ -216,25 +248,11 @@ class Worker:
         for attempt in attempts:
             self._turns.abandon(attempt)
 
-    def _lost(self, session_id: str, why: str) -> None:
-        """The lease is gone, and with it everything held under it. Start over as a new session."""
-        if session_id != self.session_id or self._stopping:
-            return
-        log.error("worker %s lost session %s: %s", self.name, session_id, why)
-        self.session_id = ""
+    def _lost(self) -> None:
+        """Nothing is ours any more, also not what has ended and was not handed in."""
         self._turns.abandon_all()
         self._outbox.clear()
-        self._runtime.spawn(self._start_over(self._heart), "endwell-worker-start-over")
-
-    async def _start_over(self, old: Heart) -> None:
-        await old.stop()
-        while not self._stopping:
-            try:
-                await self._open_session()
-                return
-            except (StoreError, EndwellError) as error:
-                log.warning("worker %s cannot open a session yet: %s", self.name, error)
-                await self._runtime.sleep(STORE_PAUSE_SECONDS)
+        self._may_be_work = True
 
     def stop(self) -> None:
         """No new claims; `run` drains and returns."""
@@ -244,13 +262,18 @@ class Worker:
     async def _drain(self) -> None:
         """Finish what runs, within the limit; hand the rest back, which costs the tasks nothing."""
         deadline = self._runtime.clock.monotonic() + self._settings.drain_seconds
-        while self._turns.count and (left := deadline - self._runtime.clock.monotonic()) > 0:
-            await self._runtime.wait(self._wake, left)
-            self._wake.clear()
+        while self._outbox or self._turns.live():
+            left = deadline - self._runtime.clock.monotonic()
+            if left <= 0:
+                break
+            if not self._outbox:
+                await self._runtime.wait(self._wake, left)
+                self._wake.clear()
             await self._hand_in()
-        self._outbox += [self._hand_back(turn) for turn in self._turns.all()]
+        self._outbox += [self._hand_back(turn) for turn in self._turns.live()]
         self._turns.abandon_all()
-        await self._hand_in()
+        while self._outbox and await self._hand_in():
+            pass
 
     def _hand_back(self, turn: Turn) -> c.HandBack:
         return c.HandBack(
@@ -261,31 +284,10 @@ class Worker:
             attempt_id=turn.attempt_id,
         )
 
-    async def _hand_in(self) -> None:
-        handed_in, self._outbox = self._outbox, []
-        if handed_in:
-            self._settle(handed_in, await self._store.commit(handed_in))
-
     async def close(self) -> None:
         """Say goodbye: no more beats, and the session ends now rather than by its lease."""
         self._unsubscribe()
-        await self._heart.stop()
-        if self.session_id:
-            goodbye = c.CloseSession(
-                command_id=self._new_id(),
-                namespace=self._namespace,
-                actor=self.name,
-                session_id=self.session_id,
-            )
-            await self._store.commit((goodbye,))
+        await self._session.close()
 
     def _new_id(self) -> str:
         return self._runtime.ids.new()
-
-
-def _harmlessly(call: object, *arguments: object) -> None:
-    """Hand something to the worker's loop, which may have closed meanwhile."""
-    try:
-        call(*arguments)  # type: ignore[operator]
-    except RuntimeError:
-        log.debug("the worker's loop is closed")

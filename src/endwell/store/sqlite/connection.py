@@ -112,7 +112,7 @@ _MEANINGS: tuple[tuple[type[apsw.Error], str, str, str], ...] = (
 
 
 @contextmanager
-def explained(path: Path, *, leave: tuple[type[apsw.Error], ...] = (apsw.ConstraintError,)) -> Iterator[None]:
+def explained(path: Path, *, leave: tuple[type[Exception], ...] = (apsw.ConstraintError,)) -> Iterator[None]:
     """Turns SQLite's errors into ours, with a code and a remedy; those to `leave` are for the caller."""
     try:
         yield

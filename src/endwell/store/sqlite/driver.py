@@ -20,8 +20,10 @@ from endwell.model.session import Session
 from endwell.model.task import FIXED_FIELDS, Task
 from endwell.policy.limits import Limits
 from endwell.store import door
+from endwell.store.held import Held
 from endwell.store.queries import load
 from endwell.store.rows import Offer, Outcome, Reply, Rows, Wanted, Writes
+from endwell.store.sqlite.bulk import BulkInsert
 from endwell.store.sqlite.connection import (
     Checkpointer,
     Pause,
@@ -34,8 +36,19 @@ from endwell.store.sqlite.connection import (
 
 QUERIES: Final = load("queries.sql", "sqlite/queries.sql", parameter="?")
 _FIXED: Final = len(FIXED_FIELDS)
+_ADD_TASK: Final = BulkInsert(QUERIES["add_task"])
+_ADD_EVENT: Final = BulkInsert(QUERIES["add_event"])
+_ADD_CARD: Final = BulkInsert(QUERIES["add_card"])
 # what a batch may fail with that is not simply passed on
-_LOOKED_INTO: Final = (apsw.ConstraintError, apsw.IOError, apsw.FullError)
+_UNSTORABLE: Final = (
+    apsw.ConstraintError,
+    apsw.MismatchError,
+    apsw.TooBigError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
+_LOOKED_INTO: Final = (*_UNSTORABLE, apsw.IOError, apsw.FullError)
 # rows are added before they are closed, whatever the order of the commands
 SIDE_QUERIES: Final = (
     "add_turn",
@@ -50,6 +63,10 @@ SIDE_QUERIES: Final = (
 )
 
 
+class _MovedOnError(Exception):
+    """A row that was thought to be held as it is has been changed by another process."""
+
+
 class SqliteDriver:
     """Runs batches of commands, and named read queries, on one connection."""
 
@@ -58,6 +75,9 @@ class SqliteDriver:
         self._limits = limits
         self._now = now
         self._pid = os.getpid()
+        self._doubt: Outcome | None = None
+        self._is_careful = False
+        self._held = Held()
         self._connection = connect(path, pause)
         self._checkpointer = Checkpointer(path)
         self.schema = migrate(self._connection, path)
@@ -69,52 +89,59 @@ class SqliteDriver:
         """One transaction for all of them; if the database refuses it, each gets one of its own."""
         self._refuse_after_fork()
         try:
-            outcome = self._attempt(commands, frozenset())
-        except apsw.ConstraintError as error:
+            outcome = self._attempt_with_held(commands)
+        except _UNSTORABLE as error:
             outcome = self._one_by_one(commands, error)
         except (apsw.IOError, apsw.FullError) as error:
-            outcome = self._after_failed_commit(commands, error)
+            outcome = self._after_failed_commit(error)
         self._checkpointer.run_if_needed(self._connection)
         return outcome
 
-    def _attempt(self, commands: Sequence[c.Command], done: frozenset[str]) -> Outcome:
-        with explained(self.path, leave=_LOOKED_INTO), immediate(self._connection):
-            rows = self._read(door.wanted(commands))
-            rows.done = done
-            if done:
-                self._read_taken(commands, rows)
-            outcome = door.outcome(commands, rows, self._now(), self._limits)
-            self._write(outcome.writes)
+    def _attempt_with_held(self, commands: Sequence[c.Command]) -> Outcome:
+        """What this process holds it need not read again: the version guard tells if somebody moved it."""
+        try:
+            outcome = self._attempt(commands)
+        except _MovedOnError:
+            self._held.forget()
+            outcome = self._attempt(commands)
+        self._held.note(outcome.writes)
         return outcome
 
-    def _one_by_one(self, commands: Sequence[c.Command], error: apsw.Error) -> Outcome:
+    def _attempt(self, commands: Sequence[c.Command]) -> Outcome:
+        self._doubt = None
+        with explained(self.path, leave=_LOOKED_INTO), immediate(self._connection):
+            rows = self._read(door.wanted(commands, careful=self._is_careful))
+            outcome = door.outcome(commands, rows, self._now(), self._limits)
+            self._write(outcome.writes)
+            self._doubt = outcome
+        return outcome
+
+    def _one_by_one(self, commands: Sequence[c.Command], error: Exception) -> Outcome:
         """Find the command that the database refuses; its neighbours are not to suffer."""
-        if len(commands) == 1:
+        if self._is_careful:
             refusal = EndwellError(f"the store refused the write: {error}", code="constraint")
             refusal.__cause__ = error
             return Outcome([Reply(refusal=refusal)], Writes(), set())
         merged = Outcome([], Writes(), set())
-        for command in commands:
-            single = self.run((command,))
-            merged.replies += single.replies
-            merged.bells |= single.bells
+        self._held.forget()
+        self._is_careful = True
+        try:
+            for command in commands:
+                single = self.run((command,))
+                merged.replies += single.replies
+                merged.bells |= single.bells
+        finally:
+            self._is_careful = False
         return merged
 
-    def _after_failed_commit(self, commands: Sequence[c.Command], error: apsw.Error) -> Outcome:
-        """A failed write may or may not have taken place: look, then do only what was not done."""
+    def _after_failed_commit(self, error: apsw.Error) -> Outcome:
+        """A failed COMMIT may nevertheless have taken place: look, and if so, its outcome stands."""
+        self._held.forget()
         with explained(self.path):
-            done = frozenset(command.command_id for command in commands if self._is_done(command))
-            if not done:
+            trace = None if self._doubt is None else self._doubt.writes.trace
+            if self._doubt is None or trace is None or not self.rows(*trace):
                 raise error
-            return self._attempt(commands, done)
-
-    def _is_done(self, command: c.Command) -> bool:
-        if isinstance(command, c.ClaimNext):
-            where = (command.namespace, command.session_id, command.command_id)
-            return bool(self.rows("taken_by_command", where))
-        if not isinstance(command, c.TaskCommand):
-            return False
-        return bool(self.rows("command_done", (command.namespace, command.task_id, command.command_id)))
+            return self._doubt
 
     def rows(self, name: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """The rows of one named query."""
@@ -127,8 +154,8 @@ class SqliteDriver:
         return {"store": "sqlite", "sqlite_version": apsw.sqlite_lib_version(), **read}
 
     def _read(self, want: Wanted) -> Rows:
-        rows = Rows()
-        for key in want.tasks:
+        rows = Rows(tasks=self._held.known(want))
+        for key in want.tasks - rows.tasks.keys():
             for row in self.rows("task_by_id", key):
                 rows.tasks[key] = Task(*row)
         for key in want.keys:
@@ -150,16 +177,6 @@ class SqliteDriver:
                 key = (task.namespace, task.agent, task.agent_key)
                 for (holder,) in self.rows("key_holder", key):
                     rows.holders[key] = holder
-
-    def _read_taken(self, commands: Sequence[c.Command], rows: Rows) -> None:
-        for command in commands:
-            if isinstance(command, c.ClaimNext) and command.command_id in rows.done:
-                where = (command.namespace, command.session_id, command.command_id)
-                rows.ready[command.command_id] = [_offer(r) for r in self.rows("taken_by_command", where)]
-            elif isinstance(command, (c.Submit, c.Replay)) and command.command_id in rows.done:
-                task_id = command.task_id if isinstance(command, c.Submit) else command.new_task_id
-                for row in self.rows("task_by_id", (command.namespace, task_id)):
-                    rows.tasks[(command.namespace, task_id)] = Task(*row)
 
     def _offers(self, command: c.ClaimNext | c.DispatchNext, rows: Rows) -> list[Offer]:
         """Turns already offered come first, then queued tasks by priority, start time and id."""
@@ -209,13 +226,16 @@ class SqliteDriver:
             return
         many = self._connection.executemany
         if writes.created:
-            many(QUERIES["add_task"], [astuple(task) for task in writes.created])
+            _ADD_TASK.run(self._connection, [astuple(task) for task in writes.created])
         if writes.moved:
+            before = self._connection.total_changes()
             many(QUERIES["move_task"], [_move(task, seen) for task, seen in writes.moved])
+            if self._connection.total_changes() - before != len(writes.moved):
+                raise _MovedOnError
         if writes.events:
-            many(QUERIES["add_event"], [astuple(event) for event in writes.events])
+            _ADD_EVENT.run(self._connection, [astuple(event) for event in writes.events])
         if writes.cards:
-            many(QUERIES["add_card"], [astuple(card) for card in writes.cards])
+            _ADD_CARD.run(self._connection, [astuple(card) for card in writes.cards])
         if writes.slots:
             many(QUERIES["set_slot"], writes.slots)
         if writes.sessions:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from endwell.errors import UsageError
 from endwell.runtime.base import Runtime
+from endwell.runtime.processes import process_id
 
 Ask = TypeVar("Ask")
 Answer = TypeVar("Answer")
@@ -48,17 +50,25 @@ class Lane(Generic[Ask, Answer]):
         self._usual: deque[Letter[Ask, Answer]] = deque()
         self._flag = runtime.flag()
         self._is_closed = False
+        self._pid = process_id()
         self._thread = runtime.thread(self._run, name)
 
     def post(self, ask: Ask, *, size: int = 1, urgent: bool = False) -> asyncio.Future[Answer]:
         """Hand a question in; heartbeats are urgent and go before everything that waits."""
+        self._refuse_if_nobody_serves()
         letter: Letter[Ask, Answer] = Letter(ask, size, urgent)
-        if self._is_closed:
-            letter.future.set_exception(RuntimeError("the store is closed"))
-            return letter.future
         (self._urgent if urgent else self._usual).append(letter)
         self._flag.set()
         return letter.future
+
+    def _refuse_if_nobody_serves(self) -> None:
+        if self._is_closed:
+            raise UsageError("the store is closed")
+        if process_id() != self._pid:  # the thread is the parent's
+            raise UsageError(
+                "this store was opened before the process forked",
+                hint="make a new Endwell object in the child process",
+            )
 
     async def close(self, runtime: Runtime) -> None:
         """Serve what waits, then end the thread."""

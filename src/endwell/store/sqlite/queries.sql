@@ -106,8 +106,10 @@ VALUES ($1, $2, $3, $4, $5, $6, $7);
 UPDATE dead_letters SET status = $1, closed_at = $2 WHERE namespace = $3 AND task_id = $4;
 
 -- name: add_approval
--- A question to a person.
-INSERT INTO approvals (namespace, id, task_id, remind_at, expire_at, created_at) VALUES ($1, $2, $3, $4, $5, $6);
+-- A question to a person; one that is asked again starts anew.
+INSERT INTO approvals (namespace, id, task_id, remind_at, expire_at, created_at) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (namespace, id) DO UPDATE SET remind_at = excluded.remind_at, expire_at = excluded.expire_at,
+    created_at = excluded.created_at, decision = NULL, decided_by = NULL, decided_at = NULL;
 
 -- name: close_approval
 -- The one decision.

@@ -1,0 +1,1 @@
+"""PostgreSQL: group commit, as many processes and machines as you like."""

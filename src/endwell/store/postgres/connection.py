@@ -1,0 +1,119 @@
+"""One connection to one server: how it is made, how the schema gets there, how a lost one is buried."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from endwell.errors import UsageError
+from endwell.runtime.base import Runtime
+from endwell.settings import masked
+from endwell.store.migrations import missing
+
+CONNECT_SECONDS = 5.0
+COMMAND_SECONDS = 15.0
+"""How long a statement may take before the connection counts as lost."""
+MIGRATION_LOCK: Final = 0x656E6477656C6C
+"""The advisory lock that starting processes take turns with."""
+_LOOK_AGAIN_SECONDS = 0.01
+
+_EVERYWHERE: Final = {
+    "application_name": "endwell",
+    "default_transaction_isolation": "read committed",
+    "jit": "off",  # our statements take microseconds; compiling one takes longer
+    "tcp_keepalives_idle": "10",  # locks of a machine that vanished are freed within half a minute
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
+# Every statement of the door goes by index, in nested loops, whatever size the table had when it was planned.
+COMMITTING: Final = _EVERYWHERE | {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_bitmapscan": "off",
+    "lock_timeout": "2s",
+    "idle_in_transaction_session_timeout": "10s",  # a frozen process must not keep its rows' locks
+}
+# Questions are many and rare, and their filters vary: each is planned for what it asks.
+READING: Final = _EVERYWHERE | {"plan_cache_mode": "force_custom_plan"}
+
+
+def asyncpg_module() -> Any:
+    """asyncpg, which only users of PostgreSQL need to have."""
+    try:
+        import asyncpg
+    except ImportError:
+        raise UsageError(
+            "PostgreSQL needs the asyncpg package", hint='pip install "endwell[postgres]"'
+        ) from None
+    return asyncpg
+
+
+async def connect(url: str, settings: dict[str, str]) -> Any:
+    """A connection that is ready to use. Statements stay prepared for as long as it lives."""
+    asyncpg = asyncpg_module()
+    try:
+        return await asyncpg.connect(url, server_settings=settings, **CONNECT_OPTIONS)
+    except (ValueError, asyncpg.ClientConfigurationError):
+        # without asyncpg's words: they may quote a part of the password
+        raise UsageError(
+            f"{masked(url)} is not a PostgreSQL URL", hint="postgresql://user@host/database"
+        ) from None
+
+
+CONNECT_OPTIONS: Final[dict[str, Any]] = {
+    "timeout": CONNECT_SECONDS,
+    "command_timeout": COMMAND_SECONDS,
+    "statement_cache_size": 500,
+    "max_cached_statement_lifetime": 0,
+    "max_cacheable_statement_size": 0,
+}
+
+
+async def migrate(connection: Any) -> int:
+    """Bring the schema up to date; processes that start at once take turns. Returns its version."""
+    applied = await _schema_version(connection)
+    if not missing("postgres", applied):
+        return applied
+    async with connection.transaction():
+        await connection.execute("SET LOCAL lock_timeout = 0")
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+        applied = await _schema_version(connection)
+        for step in missing("postgres", applied):
+            await connection.execute(step.sql)
+            applied = step.number
+        await connection.execute("CREATE TABLE IF NOT EXISTS endwell_schema (version int NOT NULL)")
+        await connection.execute("DELETE FROM endwell_schema")
+        await connection.execute("INSERT INTO endwell_schema VALUES ($1)", applied)
+    return applied
+
+
+async def _schema_version(connection: Any) -> int:
+    if await connection.fetchval("SELECT to_regclass('endwell_schema')") is None:
+        return 0
+    return int(await connection.fetchval("SELECT max(version) FROM endwell_schema") or 0)
+
+
+class Backend(NamedTuple):
+    """The server's process behind a connection; process ids are used again, start times are not."""
+
+    pid: int
+    started: Any
+
+
+async def backend_of(connection: Any) -> Backend:
+    """Who serves this connection."""
+    row = await connection.fetchrow(
+        "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+    )
+    return Backend(row[0], row[1])
+
+
+async def bury(connection: Any, backend: Backend, runtime: Runtime) -> None:
+    """End the process behind a lost connection, and wait until it has settled its transaction.
+
+    Only then can one know whether a COMMIT took place whose answer was lost.
+    """
+    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2"
+    while await connection.fetch(end, *backend):
+        await runtime.sleep(_LOOK_AGAIN_SECONDS)

@@ -1,0 +1,144 @@
+"""The door's driver for PostgreSQL: one connection, one try at one batch.
+
+A batch about named tasks is read without locks and written by one statement that is its own
+transaction: two round trips, guarded by the versions that were seen. Whatever takes tasks, renews a
+session or was overtaken once before runs with the rows' locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from endwell.model import commands as c
+from endwell.policy.limits import Limits
+from endwell.runtime.clock import MICROSECONDS, Clock
+from endwell.store import door
+from endwell.store.held import Held
+from endwell.store.postgres.reading import Reading
+from endwell.store.postgres.statements import QUERIES
+from endwell.store.postgres.writing import Statement, statements
+from endwell.store.rows import Outcome, Wanted, Writes
+
+CLOCK_SECONDS = 1.0
+"""How long the server's clock is reckoned from its last reading, where no row has to be read."""
+
+
+class PostgresDriver:
+    """Runs batches on one connection. `doubt` is what may or may not have taken place when it breaks."""
+
+    def __init__(self, connection: Any, *, limits: Limits, clock: Clock, held: Held) -> None:
+        self.connection = connection
+        self._held = held
+        self._limits = limits
+        self._server = ServerClock(clock)
+        self.doubt: Outcome | None = None
+
+    async def attempt(self, commands: Sequence[c.Command], *, shift: int, careful: bool) -> Outcome:
+        """Decide and write these commands, all in one transaction; nothing at all when it fails."""
+        self.doubt = None
+        want = door.wanted(commands, careful=careful)
+        reading = Reading(
+            self.connection,
+            known={} if careful else self._held.known(want),
+            limits=self._limits,
+            shift=shift,
+            locking=careful or not _is_guarded(want),
+            renewing=any(isinstance(command, (c.Heartbeat, c.CloseSession)) for command in commands),
+        )
+        if not careful and _is_guarded(want):
+            return await self._guarded(commands, want, reading, shift)
+        await self.connection.execute("BEGIN")
+        try:
+            outcome = await self._decided(commands, want, reading, shift)
+            await self._write(statements(outcome.writes))
+        except BaseException:
+            await self._roll_back()
+            raise
+        await self._final(outcome, "COMMIT")
+        return outcome
+
+    async def _guarded(
+        self, commands: Sequence[c.Command], want: Wanted, reading: Reading, shift: int
+    ) -> Outcome:
+        outcome = await self._decided(commands, want, reading, shift)
+        writes = statements(outcome.writes)
+        if len(writes) == 1:
+            await self._final(outcome, *writes[0])
+        elif writes:
+            await self.connection.execute("BEGIN")
+            try:
+                await self._write(writes)
+            except BaseException:
+                await self._roll_back()
+                raise
+            await self._final(outcome, "COMMIT")
+        return outcome
+
+    async def _decided(
+        self, commands: Sequence[c.Command], want: Wanted, reading: Reading, shift: int
+    ) -> Outcome:
+        rows = await reading.read(want)
+        if reading.now is not None:
+            self._server.heard(reading.now - shift)
+        now = reading.now if reading.now is not None else await self.now() + shift
+        return door.outcome(commands, rows, now, self._limits)
+
+    async def now(self) -> int:
+        """The server's clock; reckoned when it was read a moment ago, and then never ahead of it."""
+        reckoned = self._server.reckoned()
+        if reckoned is not None:
+            return reckoned
+        now = int(await self.connection.fetchval(QUERIES["clock"]))
+        self._server.heard(now)
+        return now
+
+    async def _write(self, writes: Sequence[Statement]) -> None:
+        for sql, parameters in writes:
+            await self.connection.fetchval(sql, *parameters)
+
+    async def _final(self, outcome: Outcome, sql: str, parameters: Sequence[Any] = ()) -> None:
+        """The statement that makes it so. Whether it did is in doubt until its answer is here."""
+        self.doubt = outcome
+        if parameters:
+            await self.connection.fetchval(sql, *parameters)
+        else:
+            await self.connection.execute(sql)
+        self.doubt = None
+
+    async def _roll_back(self) -> None:
+        if not self.connection.is_closed():
+            await self.connection.execute("ROLLBACK")
+
+    async def is_stored(self, writes: Writes) -> bool:
+        """Whether a transaction took place. It is all or nothing, so one row of it tells."""
+        trace = writes.trace
+        if trace is None:
+            return False
+        name, parameters = trace
+        return bool(await self.connection.fetchval(QUERIES[name], *parameters))
+
+
+def _is_guarded(want: Wanted) -> bool:
+    """Whether versions and unique keys alone keep two writers of these rows apart."""
+    return not (want.sessions or want.held_by or want.ready)
+
+
+class ServerClock:
+    """The server's clock, carried on from its last reading by our own monotonic one."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._heard_at = 0.0
+        self._server_us: int | None = None
+
+    def heard(self, server_us: int) -> None:
+        """It was read a moment before now, so what is reckoned from here never runs ahead of it."""
+        self._server_us, self._heard_at = server_us, self._clock.monotonic()
+
+    def reckoned(self) -> int | None:
+        """The time now; None when the last reading is too old to say."""
+        passed = self._clock.monotonic() - self._heard_at
+        if self._server_us is None or passed > CLOCK_SECONDS:
+            return None
+        return self._server_us + int(passed * MICROSECONDS)

@@ -1,0 +1,246 @@
+-- What only PostgreSQL says this way: reads that take locks, and writes of whole batches.
+-- `{now}` is the server's clock in microseconds, read once per statement.
+--
+-- Plans. All of this runs with generic plans and without sequential scans, hash and merge joins (see
+-- `connection.COMMITTING`). Left to itself, the planner fixed a sequential scan for `lock_tasks` and
+-- `move_tasks` while the table was small, and kept it while a bulk load made it large. Measured for 100 tasks
+-- out of 100 / 100,000 / 1,000,000 rows: `lock_tasks` 0.9 / 39 / 566 ms so, 0.7 / 1.8 / 3.0 ms by index;
+-- `move_tasks` 1.6 / 29 / 518 ms so, 1.5 / 3.6 / 9 ms by index; `offers` 1.3 / 2.6 / 1.4 ms.
+
+-- name: clock
+-- What time it is.
+SELECT {now};
+
+-- name: see_tasks
+-- The tasks that a batch names, as they stand; the write will be guarded by their versions.
+SELECT {now}, {t.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, id)
+JOIN tasks t ON t.namespace = k.namespace AND t.id = k.id;
+
+-- name: lock_tasks
+-- The same with their locks, always taken in the same order.
+SELECT {now}, {t.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, id)
+JOIN tasks t ON t.namespace = k.namespace AND t.id = k.id
+ORDER BY t.namespace, t.id FOR UPDATE OF t;
+
+-- name: tasks_of_keys
+-- The tasks that idempotency keys belong to; a task's own id is its key by default.
+SELECT {now}, k.key, {t.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, key)
+JOIN tasks t ON t.namespace = k.namespace AND t.id = k.key
+UNION ALL
+SELECT {now}, k.key, {t.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, key)
+JOIN tasks t ON t.namespace = k.namespace AND t.idempotency_key = k.key AND t.idempotency_key <> t.id;
+
+-- name: see_sessions
+-- Sessions whose lease is asked for. Without their locks: the fence is the attempt, not the lease.
+SELECT {now}, {session_columns} FROM unnest($1::text[], $2::text[]) AS k(of_namespace, of_id)
+JOIN sessions ON namespace = of_namespace AND id = of_id;
+
+-- name: lock_sessions
+-- Sessions that are to be renewed or closed.
+SELECT {now}, {session_columns} FROM unnest($1::text[], $2::text[]) AS k(of_namespace, of_id)
+JOIN sessions ON namespace = of_namespace AND id = of_id
+ORDER BY namespace, id FOR UPDATE OF sessions;
+
+-- name: held_tasks
+-- The tasks that sessions hold.
+SELECT {t.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, session_id)
+JOIN tasks t ON t.namespace = k.namespace AND t.session_id = k.session_id AND t.session_id IS NOT NULL
+ORDER BY t.namespace, t.id;
+
+-- name: offers
+-- What may be taken of some agents ($2), each up to $3 and up to its free slots: turns already offered (up to
+-- $5), tasks close to their crash limit (up to $6; they crashed $7 times), then ready ones by priority, start
+-- time and id. Slots and tasks that another transaction is taking are passed over. $4 shifts the clock.
+WITH a AS MATERIALIZED (
+    SELECT w.agent, g.concurrency IS NOT NULL AS is_limited, free.slots,
+           CASE WHEN g.concurrency IS NULL THEN $3::bigint ELSE cardinality(free.slots) END AS most
+    FROM unnest($2::text[]) AS w(agent)
+    LEFT JOIN agents g ON g.namespace = $1 AND g.name = w.agent
+    CROSS JOIN LATERAL (
+        SELECT COALESCE(array_agg(x.slot), '{}') AS slots FROM (
+            SELECT s.slot FROM slots s
+            WHERE s.namespace = $1 AND s.agent = w.agent AND s.slot < g.concurrency AND s.task_id IS NULL
+            ORDER BY s.slot LIMIT $3 FOR UPDATE SKIP LOCKED
+        ) x
+    ) free
+), n AS MATERIALIZED (SELECT {now} + $4::bigint AS now)
+SELECT n.now, a.is_limited, a.slots, {t.columns}, c.content
+FROM a CROSS JOIN n CROSS JOIN LATERAL (
+    SELECT {t.columns} FROM (
+        SELECT {t.columns} FROM tasks t
+        WHERE t.namespace = $1 AND t.agent = a.agent AND t.status = 'dispatched'
+        ORDER BY t.priority DESC, t.run_at, t.id LIMIT $5 FOR UPDATE SKIP LOCKED
+    ) t
+    UNION ALL
+    SELECT {t.columns} FROM (
+        SELECT {t.columns} FROM tasks t
+        WHERE t.namespace = $1 AND t.agent = a.agent AND t.status = 'queued' AND t.crash_count > 0
+          AND t.crash_count >= $7 AND t.run_at <= n.now AND {t.key_is_free}
+        ORDER BY t.run_at, t.id LIMIT LEAST($6::bigint, a.most) FOR UPDATE SKIP LOCKED
+    ) t
+    UNION ALL
+    SELECT {t.columns} FROM (
+        SELECT {t.columns} FROM (
+            WITH RECURSIVE p(priority) AS (
+                SELECT max(priority) FROM tasks WHERE namespace = $1 AND agent = a.agent AND status = 'queued'
+                UNION ALL
+                SELECT (SELECT max(x.priority) FROM tasks x WHERE x.namespace = $1 AND x.agent = a.agent
+                          AND x.status = 'queued' AND x.priority < p.priority)
+                FROM p WHERE p.priority IS NOT NULL
+            )
+            SELECT priority FROM p WHERE priority IS NOT NULL
+        ) p
+        CROSS JOIN LATERAL (
+            SELECT {t.columns} FROM tasks t
+            WHERE t.namespace = $1 AND t.agent = a.agent AND t.status = 'queued' AND t.priority = p.priority
+              AND t.run_at <= n.now AND t.crash_count < $7 AND {t.key_is_free}
+            ORDER BY t.run_at, t.id LIMIT a.most FOR UPDATE SKIP LOCKED
+        ) t
+        LIMIT a.most
+    ) t
+) t
+LEFT JOIN cards c ON $8 AND c.namespace = t.namespace AND c.id = t.payload_card;
+
+-- name: take_keys
+-- Agent keys of which no other transaction is taking a task now. Held until the end of this one.
+SELECT k.namespace, k.agent, k.agent_key
+FROM unnest($1::text[], $2::text[], $3::text[]) AS k(namespace, agent, agent_key)
+WHERE pg_try_advisory_xact_lock(hashtextextended(concat_ws(chr(31), k.namespace, k.agent, k.agent_key), 0));
+
+-- name: holders
+-- The tasks whose turns hold agent keys.
+SELECT t.namespace, t.agent, t.agent_key, t.id
+FROM unnest($1::text[], $2::text[], $3::text[]) AS k(namespace, agent, agent_key)
+JOIN tasks t ON t.namespace = k.namespace AND t.agent = k.agent AND t.agent_key = k.agent_key
+WHERE t.turn_id IS NOT NULL AND t.agent_key IS NOT NULL;
+
+-- name: move_tasks
+-- Tasks as they stand after the batch, guarded by the versions that were seen.
+UPDATE tasks t SET {moves} FROM unnest($1::task_row[], $2::bigint[]) AS m({task_columns}, seen)
+WHERE t.namespace = m.namespace AND t.id = m.id AND t.version = m.seen RETURNING 1;
+
+-- name: add_tasks
+-- Tasks that were not there before.
+INSERT INTO tasks ({task_columns}) SELECT * FROM unnest($1::task_row[]);
+
+-- name: add_events
+-- Events in their order; the unique (task, version) refuses a second writer.
+INSERT INTO events ({event_columns}) SELECT * FROM unnest($1::event_row[]);
+
+-- name: add_cards
+-- Cards; they are immutable, and a repeated write changes nothing.
+INSERT INTO cards (namespace, id, task_id, kind, content, hash, created_at)
+SELECT * FROM unnest($1::card_row[]) ON CONFLICT DO NOTHING;
+
+-- name: set_slots
+-- Take slots for tasks, or give them back.
+UPDATE slots s SET task_id = m.task_id
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS m(task_id, namespace, agent, slot)
+WHERE s.namespace = m.namespace AND s.agent = m.agent AND s.slot = m.slot;
+
+-- name: save_sessions
+-- Sessions as they stand.
+INSERT INTO sessions ({session_columns}) SELECT * FROM unnest($1::session_row[])
+ON CONFLICT (namespace, id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at,
+    lease_until = excluded.lease_until, unnamed = excluded.unnamed,
+    ended_at = excluded.ended_at, end_reason = excluded.end_reason;
+
+-- name: save_agents
+-- What a starting worker says of its agents; the last word counts.
+INSERT INTO agents (namespace, registered_at, name, version, concurrency, retry_policy, deadline, payload_schema)
+SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bigint[],
+    $8::text[])
+ON CONFLICT (namespace, name) DO UPDATE SET registered_at = excluded.registered_at,
+    version = excluded.version, concurrency = excluded.concurrency, retry_policy = excluded.retry_policy,
+    deadline = excluded.deadline, payload_schema = excluded.payload_schema;
+
+-- name: add_slots
+-- Slots of agents with a limit; slots beyond a lowered limit are left and no longer taken.
+INSERT INTO slots (namespace, agent, slot)
+SELECT a.namespace, a.name, s FROM unnest($1::text[], $2::text[], $3::bigint[]) AS a(namespace, name, concurrency)
+CROSS JOIN LATERAL generate_series(0, a.concurrency - 1) AS s ON CONFLICT DO NOTHING;
+
+-- name: add_turn
+-- Turns that have ended.
+INSERT INTO turns (namespace, id, task_id, number, agent, attempt_id, session_id, epoch, outcome, error, ended_at)
+SELECT * FROM unnest($1::turn_row[]);
+
+-- name: add_inbox_turn
+-- Dispatched turns in their agents' inboxes.
+INSERT INTO agent_inbox (namespace, id, agent, agent_key, channel, task_id, turn_id, turn_epoch, created_at,
+    message_type, correlation_id, status)
+SELECT r.*, 'turn', r.id, 'pending' FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[],
+    $6::text[], $7::text[], $8::bigint[], $9::bigint[]) AS r(namespace, id, agent, agent_key, channel, task_id,
+    turn_id, turn_epoch, created_at);
+
+-- name: close_inbox
+-- Inbox rows of turns that were taken or ended.
+UPDATE agent_inbox i SET status = m.status, processed_at = m.at, archived_at = m.at
+FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[]) AS m(status, at, namespace, turn_id)
+WHERE i.namespace = m.namespace AND i.turn_id = m.turn_id AND i.turn_id IS NOT NULL
+  AND i.message_type = 'turn' AND i.status IN ('pending', 'processing');
+
+-- name: add_dead_letter
+-- Failed tasks that await a verdict.
+INSERT INTO dead_letters (namespace, task_id, agent, reason, fingerprint, retry_count, failed_at)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[]);
+
+-- name: close_dead_letter
+-- The verdicts.
+UPDATE dead_letters d SET status = m.status, closed_at = m.at
+FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[]) AS m(status, at, namespace, task_id)
+WHERE d.namespace = m.namespace AND d.task_id = m.task_id;
+
+-- name: add_approval
+-- Questions to a person; one that is asked again starts anew.
+INSERT INTO approvals (namespace, id, task_id, remind_at, expire_at, created_at)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[])
+ON CONFLICT (namespace, id) DO UPDATE SET remind_at = excluded.remind_at, expire_at = excluded.expire_at,
+    created_at = excluded.created_at, decision = NULL, decided_by = NULL, decided_at = NULL;
+
+-- name: close_approval
+-- The one decision on each.
+UPDATE approvals a SET decision = m.decision, decided_by = m.decided_by, decided_at = m.at
+FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[]) AS m(decision, decided_by, at, namespace, id)
+WHERE a.namespace = m.namespace AND a.id = m.id AND a.decision IS NULL;
+
+-- name: add_wait
+-- What suspended turns wait for.
+INSERT INTO turn_waiting_tools (namespace, task_id, turn_id, tool_call_id, kind, deadline, wait_status,
+    created_at, updated_at)
+SELECT w.*, w.at FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[],
+    $7::text[], $8::bigint[]) AS w(namespace, task_id, turn_id, tool_call_id, kind, deadline, wait_status, at)
+ON CONFLICT (namespace, turn_id, tool_call_id) DO UPDATE SET deadline = excluded.deadline,
+    wait_status = excluded.wait_status, updated_at = excluded.updated_at;
+
+-- name: answer_wait
+-- The first answers to waits, or their expiry.
+UPDATE turn_waiting_tools w SET wait_status = m.wait_status, result_card = m.result_card, updated_at = m.at
+FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[])
+    AS m(wait_status, result_card, at, namespace, turn_id, tool_call_id)
+WHERE w.namespace = m.namespace AND w.turn_id = m.turn_id AND w.tool_call_id = m.tool_call_id;
+
+-- name: tasks_by_ids
+-- Many tasks of one namespace.
+SELECT {task_columns} FROM tasks WHERE namespace = $1 AND id = ANY($2::text[]);
+
+-- name: events_after
+-- The log after a cursor (tx, seq). A transaction that began earlier may commit later and with lower numbers,
+-- so nothing is shown before every transaction older than it has ended. The price: a transaction that writes
+-- for hours, in any database of the server, holds the followers up for as long.
+SELECT e.tx::text || '.' || e.seq::text, e.seq, {e.columns}, p.hash FROM events e
+LEFT JOIN events p ON p.namespace = e.namespace AND p.task_id = e.task_id AND p.version = e.version - 1
+WHERE e.namespace = $1 AND (e.tx, e.seq) > ($2::bigint, $3::bigint)
+  AND e.tx < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+ORDER BY e.tx, e.seq LIMIT $4;
+
+-- name: log_end
+-- The cursor before everything that is not yet settled.
+SELECT (pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1)::text || '.9223372036854775807';
+
+-- name: settings
+-- The server's version and what it promises when it says that something is stored.
+SELECT current_setting('server_version') AS server_version, current_setting('fsync') AS fsync,
+    current_setting('synchronous_commit') AS synchronous_commit,
+    current_setting('full_page_writes') AS full_page_writes,
+    current_setting('transaction_isolation') AS isolation;

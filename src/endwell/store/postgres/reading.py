@@ -1,0 +1,147 @@
+"""The rows that a batch of commands needs, read with as few round trips as they allow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from endwell.model import commands as c
+from endwell.model.session import Session
+from endwell.model.task import FIELDS, Task
+from endwell.policy.limits import Limits
+from endwell.store.postgres.statements import QUERIES
+from endwell.store.rows import HolderKey, Offer, Rows, TaskKey, Wanted
+
+_WIDTH = len(FIELDS)
+
+
+class Reading:
+    """Reads on one connection; `rows` fill up, and `now` is the server's clock at the latest of them."""
+
+    def __init__(
+        self,
+        connection: Any,
+        *,
+        known: dict[TaskKey, Task],
+        limits: Limits,
+        shift: int,
+        locking: bool,
+        renewing: bool,
+    ) -> None:
+        self._connection = connection
+        self._limits = limits
+        self._shift = shift
+        self._tasks_query = "lock_tasks" if locking else "see_tasks"
+        self._sessions_query = "lock_sessions" if renewing else "see_sessions"
+        self.rows = Rows(tasks=known)
+        self.now: int | None = None
+
+    async def read(self, want: Wanted) -> Rows:
+        """Everything that is not known. Locks are taken in one order: tasks, sessions, then what is free."""
+        unknown = want.tasks - self.rows.tasks.keys()
+        if unknown:
+            await self._tasks(unknown)
+        if want.keys:
+            await self._keys(want.keys)
+        if want.sessions:
+            await self._sessions(want.sessions)
+        if want.held_by:
+            await self._held_by(want.held_by)
+        for command in want.ready:
+            self.rows.ready[command.command_id] = await self._offers(command)
+        return self.rows
+
+    async def _fetch(self, name: str, *parameters: Any) -> Sequence[Any]:
+        rows: Sequence[Any] = await self._connection.fetch(QUERIES[name], *parameters)
+        return rows
+
+    def _heard(self, now: int) -> None:
+        self.now = max(self.now or 0, now)
+
+    async def _tasks(self, keys: Collection[TaskKey]) -> None:
+        holders: set[HolderKey] = set()
+        for row in await self._fetch(self._tasks_query, *_pairs(keys)):
+            task = Task(*row[1:])
+            self._heard(row[0] + self._shift)
+            self.rows.tasks[task.namespace, task.id] = task
+            if task.agent_key is not None:
+                holders.add((task.namespace, task.agent, task.agent_key))
+        if holders:
+            await self._holders(holders)
+
+    async def _holders(self, keys: Collection[HolderKey]) -> None:
+        for namespace, agent, agent_key, holder in await self._fetch("holders", *_triples(keys)):
+            self.rows.holders[namespace, agent, agent_key] = holder
+
+    async def _keys(self, keys: Collection[TaskKey]) -> None:
+        for row in await self._fetch("tasks_of_keys", *_pairs(keys)):
+            task = Task(*row[2:])
+            self._heard(row[0] + self._shift)
+            self.rows.keys[task.namespace, row[1]] = task
+
+    async def _sessions(self, keys: Collection[TaskKey]) -> None:
+        for row in await self._fetch(self._sessions_query, *_pairs(keys)):
+            session = Session(*row[1:])
+            self._heard(row[0] + self._shift)
+            self.rows.sessions[session.namespace, session.id] = session
+
+    async def _held_by(self, keys: Collection[TaskKey]) -> None:
+        self.rows.held_by = {key: [] for key in keys}
+        for row in await self._fetch("held_tasks", *_pairs(keys)):
+            task = Task(*row)
+            self.rows.held_by[task.namespace, task.session_id or ""].append(task)
+
+    async def _offers(self, command: c.ClaimNext | c.DispatchNext) -> list[Offer]:
+        """Turns already offered come first, then queued tasks by priority, start time and id."""
+        found = [self._offer(row) for row in await self._fetch("offers", *self._asked(command))]
+        found = await self._without_held_keys(found)
+        if isinstance(command, c.ClaimNext) and len(command.agents) > 1:
+            found.sort(key=lambda o: (o.task.status == "queued", -o.task.priority, o.task.run_at, o.task.id))
+        return found
+
+    def _asked(self, command: c.ClaimNext | c.DispatchNext) -> tuple[Any, ...]:
+        crashes = max(self._limits.crash_limit - 1, 1)
+        if isinstance(command, c.DispatchNext):
+            return (command.namespace, [command.agent], command.limit, self._shift, 0, 1, crashes, False)
+        offered, suspects = command.limit, int(command.may_take_suspect)
+        agents = list(command.agents)
+        return (command.namespace, agents, command.limit, self._shift, offered, suspects, crashes, True)
+
+    def _offer(self, row: Any) -> Offer:
+        task = Task(*row[3 : 3 + _WIDTH])
+        self._heard(row[0])
+        if row[1]:
+            self.rows.free_slots.setdefault((task.namespace, task.agent), list(row[2]))
+        return Offer(task, row[3 + _WIDTH] or b"null")
+
+    async def _without_held_keys(self, offers: list[Offer]) -> list[Offer]:
+        """Two stores may be offered two tasks of one agent key at once: only one of them gets the key.
+
+        Whoever had it before has ended when we get it, but after our offers were read; so the holders are
+        looked up once more. The unique index behind this has the last word.
+        """
+        keys = {key for offer in offers if (key := _key_to_take(offer.task)) is not None}
+        if not keys:
+            return offers
+        ours = {(row[0], row[1], row[2]) for row in await self._fetch("take_keys", *_triples(keys))}
+        if ours:
+            await self._holders(ours)
+        free = ours - self.rows.holders.keys()
+        return [o for o in offers if (key := _key_to_take(o.task)) is None or key in free]
+
+
+def _key_to_take(task: Task) -> HolderKey | None:
+    """The agent key that a task would take; one whose turn has begun has it already."""
+    if task.agent_key is None or task.turn_id is not None:
+        return None
+    return (task.namespace, task.agent, task.agent_key)
+
+
+def _pairs(keys: Collection[TaskKey]) -> tuple[list[str], list[str]]:
+    ordered = sorted(keys)
+    return [key[0] for key in ordered], [key[1] for key in ordered]
+
+
+def _triples(keys: Collection[HolderKey]) -> tuple[list[str], list[str], list[str]]:
+    ordered = sorted(keys)
+    return [key[0] for key in ordered], [key[1] for key in ordered], [key[2] for key in ordered]

@@ -1,0 +1,55 @@
+"""PostgreSQL's named queries, and how those of one batch become one statement.
+
+The pieces of a batch (tasks moved, tasks added, events, cards …) are joined into one statement with
+data-modifying CTEs: one round trip, and on its own it is its own transaction.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from endwell.model.task import MOVING_FIELDS
+from endwell.store.queries import load
+
+_MARKS: Final = {
+    "{now}": "(SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)",
+    "{moves}": ", ".join(f"{name} = m.{name}" for name in MOVING_FIELDS),
+    "{t.key_is_free}": """(t.agent_key IS NULL OR NOT EXISTS (
+        SELECT 1 FROM tasks h
+        WHERE h.namespace = t.namespace AND h.agent = t.agent AND h.agent_key = t.agent_key
+          AND h.agent_key IS NOT NULL AND h.turn_id IS NOT NULL AND h.id <> t.id))""",
+}
+
+
+def _marked(sql: str) -> str:
+    for mark, text in _MARKS.items():
+        sql = sql.replace(mark, text)
+    return sql
+
+
+QUERIES: Final = {
+    name: _marked(sql) for name, sql in load("queries.sql", "postgres/queries.sql", parameter="$").items()
+}
+
+
+@lru_cache(maxsize=1000)
+def joined(names: tuple[str, ...]) -> str:
+    """One statement of these pieces, their parameters one after another.
+
+    With `move_tasks` among them there is one more parameter: how many rows it must move. If one of them
+    was moved by somebody else meanwhile, dividing by zero takes the whole statement back.
+    """
+    pieces, start = [], 0
+    for name in names:
+        sql, start = _shifted(QUERIES[name], start)
+        pieces.append(f"{name} AS (\n{sql}\n)")
+    check = f"1 / (count(*) = ${start + 1})::int FROM move_tasks" if "move_tasks" in names else "1"
+    return f"WITH {', '.join(pieces)}\nSELECT {check}"
+
+
+def _shifted(sql: str, start: int) -> tuple[str, int]:
+    """The same with its parameters numbered after `start`, and the last number."""
+    numbers = [int(n) for n in re.findall(r"\$(\d+)", sql)]
+    return re.sub(r"\$(\d+)", lambda m: f"${int(m[1]) + start}", sql), start + max(numbers)

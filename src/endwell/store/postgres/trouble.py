@@ -1,0 +1,94 @@
+"""What PostgreSQL's errors mean: the connection is gone, somebody else was first, the data is refused, …
+
+Told apart by SQLSTATE, so that asyncpg need not be imported to ask. No message names a password.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from endwell.errors import EndwellError, StoreError
+from endwell.settings import masked
+
+_LOST: Final = ("08", "57P01", "57P02", "57P03", "57P05", "25P03", "53300")
+_CONFLICT: Final = ("40001", "40P01")
+_BUSY: Final = ("55P03", "57014")
+_RACE: Final = ("23505", "23P01", "22012")
+_REFUSED: Final = ("22", "23")
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection is gone, or cannot be had for now."""
+    if isinstance(error, (OSError, TimeoutError, EOFError)):
+        return True
+    # asyncpg's own complaint about a connection that was closed under it has no state
+    is_closed = type(error).__name__ == "InterfaceError" and "clos" in str(error)
+    return is_closed or _has_state(error, _LOST)
+
+
+def is_starting(error: BaseException) -> bool:
+    """Whether the server is there and not ready yet."""
+    return _has_state(error, ("57P03",))
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether two transactions stood in each other's way: a serialization failure or a deadlock."""
+    return _has_state(error, _CONFLICT)
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether somebody held a lock for longer than we wait."""
+    return _has_state(error, _BUSY)
+
+
+def is_race(error: BaseException) -> bool:
+    """Whether somebody else may have been first: a unique index or the version guard says so."""
+    return _has_state(error, _RACE)
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether the database will never take this data, or it cannot even be sent there."""
+    return _has_state(error, _REFUSED) or isinstance(error, (ValueError, TypeError, OverflowError))
+
+
+def fails_alone(error: BaseException) -> bool:
+    """Whether one command of a batch may be the reason, so that the others deserve another try."""
+    return is_refused(error) or is_busy(error) or is_conflict(error)
+
+
+def _has_state(error: BaseException, states: tuple[str, ...]) -> bool:
+    state = getattr(error, "sqlstate", None)
+    return isinstance(state, str) and state.startswith(states)
+
+
+_MEANINGS: Final[tuple[tuple[tuple[str, ...], str, str, str], ...]] = (
+    (("53100",), "store_full", "the server's disk is full", "free some space; work goes on by itself"),
+    (("25006",), "store_read_only", "the server takes no writes", "name the primary server, not a replica"),
+    (("XX001", "XX002"), "store_corrupt", "the database is damaged", "restore it from a backup"),
+    (("58030",), "store_io_error", "the server could not read or write", "check its disk"),
+    (("28",), "store_unreachable", "the server does not let us in", "check user and password"),
+    (("3D000",), "store_unreachable", "there is no such database", "create it, or check the URL"),
+    (("42501",), "store_unreachable", "the role may not use the store", "let it create and use tables"),
+    (("53300",), "store_unreachable", "the server has no connection to spare", "raise max_connections"),
+    (
+        _CONFLICT + _BUSY,
+        "store_busy",
+        "others held the rows for too long",
+        "try again; is one stopped midway?",
+    ),
+)
+
+
+def meaning_of(error: BaseException, url: str) -> EndwellError:
+    """Our error for one of PostgreSQL's, with a code and a remedy."""
+    if isinstance(error, EndwellError):
+        return error
+    for states, code, what, hint in _MEANINGS:
+        if _has_state(error, states):
+            return StoreError(f"{masked(url)}: {what} ({error})", code=code, hint=hint)
+    if is_lost(error):
+        why = str(error) or type(error).__name__
+        return StoreError(f"{masked(url)}: the server cannot be reached ({why})", hint="is it running?")
+    if hasattr(error, "sqlstate"):
+        return StoreError(f"{masked(url)}: {error}", code="store_error")
+    return EndwellError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,93 @@
+"""What a batch comes to, as at most two statements: rows added and moved, then rows closed.
+
+Closing comes second because a row that this batch adds may be closed by it as well, and a statement
+does not see its own rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
+from typing import Any, Final
+
+from msgspec.structs import astuple
+
+from endwell.store.postgres.statements import joined
+from endwell.store.rows import Writes
+
+Statement = tuple[str, list[Any]]
+_Rows = Sequence[tuple[Any, ...]]
+_Key = Callable[[tuple[Any, ...]], Any]
+
+# Within one statement a row may be written once. Of what is saved the last word counts, ...
+_SAVED: Final[dict[str, _Key]] = {"add_approval": itemgetter(0, 1), "add_wait": itemgetter(0, 2, 3)}
+_ADDED: Final = ("add_turn", "add_inbox_turn", "add_dead_letter", "add_approval", "add_wait")
+# ... of what is closed the first.
+_CLOSED: Final[dict[str, _Key]] = {
+    "close_inbox": itemgetter(2, 3),
+    "close_dead_letter": itemgetter(2, 3),
+    "close_approval": itemgetter(3, 4),
+    "answer_wait": itemgetter(3, 4, 5),
+}
+
+
+def statements(writes: Writes) -> list[Statement]:
+    """The statements that write all of it; none when there is nothing to write."""
+    groups = ([*_rows(writes), *_additions(writes)], list(_closings(writes)))
+    return [_joined(group, len(writes.moved)) for group in groups if group]
+
+
+def _joined(pieces: list[tuple[str, list[Any]]], moved: int) -> Statement:
+    names = tuple(name for name, _ in pieces)
+    parameters = [value for _, values in pieces for value in values]
+    return joined(names), [*parameters, moved] if "move_tasks" in names else parameters
+
+
+def _rows(writes: Writes) -> Iterable[tuple[str, list[Any]]]:
+    if writes.moved:
+        # in the same order everywhere, so that two stores never wait for each other
+        moved = sorted(writes.moved, key=lambda move: (move[0].namespace, move[0].id))
+        yield "move_tasks", [[astuple(task) for task, _ in moved], [seen for _, seen in moved]]
+    if writes.created:
+        yield "add_tasks", [[astuple(task) for task in writes.created]]
+    if writes.events:
+        yield "add_events", [[astuple(event) for event in writes.events]]
+    if writes.cards:
+        yield "add_cards", [[astuple(card) for card in writes.cards]]
+    if writes.slots:
+        slots = {row[1:]: row for row in writes.slots}
+        yield "set_slots", _columns([slots[key] for key in sorted(slots)])
+    if writes.sessions:
+        yield "save_sessions", [[astuple(session) for session in writes.sessions]]
+    if writes.agents:
+        yield from _agents(writes)
+
+
+def _agents(writes: Writes) -> Iterable[tuple[str, list[Any]]]:
+    agents = {(namespace, spec.name): (at, spec) for namespace, at, spec in writes.agents}
+    ordered = [(namespace, *agents[namespace, name]) for namespace, name in sorted(agents)]
+    yield "save_agents", _columns([(namespace, at, *astuple(spec)) for namespace, at, spec in ordered])
+    limited = [(namespace, spec.name, spec.concurrency) for namespace, _, spec in ordered if spec.concurrency]
+    if limited:
+        yield "add_slots", _columns(limited)
+
+
+def _additions(writes: Writes) -> Iterable[tuple[str, list[Any]]]:
+    for name in _ADDED:
+        rows = writes.side.get(name)
+        if not rows:
+            continue
+        if name in _SAVED:
+            rows = list({_SAVED[name](row): row for row in rows}.values())
+        yield name, [rows] if name == "add_turn" else _columns(rows)
+
+
+def _closings(writes: Writes) -> Iterable[tuple[str, list[Any]]]:
+    for name, key in _CLOSED.items():
+        if rows := writes.side.get(name):
+            first = {key(row): row for row in reversed(rows)}
+            yield name, _columns([first[each] for each in sorted(first)])
+
+
+def _columns(rows: _Rows) -> list[Any]:
+    return list(zip(*rows, strict=True))

@@ -1,0 +1,156 @@
+"""A worker's session: opened at the start, opened anew when the lease was lost, closed at the end.
+
+The rule of the worker's epoch is kept here: whoever has lost the lease stops what ran under it, says
+nothing more about it, and goes on only under a new session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from endwell.errors import EndwellError
+from endwell.model import commands as c
+from endwell.policy.limits import SECOND
+from endwell.runtime.base import Runtime
+from endwell.runtime.processes import host_name, process_id
+from endwell.settings.sections import Worker as WorkerSettings
+from endwell.store.contract import Store
+from endwell.worker.heart import Heart, Named
+
+log = logging.getLogger(__name__)
+
+PAUSE_SECONDS = 0.5
+"""How long to wait before a store that failed is asked again."""
+
+
+class WorkerSession:
+    """At most one session at a time; `id` is empty while there is none."""
+
+    def __init__(
+        self,
+        store: Store,
+        runtime: Runtime,
+        settings: WorkerSettings,
+        *,
+        namespace: str,
+        name: str,
+        agents: tuple[str, ...],
+        concurrency: int,
+        named: Callable[[], Named],
+        on_stale: Callable[[tuple[str, ...]], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._settings = settings
+        self._namespace = namespace
+        self._name = name
+        self._agents = agents
+        self._concurrency = concurrency
+        self._named = named
+        self._on_stale = on_stale
+        self._on_lost = on_lost
+        self._heart: Heart | None = None
+        self._starting_over: asyncio.Task[None] | None = None
+        self._closing = False
+        self.id = ""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether there is a session and its lease still holds by this process's own clock."""
+        return bool(self.id) and self._heart is not None and self._heart.is_good
+
+    async def open(self) -> None:
+        """Tell the store, and start the heartbeat; only then is there a session to work under."""
+        session_id = self._runtime.ids.new()
+        heart = self._new_heart(session_id)
+        await self._store.one(self._opening(session_id))
+        heart.start()
+        self.id, self._heart = session_id, heart
+
+    def _opening(self, session_id: str) -> c.OpenSession:
+        return c.OpenSession(
+            command_id=self._runtime.ids.new(),
+            namespace=self._namespace,
+            actor=self._name,
+            session_id=session_id,
+            kind="worker",
+            name=self._name,
+            host=host_name(),
+            pid=process_id(),
+            agents=self._agents,
+            concurrency=self._concurrency,
+            lease=int(self._settings.lease_seconds * SECOND),
+        )
+
+    def _new_heart(self, session_id: str) -> Heart:
+        """Its lease counts from now, before the store is asked."""
+        loop = asyncio.get_running_loop()
+        return Heart(
+            self._store,
+            self._runtime,
+            namespace=self._namespace,
+            session_id=session_id,
+            lease_seconds=self._settings.lease_seconds,
+            interval_seconds=self._settings.heartbeat_seconds,
+            named=self._named,
+            on_stale=lambda attempts: _hand_over(loop, self._on_stale, attempts),
+            on_lost=lambda why: _hand_over(loop, self.lose, session_id, why),
+        )
+
+    def beat_now(self) -> None:
+        """Something may have been taken from us: ask at once."""
+        if self._heart is not None:
+            self._heart.beat_now()
+
+    def lose(self, session_id: str, why: str) -> None:
+        """The lease is gone, and with it everything held under it."""
+        if not self.id or session_id != self.id or self._heart is None:
+            return
+        log.error("worker %s lost session %s: %s", self._name, session_id, why)
+        self.id = ""
+        self._on_lost()
+        if not self._closing:
+            self._starting_over = self._runtime.spawn(self._start_over(self._heart), "endwell-start-over")
+
+    async def _start_over(self, old: Heart) -> None:
+        await old.stop()
+        while not self._closing:
+            try:
+                await self.open()
+                break
+            except EndwellError as error:
+                log.warning("worker %s cannot open a session yet: %s", self._name, error)
+                await self._runtime.sleep(PAUSE_SECONDS)
+
+    async def close(self) -> None:
+        """Say goodbye: no more beats, and the session ends now rather than by its lease."""
+        self._closing = True
+        if self._starting_over is not None:
+            await self._starting_over
+        if self._heart is not None:
+            await self._heart.stop()
+        if self.id:
+            await self._say_goodbye()
+
+    async def _say_goodbye(self) -> None:
+        goodbye = c.CloseSession(
+            command_id=self._runtime.ids.new(),
+            namespace=self._namespace,
+            actor=self._name,
+            session_id=self.id,
+        )
+        try:
+            await self._store.commit((goodbye,))
+        except EndwellError as error:
+            log.warning("worker %s could not say goodbye, its lease will lapse: %s", self._name, error)
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object) -> None:
+    """From the heart's thread to the worker's loop, which may have closed meanwhile."""
+    try:
+        loop.call_soon_threadsafe(call, *arguments)
+    except RuntimeError:
+        log.debug("the worker's loop is closed")

@@ -1,0 +1,108 @@
+"""The store itself goes away while work is under way: nothing is lost, and work resumes by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+import apsw
+
+from endwell.runtime import SystemClock
+from tests.execution.world import TINY, World, eventually, terminal
+from tests.servers.postgres import PostgresServer
+
+
+class Gated:
+    """An agent that ends when the test says so."""
+
+    def __init__(self, world: World) -> None:
+        self.gate = asyncio.Event()
+        self.runs: list[int] = []
+
+        @world.app.agent("gated")
+        async def gated(number: int) -> int:
+            self.runs.append(number)
+            await self.gate.wait()
+            return number
+
+
+async def test_results_survive_while_another_process_holds_the_file_s_lock(sqlite_url: str) -> None:
+    async with World(sqlite_url, settings=TINY, clock=SystemClock()) as world:
+        agent = Gated(world)
+        worker = await world.working()
+        handles = await world.client.submit_many("gated", range(5))
+        await eventually(lambda: len(agent.runs) == 5)
+        with Locked(Path(sqlite_url.removeprefix("sqlite:///"))):
+            agent.gate.set()
+            await asyncio.sleep(0.25)  # heartbeats and results wait behind the lock, within the lease
+            assert await world.counts() == {"running": 5}
+        assert [await handle.result(10) for handle in handles] == list(range(5))
+        assert len(agent.runs) == 5
+        assert worker.refused == 0
+
+
+class Locked:
+    """Another connection's open write transaction."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stop = threading.Event()
+        self._held = threading.Event()
+
+    def __enter__(self) -> None:
+        self._thread = threading.Thread(target=self._hold)
+        self._thread.start()
+        assert self._held.wait(10)
+
+    def _hold(self) -> None:
+        connection = apsw.Connection(str(self._path))
+        connection.set_busy_timeout(5000)
+        connection.execute("BEGIN IMMEDIATE")
+        self._held.set()
+        self._stop.wait(20)
+        connection.execute("ROLLBACK")
+        connection.close()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+async def test_a_file_that_is_moved_away_and_back_has_lost_nothing(sqlite_url: str) -> None:
+    path = sqlite_url.removeprefix("sqlite:///")
+    async with World(sqlite_url) as world:
+        agent = Gated(world)
+        await world.working()
+        handles = await world.client.submit_many("gated", range(3))
+        await eventually(lambda: len(agent.runs) == 3)
+        os.rename(path, f"{path}.away")
+        agent.gate.set()
+        await asyncio.sleep(0.1)  # the results meet a file that is not where it was
+        os.rename(f"{path}.away", path)
+        assert [await handle.result(10) for handle in handles] == [0, 1, 2]
+        assert sorted(agent.runs) == [0, 1, 2]
+        for handle in handles:
+            assert terminal(await world.history(handle)) == ["task.succeeded"]
+
+
+async def test_work_goes_on_after_the_server_was_restarted(honest_postgres_server: PostgresServer) -> None:
+    url = honest_postgres_server.create_database()
+    settings = {**TINY, "worker.lease_seconds": 20, "worker.heartbeat_seconds": 0.2}
+    async with World(url, settings=settings, clock=SystemClock()) as world:
+        agent = Gated(world)
+        worker = await world.working()
+        handles = await world.client.submit_many("gated", range(5))
+        await eventually(lambda: len(agent.runs) == 5)
+        honest_postgres_server.kill()
+        agent.gate.set()
+        await asyncio.sleep(0.1)  # the results meet a server that is not there
+        honest_postgres_server.start()
+        assert [await handle.result(20) for handle in handles] == list(range(5))
+        assert sorted(agent.runs) == list(range(5)), "nothing was computed twice"
+        later = await world.submitted("gated", 7)
+        assert await later.result(20) == 7
+        for handle in (*handles, later):
+            assert terminal(await world.history(handle)) == ["task.succeeded"]
+        assert worker.refused == 0

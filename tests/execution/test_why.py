@@ -1,0 +1,96 @@
+"""`why`: who holds a task, what moves it next, and when it ends at the latest, in every status."""
+
+from __future__ import annotations
+
+import pytest
+
+from endwell.model import commands as c
+from endwell.operate.shapes import moment
+from tests.execution.world import World
+
+
+async def test_a_task_that_nobody_serves_says_that_no_worker_is_there(clerk: World) -> None:
+    handle = await clerk.submitted("clerk")
+    why = await handle.why()
+    assert why["status"] == "queued"
+    assert why["holder"] is None
+    assert why["waiting_for"][0]["kind"] == "no_live_worker"
+    assert why["next"] == {"rule": "ends_by", "at": why["ends_by"]}
+    assert why["ends_by"] == moment((await handle.task()).ends_by)
+    assert why["owner"] == clerk.app.owner
+    assert why["actions"] == ["task cancel", "task retry"]
+
+
+async def test_a_delayed_task_says_when_it_starts(clerk: World) -> None:
+    handle = await clerk.submitted("clerk", delay=3600)
+    why = await handle.why()
+    start = moment((await handle.task()).run_at)
+    assert why["waiting_for"] == [{"kind": "start_time", "id": None, "deadline": start}]
+    assert why["next"] == {"rule": "start", "at": start}
+
+
+async def test_a_waiting_task_says_whether_it_waits_for_a_worker_or_for_its_key(clerk: World) -> None:
+    session = await clerk.silent_session("clerk")
+    first = await clerk.submitted("clerk/k", 1)
+    second = await clerk.submitted("clerk/k", 2)
+    assert (await first.why())["waiting_for"][0]["kind"] == "worker"
+    await clerk.claimed(session, "clerk")
+    waiting = (await second.why())["waiting_for"][0]
+    assert (waiting["kind"], waiting["id"]) == ("agent_key", first.id)
+
+
+async def test_an_offered_task_says_that_it_will_be_rung_again(clerk: World) -> None:
+    await clerk.silent_session("clerk")
+    handle = await clerk.submitted("clerk")
+    clerk.clock.advance(2)
+    await (await clerk.supervisor()).dispatcher.run_once()
+    why = await handle.why()
+    assert (why["status"], why["next"]["rule"]) == ("dispatched", "ring_again")
+    assert why["next"]["at"] == moment((await handle.task()).ring_at)
+
+
+@pytest.mark.covers("S3.2", "S3.7")
+async def test_a_running_task_says_who_holds_it(clerk: World) -> None:
+    handle = await clerk.submitted("clerk")
+    session = await clerk.silent_session("clerk")
+    await clerk.claimed(session, "clerk")
+    why = await handle.why()
+    task = await handle.task()
+    held = await clerk.store.session(clerk.namespace, session.id)
+    assert held is not None
+    assert why["holder"] == {
+        "worker_id": session.id,
+        "name": "silent",
+        "pid": 1,
+        "host": "elsewhere",
+        "last_heartbeat": moment(held.heartbeat_at),
+    }
+    assert (why["next"]["rule"], why["next"]["at"]) == ("reap", moment(task.progress_by))
+    assert why["ends_by"] == moment(task.ends_by)
+
+
+async def test_a_blocked_task_names_the_person_who_must_act(clerk: World) -> None:
+    handle = await clerk.submitted("clerk")
+    await clerk.store.one(
+        c.Block(
+            command_id="b", namespace=clerk.namespace, task_id=handle.id, reason="look at it", owner="ada"
+        )
+    )
+    why = await handle.why()
+    assert (why["status"], why["owner"], why["reason"]) == ("blocked", "ada", "look at it")
+    assert why["next"]["rule"] == "remind"
+    assert why["actions"] == ["task retry", "task cancel"]
+
+
+async def test_an_ended_task_waits_for_nothing(clerk: World) -> None:
+    await clerk.working()
+    done = await clerk.submitted("clerk")
+    await done.result(10)
+    why = await done.why()
+    assert (why["next"], why["waiting_for"], why["actions"]) == ({"rule": None, "at": None}, [], [])
+
+    late = await clerk.submitted("clerk", delay=60, deadline=10)
+    clerk.clock.advance(120)
+    await (await clerk.supervisor()).watchdog.run_once()
+    if (await late.task()).status == "timeout":  # the worker may have been quicker
+        assert (await late.why())["actions"] == ["dlq replay", "dlq abandon"]

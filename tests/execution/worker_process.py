@@ -1,0 +1,88 @@
+"""A real worker process for tests that signal and kill: `python -m tests.execution.worker_process {...}`.
+
+It prints `ready` once it can work; the first SIGTERM drains it, the second ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from endwell import Context, Endwell
+from endwell.runtime.processes import PIPE, Child, start
+from endwell.runtime.signals import on_stop_signals
+
+ROOT = Path(__file__).parents[2]
+FAST_EXIT = 130
+
+
+def started(url: str, namespace: str, settings: dict[str, object], **options: Any) -> Child:
+    """A worker process that is able to work."""
+    about = json.dumps({"url": url, "namespace": namespace, "settings": settings, "options": options})
+    child = start([sys.executable, "-m", __name__, about], cwd=ROOT, env=dict(os.environ), stdout=PIPE)
+    assert child.read_line(30) == "ready"
+    return child
+
+
+def app_for(url: str, namespace: str, settings: dict[str, object]) -> Endwell:
+    """The agents that such a process serves."""
+    app = Endwell(url, namespace=namespace, settings=settings)
+
+    @app.agent("echo")
+    async def echo(value: Any) -> Any:
+        return value
+
+    @app.agent("nap")
+    async def nap(seconds: float) -> int:
+        await asyncio.sleep(seconds)
+        return os.getpid()
+
+    @app.agent("block")
+    def block(seconds: float) -> int:
+        time.sleep(seconds)
+        return os.getpid()
+
+    @app.agent("killer")
+    async def killer() -> None:
+        await asyncio.sleep(0.1)  # its neighbours have begun
+        os._exit(9)
+
+    @app.agent("scarce", concurrency=2)
+    async def scarce(number: int) -> tuple[float, float, int]:
+        return await _span()
+
+    @app.agent("serial")
+    async def serial(ctx: Context, number: int) -> tuple[float, float, int]:
+        return await _span()
+
+    return app
+
+
+async def _span() -> tuple[float, float, int]:
+    """From when to when it ran, and where; the clock is the same for all processes of a machine."""
+    began = time.monotonic()
+    await asyncio.sleep(0.01)
+    return began, time.monotonic(), os.getpid()
+
+
+async def main(url: str, namespace: str, settings: dict[str, object], options: dict[str, Any]) -> None:
+    app = app_for(url, namespace, settings)
+    async with app.connect() as node:
+        worker = node.worker(**options)
+        await worker.start()
+        on_stop_signals(
+            asyncio.get_running_loop(), lambda count: worker.stop() if count == 1 else os._exit(FAST_EXIT)
+        )
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        await worker.run()
+        await worker.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(**json.loads(sys.argv[1])))

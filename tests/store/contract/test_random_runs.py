@@ -1,0 +1,122 @@
+"""Whatever is done to the stores, in whatever order: every row is the fold of its log."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from endwell.model import commands as c
+from endwell.model.task import Task, Wait
+from endwell.policy.limits import SECOND
+from endwell.store.contract import Store
+from tests.store.world import BROKEN, HOPELESS, World
+
+
+class Monkey:
+    """Gives random commands, right and wrong ones, to two stores at once."""
+
+    def __init__(self, world: World, stores: list[Store], seed: int) -> None:
+        self.world = world
+        self.stores = stores
+        self.dice = random.Random(seed)
+        self.known: list[Task] = []
+
+    async def run(self, rounds: int) -> None:
+        for _ in range(rounds):
+            batches = [[self.command() for _ in range(self.dice.randint(1, 8))] for _ in self.stores]
+            answers = await asyncio.gather(
+                *(store.commit(batch) for store, batch in zip(self.stores, batches, strict=True))
+            )
+            for reply in (reply for answer in answers for reply in answer):
+                self.known += [offer.task for offer in reply.taken]
+                self.known += [reply.task] if reply.task is not None else []
+            self.known = self.known[-40:]
+            if self.dice.random() < 0.3:
+                self.world.advance(self.dice.choice([1, 20, 400]))
+
+    def command(self) -> c.Command:
+        if not self.known or self.dice.random() < 0.2:
+            return self._submit()
+        if self.dice.random() < 0.35:
+            return self._about_sessions()
+        task = self.dice.choice(self.known)
+        kind, options = self.dice.choice(self._moves(task))
+        return self.world.to(kind, task, **options())  # type: ignore[no-any-return]
+
+    def _submit(self) -> c.Submit:
+        options: dict[str, Any] = {"priority": self.dice.randint(-1, 1)}
+        if self.dice.random() < 0.3:
+            options["key"] = f"key-{self.dice.randint(0, 5)}"
+        if self.dice.random() < 0.3:
+            options["agent_key"] = f"k{self.dice.randint(0, 2)}"
+        if self.dice.random() < 0.2:
+            options["approval_within"] = 60 * SECOND
+        return self.world.submit(self.dice.choice(["coder", "limited"]), **options)
+
+    def _about_sessions(self) -> c.Command:
+        session = self.dice.choice(["s1", "s2"])
+        held = [task for task in self.known if task.session_id == session][-3:]
+        agents = ("coder", "limited")
+        return self.dice.choice(
+            [
+                self.world.claim_next(session, self.dice.randint(1, 6), agents),
+                self.world.dispatch_next(2, self.dice.choice(agents)),
+                self.world.heartbeat(*held, session=session, lease=900),
+            ]
+        )
+
+    def _moves(self, task: Task) -> list[tuple[type[c.TaskCommand], Callable[[], dict[str, Any]]]]:
+        attempt = {"attempt_id": task.attempt_id or "none"}
+        again = {"new_task_id": self.world.new_id(), "payload": b"{}", "payload_hash": task.payload_hash}
+        return [
+            (c.Finish, lambda: {**attempt, "result": b"1", "result_hash": "x"}),
+            (c.FailTurn, lambda: {**attempt, "error": self.dice.choice([BROKEN, HOPELESS])}),
+            (c.Progress, lambda: {**attempt, "note": "on it"}),
+            (c.HandBack, lambda: attempt),
+            (c.Suspend, lambda: {**attempt, "waits": (Wait("call", "tool", task.updated_at + 60 * SECOND),)}),
+            (c.Answer, lambda: {"tool_call_id": "call"}),
+            (c.Reclaim, lambda: {**attempt, "session_id": task.session_id or "s1"}),
+            (c.ClockFired, dict),
+            (c.Approve, dict),
+            (c.Reject, dict),
+            (c.Cancel, dict),
+            (c.RunNow, dict),
+            (c.Block, lambda: {"reason": "look", "cooldown": self.dice.choice([None, 10 * SECOND])}),
+            (c.Replay, lambda: again),
+            (c.Abandon, dict),
+        ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_after_a_random_run_every_row_is_the_fold_of_its_log(world: World, seed: int) -> None:
+    await world.register(c.AgentSpec(name="limited", concurrency=2))
+    await world.open_session("s1", lease=900)
+    await world.open_session("s2", lease=900)
+    await Monkey(world, [world.store, await world.another_store()], seed).run(40)
+
+    assert await world.problems() == []
+    assert len(await world.store.counts("default")) >= 4
+    held = "SELECT id FROM tasks WHERE slot IS NOT NULL ORDER BY id"
+    slots = "SELECT task_id FROM slots WHERE task_id IS NOT NULL ORDER BY task_id"
+    assert [row[0] for row in await world.database.sql(held)] == [
+        row[0] for row in await world.database.sql(slots)
+    ]
+    letters = "SELECT task_id, status FROM dead_letters ORDER BY task_id"
+    tasks = "SELECT id, dead_letter FROM tasks WHERE dead_letter IS NOT NULL ORDER BY id"
+    assert [tuple(row) for row in await world.database.sql(letters)] == [
+        tuple(row) for row in await world.database.sql(tasks)
+    ]
+    waiting = "SELECT id FROM tasks WHERE status = 'waiting_approval' ORDER BY id"
+    asked = "SELECT task_id FROM approvals WHERE decision IS NULL ORDER BY task_id"
+    assert [row[0] for row in await world.database.sql(waiting)] == [
+        row[0] for row in await world.database.sql(asked)
+    ]
+    offered = "SELECT turn_id FROM tasks WHERE status = 'dispatched' ORDER BY turn_id"
+    inbox = "SELECT turn_id FROM agent_inbox WHERE status = 'pending' ORDER BY turn_id"
+    assert [row[0] for row in await world.database.sql(offered)] == [
+        row[0] for row in await world.database.sql(inbox)
+    ]

@@ -1,0 +1,69 @@
+"""How the door's statements are carried out: by index, whatever size the tables had when planned."""
+
+from __future__ import annotations
+
+import re
+
+import asyncpg
+import pytest
+
+from endwell.model.card import Card
+from endwell.model.session import SESSION_FIELDS
+from endwell.model.task import FIELDS
+from endwell.store.log import EVENT_FIELDS
+from endwell.store.postgres.connection import COMMITTING
+from endwell.store.postgres.statements import QUERIES, joined
+from endwell.store.postgres.writing import statements
+from endwell.store.rows import Writes
+from tests.store.world import PostgresDatabase, World
+
+READS = ("see_tasks", "lock_tasks", "tasks_of_keys", "lock_sessions", "held_tasks", "offers", "holders")
+WRITES = ("move_tasks", "set_slots", "close_inbox", "close_dead_letter", "close_approval", "answer_wait")
+
+
+async def test_no_statement_of_the_door_reads_a_whole_table(postgres_database: PostgresDatabase) -> None:
+    """Planned on empty tables, where the planner would choose to: the plan is kept when they grow."""
+    world = World(postgres_database)
+    await world.open()
+    await world.close()
+    connection = await asyncpg.connect(postgres_database.url, server_settings=COMMITTING)
+    for name in READS + WRITES:
+        await connection.execute(f"PREPARE {name} AS {QUERIES[name]}")
+        nothing = ", ".join(["NULL"] * len(set(re.findall(r"\$\d+", QUERIES[name]))))
+        plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE {name}({nothing})"))
+        assert "Index" in plan, name
+        assert "Seq Scan" not in plan, name
+    await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("row_type", "fields"),
+    [
+        ("task_row", FIELDS),
+        ("event_row", EVENT_FIELDS),
+        ("card_row", Card.__struct_fields__),
+        ("session_row", SESSION_FIELDS),
+    ],
+)
+async def test_the_row_types_are_those_of_the_model(
+    postgres_database: PostgresDatabase, row_type: str, fields: tuple[str, ...]
+) -> None:
+    world = World(postgres_database)
+    await world.open()
+    rows = await postgres_database.sql(
+        f"SELECT attname FROM pg_attribute WHERE attrelid = '{row_type}'::regclass ORDER BY attnum"
+    )
+    assert tuple(row[0] for row in rows) == fields
+    await world.close()
+
+
+def test_the_pieces_of_a_batch_become_one_statement_with_their_parameters_in_order() -> None:
+    sql = joined(("move_tasks", "add_events", "close_dead_letter"))
+    assert "unnest($1::task_row[], $2::bigint[])" in sql
+    assert "unnest($3::event_row[])" in sql
+    assert "unnest($4::text[], $5::bigint[], $6::text[], $7::text[])" in sql
+    assert sql.endswith("SELECT 1 / (count(*) = $8)::int FROM move_tasks")
+
+
+def test_nothing_to_write_is_no_statement() -> None:
+    assert statements(Writes()) == []

@@ -1,0 +1,1 @@
+"""What is special about a file: locks, processes, disks."""
