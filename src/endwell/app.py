@@ -188,7 +188,13 @@ class Node:
     ) -> Worker:
         """A worker on this node, not yet started; `agents` narrows what it serves."""
         app = self.app
-        served = {agent: app.agents[agent] for agent in agents} if agents else app.agents
+        served = (
+            {agent: app.agents[agent] for agent in agents if agent in app.agents} if agents else app.agents
+        )
+        if unknown := sorted(set(agents) - app.agents.keys()):
+            raise UsageError(
+                f"this app has no agent {unknown[0]!r}", hint=f"it has: {', '.join(sorted(app.agents))}"
+            )
         if not served:
             raise UsageError("there is no agent to serve", hint="register one with @app.agent(...)")
         return Worker(

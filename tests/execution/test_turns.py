@@ -10,6 +10,7 @@ import pytest
 
 from endwell import Context, TaskFailed
 from endwell.model.task import Task
+from endwell.runtime.current import CURRENT_TURN
 from tests.execution.world import World, eventually, terminal
 
 
@@ -279,3 +280,26 @@ async def test_turns_abandoned_before_their_first_step_give_their_slots_back(sql
     assert worker._turns.count == 0
     assert ran == []
     assert [await handle.status() for handle in lost] == ["running", "running"]
+
+
+async def test_what_an_agent_logs_can_be_traced_to_its_task(sqlite_world: World) -> None:
+    """Also from a thread, and from whatever the function calls."""
+    world = sqlite_world
+    seen: list[tuple[str, str] | None] = []
+
+    @world.app.agent("beside")
+    async def beside() -> None:
+        seen.append(CURRENT_TURN.get())
+
+    @world.app.agent("threaded")
+    def threaded() -> None:
+        seen.append(CURRENT_TURN.get())
+
+    await world.working()
+    for agent in ("beside", "threaded"):
+        handle = await world.client.submit(agent)
+        await handle.result(10)
+        turn = seen.pop()
+        assert turn is not None
+        assert turn[0] == handle.id
+    assert CURRENT_TURN.get() is None

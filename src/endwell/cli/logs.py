@@ -13,6 +13,7 @@ from endwell.cli.output import without_secrets
 from endwell.errors import BadSetting
 from endwell.model.content import shown
 from endwell.operate.shapes import moment
+from endwell.runtime.current import CURRENT_TURN
 
 LEVEL_VARIABLE = "ENDWELL_LOG"
 IDS = ("task_id", "attempt_id")
@@ -89,4 +90,7 @@ def _moment(record: logging.LogRecord) -> str:
 
 
 def _ids(record: logging.LogRecord) -> dict[str, str]:
-    return {name: str(getattr(record, name)) for name in IDS if getattr(record, name, None)}
+    """What the record says itself, else the turn that it was made in."""
+    turn = dict(zip(IDS, CURRENT_TURN.get() or (), strict=False))
+    said = {name: str(getattr(record, name)) for name in IDS if getattr(record, name, None)}
+    return {**turn, **said}

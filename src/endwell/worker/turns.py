@@ -17,6 +17,7 @@ from endwell.model import commands as c
 from endwell.model import content
 from endwell.model.task import Task
 from endwell.runtime.base import Runtime
+from endwell.runtime.current import CURRENT_TURN
 from endwell.store.rows import Offer
 from endwell.worker import endings
 from endwell.worker.agents import Agent
@@ -91,6 +92,7 @@ class Turns:
             self.abandon(attempt_id)
 
     async def _run(self, turn: Turn) -> None:
+        CURRENT_TURN.set((turn.task.id, turn.attempt_id))
         self._over(turn, await self._outcome(turn))
 
     def _over(self, turn: Turn, ending: c.AttemptCommand | None = None) -> None:

@@ -193,9 +193,10 @@ class Worker:
                 unsettled.append(command)
             elif isinstance(reply.refusal, StaleAttempt):
                 self.refused += 1
-                log.warning("refused as stale: %s", reply.refusal.message)
+                log.warning("refused as stale: %s", reply.refusal.message, extra=_ids(command))
             elif reply.refusal is not None:
-                log.error("%s was refused: %s", type(command).__name__, reply.refusal.message)
+                name = type(command).__name__
+                log.error("%s was refused: %s", name, reply.refusal.message, extra=_ids(command))
         return unsettled
 
     def _take(self, claim: c.ClaimNext, reply: Reply) -> bool:
@@ -291,3 +292,8 @@ class Worker:
 
     def _new_id(self) -> str:
         return self._runtime.ids.new()
+
+
+def _ids(command: c.Command) -> dict[str, str | None]:
+    """For the log: which task and attempt a command is about."""
+    return {name: getattr(command, name, None) for name in ("task_id", "attempt_id")}

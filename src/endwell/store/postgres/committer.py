@@ -14,7 +14,7 @@ from endwell.settings import masked
 from endwell.store.held import Held
 from endwell.store.postgres import trouble
 from endwell.store.postgres.connection import COMMITTING, Backend, backend_of, bury, connect, migrate
-from endwell.store.postgres.driver import PostgresDriver
+from endwell.store.postgres.driver import PostgresDriver, ServerClock
 from endwell.store.rows import Outcome, Reply, Writes
 
 OUTAGE_SECONDS = 5.0
@@ -36,10 +36,18 @@ class Committer:
     """One committing connection, made anew when it is lost."""
 
     def __init__(
-        self, url: str, *, limits: Limits, runtime: Runtime, shift: Callable[[], int], held: Held
+        self,
+        url: str,
+        *,
+        limits: Limits,
+        runtime: Runtime,
+        shift: Callable[[], int],
+        held: Held,
+        server: ServerClock,
     ) -> None:
         self._url = url
         self._held = held
+        self._server = server
         self._limits = limits
         self._runtime = runtime
         self._shift = shift
@@ -111,9 +119,7 @@ class Committer:
         except BaseException:
             connection.terminate()
             raise
-        self._driver = PostgresDriver(
-            connection, limits=self._limits, clock=self._runtime.clock, held=self._held
-        )
+        self._driver = PostgresDriver(connection, limits=self._limits, server=self._server, held=self._held)
         return self._driver
 
     async def _prepare(self, connection: Any) -> None:

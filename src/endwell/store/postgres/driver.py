@@ -27,11 +27,11 @@ CLOCK_SECONDS = 1.0
 class PostgresDriver:
     """Runs batches on one connection. `doubt` is what may or may not have taken place when it breaks."""
 
-    def __init__(self, connection: Any, *, limits: Limits, clock: Clock, held: Held) -> None:
+    def __init__(self, connection: Any, *, limits: Limits, server: ServerClock, held: Held) -> None:
         self.connection = connection
         self._held = held
         self._limits = limits
-        self._server = ServerClock(clock)
+        self._server = server
         self.doubt: Outcome | None = None
 
     async def attempt(self, commands: Sequence[c.Command], *, shift: int, careful: bool) -> Outcome:
@@ -79,19 +79,15 @@ class PostgresDriver:
         self, commands: Sequence[c.Command], want: Wanted, reading: Reading, shift: int
     ) -> Outcome:
         rows = await reading.read(want)
-        if reading.now is not None:
-            self._server.heard(reading.now - shift)
-        now = reading.now if reading.now is not None else await self.now() + shift
-        return door.outcome(commands, rows, now, self._limits)
+        now = await self.now() if reading.now is None else self._server.heard(reading.now - shift)
+        return door.outcome(commands, rows, now + shift, self._limits)
 
     async def now(self) -> int:
         """The server's clock; reckoned when it was read a moment ago, and then never ahead of it."""
         reckoned = self._server.reckoned()
         if reckoned is not None:
             return reckoned
-        now = int(await self.connection.fetchval(QUERIES["clock"]))
-        self._server.heard(now)
-        return now
+        return self._server.heard(int(await self.connection.fetchval(QUERIES["clock"])))
 
     async def _write(self, writes: Sequence[Statement]) -> None:
         for sql, parameters in writes:
@@ -125,20 +121,31 @@ def _is_guarded(want: Wanted) -> bool:
 
 
 class ServerClock:
-    """The server's clock, carried on from its last reading by our own monotonic one."""
+    """The server's clock, carried on from its last reading by our own monotonic one.
+
+    It does not run back, unless somebody has set the server's clock back. All connections of a store share
+    it: what is submitted later must not look earlier because another connection carried it.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._heard_at = 0.0
-        self._server_us: int | None = None
+        self._server_us = 0
+        self._latest = 0
 
-    def heard(self, server_us: int) -> None:
+    def heard(self, server_us: int) -> int:
         """It was read a moment before now, so what is reckoned from here never runs ahead of it."""
         self._server_us, self._heard_at = server_us, self._clock.monotonic()
+        return self._told(server_us)
 
     def reckoned(self) -> int | None:
         """The time now; None when the last reading is too old to say."""
         passed = self._clock.monotonic() - self._heard_at
-        if self._server_us is None or passed > CLOCK_SECONDS:
+        if not self._server_us or passed > CLOCK_SECONDS:
             return None
-        return self._server_us + int(passed * MICROSECONDS)
+        return self._told(self._server_us + int(passed * MICROSECONDS))
+
+    def _told(self, now_us: int) -> int:
+        was_set_back = now_us < self._latest - int(CLOCK_SECONDS * MICROSECONDS)
+        self._latest = now_us if was_set_back else max(self._latest, now_us)
+        return self._latest

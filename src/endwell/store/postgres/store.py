@@ -17,6 +17,7 @@ from endwell.store.contract import BATCH_LIMIT, Ring, Store
 from endwell.store.held import Held
 from endwell.store.log import Event, Logged
 from endwell.store.postgres.committer import Committer
+from endwell.store.postgres.driver import ServerClock
 from endwell.store.postgres.line import Line
 from endwell.store.postgres.questions import Questions
 from endwell.store.rows import Outcome, Reply
@@ -48,9 +49,10 @@ class PostgresStore(Store):
         self._runtime = runtime
         self._ring = ring
         self._shift = shift
-        held = Held()
+        held, server = Held(), ServerClock(runtime.clock)
         self._committers = [
-            Committer(url, limits=limits, runtime=runtime, shift=shift, held=held) for _ in range(committers)
+            Committer(url, limits=limits, runtime=runtime, shift=shift, held=held, server=server)
+            for _ in range(committers)
         ]
         self._questions = Questions(url, runtime)
         self._line: Line | None = None
