@@ -48,7 +48,7 @@ DEFAULTS = {
     "worker.heartbeat_seconds": 10,
     "worker.poll_seconds": 1,
     "worker.drain_seconds": 30,
-    "worker.concurrency": 100,
+    "worker.concurrency": 128,
     "worker.step_timeout_seconds": 300,
     "retry.max_retries": 3,
     "retry.base_seconds": 0.5,

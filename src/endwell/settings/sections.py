@@ -45,7 +45,7 @@ class Worker(Section, frozen=True, kw_only=True):
     heartbeat_seconds: Seconds = 10.0
     poll_seconds: Seconds = 1.0
     drain_seconds: Seconds = 30.0
-    concurrency: Count = 100
+    concurrency: Count = 128
     step_timeout_seconds: Seconds = 300.0
 
 

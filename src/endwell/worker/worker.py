@@ -31,8 +31,6 @@ log = logging.getLogger(__name__)
 
 CLAIM_LIMIT = 128
 """Most tasks taken in one commit."""
-SMALL_CLAIM = 32
-"""A claim of so few tasks is never split."""
 HAND_IN_LIMIT = 250
 """Most endings in one commit: with a claim they still share one transaction, so all of them count or none."""
 
@@ -62,8 +60,6 @@ class Worker:
         self._agents = dict(agents)
         self.concurrency = concurrency or settings.worker.concurrency
         self.name = name or f"{host_name()}-{process_id()}"
-        # While one half of many quick turns is handed in and replaced, the other half runs.
-        self._share = min(max(SMALL_CLAIM, self.concurrency // 2), CLAIM_LIMIT)
         # Threads of their own: functions that hang must not keep the worker from saying goodbye.
         threads = replace(runtime, pool=ThreadPool(self.concurrency, "endwell-agent"))
         self._turns = Turns(threads, self._agents, store.one, self._note)
@@ -117,8 +113,7 @@ class Worker:
 
     async def run_once(self) -> bool:
         """Hand in what has ended and take what is ready. False when there was nothing to do."""
-        if len(self._outbox) < self._share:
-            await self._runtime.sleep(0)  # let turns that are about to end, end: one commit for all of them
+        await self._runtime.sleep(0)  # let turns that are about to end, end: one commit for all of them
         claim = self._claim()
         if claim is None:
             return await self._hand_in()
@@ -166,7 +161,7 @@ class Worker:
         return Named((*self._turns.held(), *ended), self._claiming)
 
     def _claim(self) -> c.ClaimNext | None:
-        free = min(self.concurrency - self._turns.count, self._share)
+        free = min(self.concurrency - self._turns.count, CLAIM_LIMIT)
         if self._stopping or not self._may_be_work or free <= 0 or not self._session.is_good:
             return None
         self._may_be_work = False  # a ring that comes while we look counts again
