@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from endwell.doorbell.contract import Doorbell, is_rung
 from endwell.errors import (
     BadInput,
@@ -23,7 +21,7 @@ from endwell.model import content, names
 from endwell.model.commands import AgentSpec, Submit
 from endwell.model.task import Task
 from endwell.operate.actions import Actions
-from endwell.operate.submitting import Request, Seconds, command_for, unknown_agent
+from endwell.operate.submitting import Request, Seconds, filled, order_for, unknown_agent
 from endwell.operate.why import why
 from endwell.runtime.base import Runtime
 from endwell.runtime.portal import Portal
@@ -72,16 +70,9 @@ class Client:
         channel: str = "main",
     ) -> AsyncHandle:
         """Ask for work. The same key with the same agent and payload is the same task."""
-        request = Request(
-            agent=agent,
-            payload=payload,
-            key=key,
-            priority=priority,
-            delay=delay,
-            deadline=deadline,
-            channel=channel,
-        )
-        command = self._command(request, await self.spec(agent))
+        request = Request(agent=agent, priority=priority, delay=delay, deadline=deadline, channel=channel)
+        spec = await self.spec(agent)
+        command = filled(self._order(request, spec), spec, payload, key, self._runtime.ids.new())
         reply = await self.store.one(command)
         return AsyncHandle(self, reply.unwrap(), deduplicated=not reply.is_new)
 
@@ -101,18 +92,19 @@ class Client:
         Only whether an earlier task has a key shows at the door: such a one is refused, the others stand.
         """
         spec = await self.spec(agent)
-        usual = Request(agent=agent, priority=priority, delay=delay, deadline=deadline, channel=channel)
+        request = Request(agent=agent, priority=priority, delay=delay, deadline=deadline, channel=channel)
+        order = self._order(request, spec)
         commands = [
-            self._numbered(number, replace(usual, payload=payload, key=key), spec)
+            self._numbered(number, order, spec, payload, key)
             for number, (payload, key) in enumerate(_with_keys(payloads, keys))
         ]
         _refuse_conflicts(commands)
         replies = await self.store.commit(commands)
         return [AsyncHandle(self, reply.unwrap(), deduplicated=not reply.is_new) for reply in replies]
 
-    def _numbered(self, number: int, request: Request, spec: AgentSpec) -> Submit:
+    def _numbered(self, number: int, order: Submit, spec: AgentSpec, payload: Any, key: str | None) -> Submit:
         try:
-            return self._command(request, spec)
+            return filled(order, spec, payload, key, self._runtime.ids.new())
         except BadInput as refusal:
             raise BadInput(
                 f"number {number}: {refusal.message}",
@@ -121,16 +113,8 @@ class Client:
                 field=f"[{number}].{refusal.field}" if refusal.field else f"[{number}]",
             ) from refusal
 
-    def _command(self, request: Request, spec: AgentSpec) -> Submit:
-        return command_for(
-            request,
-            spec,
-            namespace=self.namespace,
-            task_id=self._runtime.ids.new(),
-            command_id=self._runtime.ids.new(),
-            owner=self._owner,
-            actor=self._owner,
-        )
+    def _order(self, request: Request, spec: AgentSpec) -> Submit:
+        return order_for(request, spec, namespace=self.namespace, owner=self._owner)
 
     async def spec(self, reference: str) -> AgentSpec:
         """The agent as this process knows it, or as a worker has registered it in the store."""

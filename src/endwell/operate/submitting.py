@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, TypeGuard
 
 import msgspec
+from msgspec.structs import replace
 
 from endwell.errors import BadInput, UnknownAgent
 from endwell.model import content, names, schema_check
@@ -22,41 +23,28 @@ Seconds = float | int | timedelta
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One submission as the caller gives it. `agent` may be `name/key`."""
+    """How something is asked for, as the caller says it. `agent` may be `name/key`."""
 
     agent: str
-    payload: Any = None
-    key: str | None = None
     priority: int = 0
     delay: Seconds | None = None
     deadline: Seconds | None = None
     channel: str = "main"
 
 
-def command_for(
-    request: Request,
-    spec: AgentSpec,
-    *,
-    namespace: str,
-    task_id: str,
-    command_id: str,
-    owner: str,
-    actor: str,
-) -> Submit:
-    """The command, or a clear refusal with nothing stored."""
+def order_for(request: Request, spec: AgentSpec, *, namespace: str, owner: str) -> Submit:
+    """Everything of the command but its payload and ids, which `filled` puts in; or a clear refusal."""
     _, agent_key = names.agent_reference(request.agent)
-    payload = checked_payload(request.payload, spec)
     deadline = microseconds(request.deadline, "deadline", least=SHORTEST_DEADLINE_SECONDS)
     return Submit(
-        command_id=command_id,
+        command_id="",
         namespace=namespace,
-        actor=actor,
-        task_id=task_id,
+        actor=owner,
+        task_id="",
         agent=spec.name,
         agent_key=agent_key,
-        payload=payload,
-        payload_hash=content.fingerprint(payload),
-        key=None if request.key is None else names.idempotency_key(request.key),
+        payload=b"",
+        payload_hash="",
         channel=names.channel_name(request.channel),
         agent_version=spec.version,
         priority=_priority(request.priority),
@@ -64,6 +52,19 @@ def command_for(
         delay=microseconds(request.delay, "delay", least=0.0) or 0,
         deadline=deadline if deadline is not None else spec.deadline,
         owner=owner,
+    )
+
+
+def filled(order: Submit, spec: AgentSpec, payload: Any, key: str | None, task_id: str) -> Submit:
+    """The command for one payload. A new task's id is unique, and serves as its first command's id too."""
+    encoded = checked_payload(payload, spec)
+    return replace(
+        order,
+        command_id=task_id,
+        task_id=task_id,
+        payload=encoded,
+        payload_hash=content.fingerprint(encoded),
+        key=None if key is None else names.idempotency_key(key),
     )
 
 

@@ -143,6 +143,10 @@ class SqliteDriver:
                 raise error
             return self._doubt
 
+    def never_wait(self) -> None:
+        """From now on a busy file is an error at once: this connection is used where nobody may block."""
+        self._connection.set_busy_handler(None)
+
     def rows(self, name: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """The rows of one named query."""
         return self._connection.execute(QUERIES[name], tuple(parameters)).fetchall()

@@ -55,13 +55,14 @@ class Lane(Generic[Ask, Answer]):
 
     def post(self, ask: Ask, *, size: int = 1, urgent: bool = False) -> asyncio.Future[Answer]:
         """Hand a question in; heartbeats are urgent and go before everything that waits."""
-        self._refuse_if_nobody_serves()
+        self.refuse_if_nobody_serves()
         letter: Letter[Ask, Answer] = Letter(ask, size, urgent)
         (self._urgent if urgent else self._usual).append(letter)
         self._flag.set()
         return letter.future
 
-    def _refuse_if_nobody_serves(self) -> None:
+    def refuse_if_nobody_serves(self) -> None:
+        """A closed store, or a forked child, is told at once."""
         if self._is_closed:
             raise UsageError("the store is closed")
         if process_id() != self._pid:  # the thread is the parent's

@@ -1,10 +1,17 @@
-"""The store on one SQLite file: commits in one writer thread, questions in one reader thread."""
+"""The store on one SQLite file: commits in one writer thread, long questions in one reader thread.
+
+Short questions are answered where they are asked: readers never wait for a writer, and handing one to
+another thread and back takes several times as long as the answer.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import apsw
 
 from endwell.model.commands import Command, Heartbeat
 from endwell.model.task import Task
@@ -21,6 +28,12 @@ _Commit = Letter[Sequence[Command], list[Reply]]
 _Question = Letter[Callable[[SqliteDriver], Any], Any]
 
 
+# one or a few index seeks each, whatever the number of tasks
+SHORT_QUESTIONS: Final = frozenset(
+    ("task_by_id", "task_by_key", "card", "agent", "session", "key_holder", "priorities", "next_start")
+)
+
+
 class SqliteStore(Store):
     """Safe with several processes on one file; group commit under load, one commit of latency when idle."""
 
@@ -31,12 +44,17 @@ class SqliteStore(Store):
         self._ring = ring
         self._writer: SqliteDriver | None = None
         self._reader: SqliteDriver | None = None
+        self._here: SqliteDriver | None = None
+        self._home: asyncio.AbstractEventLoop | None = None
         self._commits: Lane[Sequence[Command], list[Reply]]
         self._questions: Lane[Callable[[SqliteDriver], Any], Any]
 
     async def open(self) -> None:
         self._writer = await self._runtime.in_thread(self._connect)
         self._reader = await self._runtime.in_thread(self._connect)
+        self._here = await self._runtime.in_thread(self._connect)
+        self._here.never_wait()
+        self._home = asyncio.get_running_loop()
         self._commits = Lane(
             self._runtime,
             "endwell-sqlite-writer",
@@ -67,7 +85,8 @@ class SqliteStore(Store):
         if self._writer is not None:
             await self._commits.close(self._runtime)
             await self._questions.close(self._runtime)
-            self._writer = self._reader = None
+            self._driver(self._here).close()
+            self._writer = self._reader = self._here = None
 
     async def commit(self, commands: Sequence[Command]) -> list[Reply]:
         if len(commands) <= BATCH_LIMIT:
@@ -117,13 +136,24 @@ class SqliteStore(Store):
         return read
 
     async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
-        rows: Sequence[Sequence[Any]] = await self._questions.post(
-            lambda driver: driver.rows(name, parameters)
+        rows: Sequence[Sequence[Any]] = await self._asked(
+            lambda driver: driver.rows(name, parameters), is_short=name in SHORT_QUESTIONS
         )
         return rows
 
+    async def _asked(self, ask: Callable[[SqliteDriver], Any], *, is_short: bool) -> Any:
+        if is_short and asyncio.get_running_loop() is self._home:
+            self._questions.refuse_if_nobody_serves()
+            try:
+                return ask(self._driver(self._here))
+            except apsw.Error:
+                pass  # recovery after a crash holds readers up for a moment: the thread may wait, we may not
+        return await self._questions.post(ask)
+
     async def tasks_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Task]:
-        found: list[Task] = await self._questions.post(lambda driver: driver.tasks_by_ids(namespace, ids))
+        found: list[Task] = await self._asked(
+            lambda driver: driver.tasks_by_ids(namespace, ids), is_short=len(ids) <= FEW
+        )
         return found
 
     async def events_after(self, namespace: str, cursor: str, limit: int) -> list[Logged]:
@@ -135,3 +165,5 @@ class SqliteStore(Store):
 
 
 BUSY_PAUSE_SECONDS = 0.001
+FEW = 20
+"""So many tasks are a short question."""
