@@ -63,18 +63,7 @@ class Worker:
         # Threads of their own: functions that hang must not keep the worker from saying goodbye.
         threads = replace(runtime, pool=ThreadPool(self.concurrency, "endwell-agent"))
         self._turns = Turns(threads, self._agents, store.one, self._note)
-        self._session = WorkerSession(
-            store,
-            runtime,
-            settings.worker,
-            namespace=namespace,
-            name=self.name,
-            agents=tuple(self._agents),
-            concurrency=self.concurrency,
-            named=self._named,
-            on_stale=self._let_go,
-            on_lost=self._lost,
-        )
+        self._session = self._new_session()
         self._outbox: list[c.AttemptCommand] = []
         self._handing_in: list[c.AttemptCommand] = []
         self._claiming: tuple[str, ...] = ()
@@ -84,6 +73,20 @@ class Worker:
         self._stopping = False
         self.refused = 0
         self.failures = 0
+
+    def _new_session(self) -> WorkerSession:
+        return WorkerSession(
+            self._store,
+            self._runtime,
+            self._settings,
+            namespace=self._namespace,
+            name=self.name,
+            agents=tuple(self._agents),
+            concurrency=self.concurrency,
+            named=self._named,
+            on_stale=self._let_go,
+            on_lost=self._lost,
+        )
 
     @property
     def session_id(self) -> str:
