@@ -371,7 +371,7 @@ async def test_a_wait_ends_when_the_store_is_closed_under_it(sqlite_url: str) ->
     async with app.running(worker=False) as client:
         handle = await client.submit("double", 1)
         waiting = asyncio.get_running_loop().create_task(handle.result())
-        await asyncio.sleep(0.02)
+        await eventually(lambda: bool(client._waiters._waiting), "somebody waits")
     with pytest.raises((EndwellError, RuntimeError)):
         await asyncio.wait_for(waiting, 10)
 

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import apsw
+import pytest
 
 from endwell.runtime import SystemClock
 from tests.execution.world import TINY, World, eventually, terminal
@@ -77,9 +78,13 @@ async def test_a_file_that_is_moved_away_and_back_has_lost_nothing(sqlite_url: s
         await world.working()
         handles = await world.client.submit_many("gated", range(3))
         await eventually(lambda: len(agent.runs) == 3)
+
+        async def ended() -> bool:
+            return await world.counts() == {"succeeded": 3}
+
         os.rename(path, f"{path}.away")
         agent.gate.set()
-        await asyncio.sleep(0.1)  # the results meet a file that is not where it was
+        await eventually(ended, "the results are written to a file that is not where it was")
         os.rename(f"{path}.away", path)
         assert [await handle.result(10) for handle in handles] == [0, 1, 2]
         assert sorted(agent.runs) == [0, 1, 2]
@@ -87,7 +92,9 @@ async def test_a_file_that_is_moved_away_and_back_has_lost_nothing(sqlite_url: s
             assert terminal(await world.history(handle)) == ["task.succeeded"]
 
 
-async def test_work_goes_on_after_the_server_was_restarted(honest_postgres_server: PostgresServer) -> None:
+async def test_work_goes_on_after_the_server_was_restarted(
+    honest_postgres_server: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
     url = honest_postgres_server.create_database()
     settings = {**TINY, "worker.lease_seconds": 20, "worker.heartbeat_seconds": 0.2}
     async with World(url, settings=settings, clock=SystemClock()) as world:
@@ -97,7 +104,8 @@ async def test_work_goes_on_after_the_server_was_restarted(honest_postgres_serve
         await eventually(lambda: len(agent.runs) == 5)
         honest_postgres_server.kill()
         agent.gate.set()
-        await asyncio.sleep(0.1)  # the results meet a server that is not there
+        met = "lost the connection"
+        await eventually(lambda: met in caplog.text, "the results meet a server that is not there")
         honest_postgres_server.start()
         assert [await handle.result(20) for handle in handles] == list(range(5))
         assert sorted(agent.runs) == list(range(5)), "nothing was computed twice"
