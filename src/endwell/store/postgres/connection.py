@@ -78,11 +78,12 @@ async def migrate(connection: Any) -> int:
     async with connection.transaction():
         await connection.execute("SET LOCAL lock_timeout = 0")
         await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
-        applied = await _schema_version(connection)
+        # Not to_regclass: it may still remember, from before the wait, that there was no such table.
+        await connection.execute("CREATE TABLE IF NOT EXISTS endwell_schema (version int NOT NULL)")
+        applied = int(await connection.fetchval("SELECT max(version) FROM endwell_schema") or 0)
         for step in missing("postgres", applied):
             await connection.execute(step.sql)
             applied = step.number
-        await connection.execute("CREATE TABLE IF NOT EXISTS endwell_schema (version int NOT NULL)")
         await connection.execute("DELETE FROM endwell_schema")
         await connection.execute("INSERT INTO endwell_schema VALUES ($1)", applied)
     return applied
