@@ -54,6 +54,30 @@ def in_store(store: Path, query: str) -> list[tuple[object, ...]]:
         connection.close()
 
 
+# the reader's own code: a bank that writes each payment down, and can be asked about it
+BANK = """\
+from pathlib import Path
+
+BOOK = Path("bank.txt")
+
+
+def pay(total: int, idempotency_key: str) -> str:
+    with BOOK.open("a") as book:
+        book.write(f"{idempotency_key} {total}\\n")
+    return f"paid {total}"
+
+
+def find_payment(key: str, total: int) -> str | None:
+    paid = BOOK.exists() and f"{key} {total}" in BOOK.read_text().splitlines()
+    return f"paid {total}" if paid else None
+"""
+
+
+def write_example(directory: Path) -> None:
+    (directory / "hello.py").write_text(python_blocks("README.md")["hello.py"])
+    (directory / "bank.py").write_text(BANK)
+
+
 def started_example(directory: Path) -> Child:
     return start([sys.executable, "hello.py"], env=environment(), cwd=directory)
 
@@ -76,7 +100,7 @@ def kill_it_at_work(directory: Path) -> None:
     """Killed while its worker holds the task; a try that came too late is repeated."""
     store = directory / "hello.db"
     for _ in range(20):
-        for left in directory.glob("hello.db*"):
+        for left in (*directory.glob("hello.db*"), *directory.glob("bank.txt")):
             left.unlink()
         child = started_example(directory)
         while status_of_task(store) in (None, "queued"):
@@ -87,10 +111,10 @@ def kill_it_at_work(directory: Path) -> None:
     raise AssertionError("no kill came while the task was running")
 
 
-@pytest.mark.covers("S1.1", "S4.12", "S4.13")
+@pytest.mark.covers("S1.1", "S4.12", "S4.13", "S4.34")
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_readme_example_survives_three_kills_and_ends_once(tmp_path: Path, seed: int) -> None:
-    (tmp_path / "hello.py").write_text(python_blocks("README.md")["hello.py"])
+def test_the_readme_example_survives_three_kills_and_pays_once(tmp_path: Path, seed: int) -> None:
+    write_example(tmp_path)
     kill_it_at_work(tmp_path)
     moments = random.Random(seed)
     for _ in range(2):
@@ -99,7 +123,8 @@ def test_the_readme_example_survives_three_kills_and_ends_once(tmp_path: Path, s
             child.wait(timeout=moments.uniform(0.15, 0.6))
         killed(child)
 
-    assert ran([sys.executable, "hello.py"], tmp_path) == "order 42 costs 15\n"
+    assert ran([sys.executable, "hello.py"], tmp_path) == "paid 15\n"
+    assert (tmp_path / "bank.txt").read_text() == "pay:42 15\n"
     assert in_store(tmp_path / "hello.db", "SELECT status, idempotency_key FROM tasks") == [
         ("succeeded", "order-42")
     ]
@@ -109,7 +134,7 @@ def test_the_readme_example_survives_three_kills_and_ends_once(tmp_path: Path, s
 
 
 def test_the_readme_commands_show_the_task(tmp_path: Path) -> None:
-    (tmp_path / "hello.py").write_text(python_blocks("README.md")["hello.py"])
+    write_example(tmp_path)
     ran([sys.executable, "hello.py"], tmp_path)
     commands = re.findall(
         r"^    endwell (.+?)(?:\s{2,}#.*)?$", (ROOT / "README.md").read_text(), re.MULTILINE
@@ -132,8 +157,21 @@ def test_the_guide_examples_print_what_they_promise(tmp_path: Path, name: str, p
     assert ran([sys.executable, name], tmp_path) == printed
 
 
+def test_the_example_of_recorded_steps_prints_what_was_asked(tmp_path: Path) -> None:
+    (tmp_path / "review.py").write_text(python_blocks("docs/turns.md")["review.py"])
+    assert "'cons': 'WHAT IS BAD?', 'pros': 'WHAT IS GOOD?'" in ran([sys.executable, "review.py"], tmp_path)
+    assert "succeeded" in ran([*ENDWELL, "task", "list", "--store", "sqlite:///review.db"], tmp_path)
+
+
+def test_a_program_is_an_agent_as_the_documentation_shows(tmp_path: Path) -> None:
+    for name, text in python_blocks("docs/programs.md").items():
+        (tmp_path / name).write_text(text)
+    assert ran([sys.executable, "programs_app.py"], tmp_path) == "{'letters': 15, 'words': 3}\n"
+    assert ran([sys.executable, "programs_isolated.py"], tmp_path) == "10 frames\nagent_timeout\n"
+
+
 def test_every_command_in_the_documentation_exists(tmp_path: Path) -> None:
-    pages = ["README.md", "docs/guide.md", "docs/operations.md", "CONTRIBUTING.md"]
+    pages = ["README.md", "docs/guide.md", "docs/turns.md", "docs/operations.md", "CONTRIBUTING.md"]
     text = "\n".join((ROOT / page).read_text() for page in pages)
     shown = {tuple(words.split()) for words in re.findall(r"`endwell ((?:[a-z-]+ ?)+)", text)}
     assert shown
@@ -144,4 +182,4 @@ def test_every_command_in_the_documentation_exists(tmp_path: Path) -> None:
         )
 
 
-GROUPS = {"task", "dlq", "events", "config"}
+GROUPS = {"task", "dlq", "events", "config", "effect", "tool", "approval"}

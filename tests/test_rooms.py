@@ -24,6 +24,7 @@ FLOORS: tuple[set[str], ...] = (
     {"worker", "pmo"},
     {"operate"},
     {"client"},
+    {"registry"},
     {"app"},
     {"cli", "web", "testing"},
 )
@@ -31,7 +32,7 @@ BESIDE_MODEL = {"errors", "model"}  # what the rooms beside model may import
 FIRST_USER = {"settings": "policy", "runtime": "store"}  # the lowest room that may import each of them
 STARTS = {"cli": {"web", "testing"}}  # commands start the page and the simulator
 FRONTS = {"__init__", "__main__"}  # these may import anything; only the top floor may import them
-ROOT_FILES = {"errors", "settings", "app", "client"} | FRONTS
+ROOT_FILES = {"errors", "settings", "app", "client", "registry"} | FRONTS
 KNOWN = set().union(*FLOORS) | set(FIRST_USER) | FRONTS
 
 

@@ -49,13 +49,18 @@ DEFAULTS = {
     "worker.poll_seconds": 1,
     "worker.drain_seconds": 30,
     "worker.concurrency": 128,
-    "worker.step_timeout_seconds": 300,
+    "worker.step_timeout_seconds": 240,
+    "worker.effect_timeout_seconds": 30,
+    "worker.effect_margin_seconds": 5,
     "retry.max_retries": 3,
     "retry.base_seconds": 0.5,
     "retry.multiplier": 2,
     "retry.jitter": 0.2,
     "retry.delays": (),
     "task.deadline_seconds": 86400,
+    "approval.risks": ("money_movement",),
+    "approval.within_seconds": 14400,
+    "approval.by": (),
     "human.owner": "",
     "human.remind_seconds": 86400,
     "queue.kind": "native",
@@ -118,6 +123,14 @@ def test_a_list_in_the_environment_is_commas_or_json(
     assert load({"ENDWELL__RETRY__DELAYS": text}, tmp_path).retry.delays == delays
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("ada, bob", ("ada", "bob")), ('["ada"]', ("ada",)), ("", ()), ("[]", ())],
+)
+def test_names_are_a_list_in_the_environment_too(tmp_path: Path, text: str, names: tuple[str, ...]) -> None:
+    assert load({"ENDWELL__APPROVAL__BY": text}, tmp_path).approval.by == names
+
+
 @pytest.mark.parametrize("key", ["dispatched_timeout_seconds", "pending_wakeup_seconds"])
 @pytest.mark.parametrize("value", ["0", "-1"])
 def test_a_rule_that_may_be_off_is_off_at_zero_and_below(tmp_path: Path, key: str, value: str) -> None:
@@ -148,6 +161,8 @@ def test_a_rule_that_may_be_off_is_off_at_zero_and_below(tmp_path: Path, key: st
         ("retry.delays", "1,-1", "negative"),
         ("retry.delays", "1,inf", "finite"),
         ("retry.delays", '["1"]', "must be a number, not '1'"),
+        ("approval.by", "[1]", "a list of texts"),
+        ("approval.by", '["ada", " "]', "a list of texts"),
         ("queue.kind", "redis", "not available in this release"),
         ("queue.kind", "kafka", 'must be "native"'),
     ],

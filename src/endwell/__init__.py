@@ -10,45 +10,84 @@ if TYPE_CHECKING:
     from endwell.app import Endwell
     from endwell.client import AsyncHandle, Client, Handle
     from endwell.errors import (
+        AmbiguousStep,
+        ApprovalExpired,
+        ApprovalRejected,
         BadInput,
         BadSetting,
+        CallFailed,
+        EffectRejected,
         EndwellError,
         Fail,
         IdempotencyConflict,
+        NotDone,
         NotFound,
         Refused,
+        ReplayMismatch,
         Retry,
+        SignalTimeout,
         StaleAttempt,
+        StepFailed,
+        StepTimeout,
         StoreError,
         TaskCancelled,
         TaskEnded,
         TaskFailed,
         TaskNotSucceeded,
         TaskTimedOut,
+        ToolFailed,
+        ToolTimeout,
+        TurnError,
         UnknownAgent,
         UsageError,
+        VersionMismatch,
         WaitTimedOut,
         WrongStatus,
     )
+    from endwell.policy.approval import Approval
+    from endwell.store.effect_store import EffectStore, MemoryEffectStore
+    from endwell.store.postgres.effect_store import PostgresEffectStore
+    from endwell.store.sqlite.effect_store import SqliteEffectStore
+    from endwell.worker.answers import Approved
     from endwell.worker.context import Context, SyncContext
+    from endwell.worker.verdicts import CANNOT_TELL, NOT_DONE, Done, effect_key
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "CANNOT_TELL",
+    "NOT_DONE",
+    "AmbiguousStep",
+    "Approval",
+    "ApprovalExpired",
+    "ApprovalRejected",
+    "Approved",
     "AsyncHandle",
     "BadInput",
     "BadSetting",
+    "CallFailed",
     "Client",
     "Context",
+    "Done",
+    "EffectRejected",
+    "EffectStore",
     "Endwell",
     "EndwellError",
     "Fail",
     "Handle",
     "IdempotencyConflict",
+    "MemoryEffectStore",
+    "NotDone",
     "NotFound",
+    "PostgresEffectStore",
     "Refused",
+    "ReplayMismatch",
     "Retry",
+    "SignalTimeout",
+    "SqliteEffectStore",
     "StaleAttempt",
+    "StepFailed",
+    "StepTimeout",
     "StoreError",
     "SyncContext",
     "TaskCancelled",
@@ -56,10 +95,15 @@ __all__ = [
     "TaskFailed",
     "TaskNotSucceeded",
     "TaskTimedOut",
+    "ToolFailed",
+    "ToolTimeout",
+    "TurnError",
     "UnknownAgent",
     "UsageError",
+    "VersionMismatch",
     "WaitTimedOut",
     "WrongStatus",
+    "effect_key",
 ]
 
 _HOMES = {
@@ -67,8 +111,18 @@ _HOMES = {
     "AsyncHandle": "endwell.client",
     "Client": "endwell.client",
     "Handle": "endwell.client",
+    "Approval": "endwell.policy.approval",
+    "Approved": "endwell.worker.answers",
     "Context": "endwell.worker.context",
     "SyncContext": "endwell.worker.context",
+    "EffectStore": "endwell.store.effect_store",
+    "MemoryEffectStore": "endwell.store.effect_store",
+    "PostgresEffectStore": "endwell.store.postgres.effect_store",
+    "SqliteEffectStore": "endwell.store.sqlite.effect_store",
+    "CANNOT_TELL": "endwell.worker.verdicts",
+    "Done": "endwell.worker.verdicts",
+    "NOT_DONE": "endwell.worker.verdicts",
+    "effect_key": "endwell.worker.verdicts",
 }
 
 

@@ -4,34 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
-from urllib.parse import unquote, urlsplit
+from typing import Any, Self, TypeVar, TypeVarTuple
+from urllib.parse import urlsplit
 
 from endwell.client import Client, Handle
 from endwell.doorbell.contract import Doorbell
 from endwell.doorbell.local import LocalDoorbell
-from endwell.errors import BadSetting, UsageError
+from endwell.errors import UsageError
 from endwell.model import names
-from endwell.operate.submitting import SHORTEST_DEADLINE_SECONDS, Seconds, microseconds
+from endwell.model.effect import Verdict
 from endwell.pmo.service import Pmo
 from endwell.policy.limits import Limits
-from endwell.policy.retry import RetryPolicy
+from endwell.registry import Registry
 from endwell.runtime.base import Runtime
+from endwell.runtime.here import run_here
 from endwell.runtime.portal import Portal
 from endwell.runtime.processes import os_user
-from endwell.settings import Settings, check, load, masked, override
+from endwell.settings import Settings, check, load, override
+from endwell.settings.store_url import sqlite_path, store_url
 from endwell.store.contract import Store
+from endwell.store.effect_store import EffectStore
 from endwell.store.sqlite.store import SqliteStore
-from endwell.worker.agents import Agent, agent_of
+from endwell.worker.agents import Agent
 from endwell.worker.worker import Worker
 
-F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
-class Endwell:
-    """One installation as this process sees it: a store, and the agents this process can run."""
+class Endwell(Registry):
+    """One installation as this process sees it: a store, and the agents this process can run.
+
+    With `effects`, an effect's result goes to that store before it is recorded.
+    """
 
     def __init__(
         self,
@@ -40,68 +47,25 @@ class Endwell:
         namespace: str = "default",
         settings: Mapping[str, object] | Settings | None = None,
         runtime: Runtime | None = None,
+        effects: EffectStore | None = None,
     ) -> None:
         self.namespace = names.namespace_name(namespace)
         self.settings = _settings(settings)
         check(self.settings)
-        self.url = _store_url(self.settings, url)
+        self.url = store_url(self.settings, url)
         self.owner = self.settings.human.owner or os_user()
         self.limits = Limits.of(self.settings, self.owner)
         self.runtime = runtime or Runtime.system(threads=max(32, self.settings.worker.concurrency))
+        self.effects = effects
         self.agents: dict[str, Agent] = {}
         self._front: _Front | None = None
         self._front_lock = self.runtime.lock()
-
-    def agent(
-        self,
-        name: str,
-        *,
-        retries: int | None = None,
-        delays: Sequence[float] | None = None,
-        give_up_on: type[BaseException] | tuple[type[BaseException], ...] = (),
-        concurrency: int | None = None,
-        deadline: Seconds | None = None,
-        version: str | None = None,
-    ) -> Callable[[F], F]:
-        """Register a function, `async def` or `def`, as an agent.
-
-        `retries` and `delays` (seconds before each retry) override the settings for this agent;
-        `concurrency` limits how many of its tasks run at once in the whole installation.
-        """
-        names.agent_name(name)
-        if name in self.agents:
-            raise UsageError(f"agent {name!r} is already registered")
-        options = {
-            "retry": self._retry_policy(name, retries, delays),
-            "give_up_on": _checked_exceptions(name, give_up_on),
-            "concurrency": _checked_concurrency(name, concurrency),
-            "deadline": microseconds(deadline, "deadline", least=SHORTEST_DEADLINE_SECONDS),
-            "version": version,
-        }
-
-        def register(function: F) -> F:
-            self.agents[name] = agent_of(name, function, **options)
-            return function
-
-        return register
-
-    def _retry_policy(
-        self, name: str, retries: int | None, delays: Sequence[float] | None
-    ) -> RetryPolicy | None:
-        if retries is None and delays is None:
-            return None
-        values = {"retry.max_retries": self.settings.retry.max_retries if retries is None else retries}
-        if delays is not None:
-            values["retry.delays"] = list(delays)  # type: ignore[assignment]
-        changed = override(self.settings, values, source=f"agent {name}")
-        check(changed)
-        return Limits.of(changed, self.owner).retry
 
     def open_store(self, ring: Callable[[set[str]], None] | None = None) -> Store:
         """A store for this installation, not yet opened."""
         parts = urlsplit(self.url)
         if parts.scheme == "sqlite":
-            return SqliteStore(_sqlite_path(self.url), limits=self.limits, runtime=self.runtime, ring=ring)
+            return SqliteStore(sqlite_path(self.url), limits=self.limits, runtime=self.runtime, ring=ring)
         from endwell.store.postgres.store import PostgresStore  # asyncpg is an extra
 
         return PostgresStore(self.url, limits=self.limits, runtime=self.runtime, ring=ring)
@@ -109,7 +73,7 @@ class Endwell:
     def open_bell(self) -> Doorbell:
         """A doorbell that fits the store, not yet opened."""
         if self.url.startswith("sqlite:"):
-            return LocalDoorbell(str(_sqlite_path(self.url)), runtime=self.runtime)
+            return LocalDoorbell(str(sqlite_path(self.url)), runtime=self.runtime)
         from endwell.doorbell.postgres import PostgresDoorbell  # asyncpg is an extra
 
         return PostgresDoorbell(self.url, runtime=self.runtime)
@@ -125,18 +89,48 @@ class Endwell:
     def submit(self, agent: str, payload: Any = None, **options: Any) -> Handle:
         """Ask for work; `key=`, `priority=`, `delay=`, `deadline=`, `channel=`."""
         front = self.front()
-        return Handle(front.portal, front.portal.call(lambda: front.client.submit(agent, payload, **options)))
+        return Handle(front, front.ask(lambda: front.client.submit(agent, payload, **options)))
 
     def submit_many(self, agent: str, payloads: Iterable[Any], **options: Any) -> list[Handle]:
         """Ask for much work at once; if one is refused, none is stored."""
         front = self.front()
-        handles = front.portal.call(lambda: front.client.submit_many(agent, payloads, **options))
-        return [Handle(front.portal, handle) for handle in handles]
+        handles = front.ask(lambda: front.client.submit_many(agent, payloads, **options))
+        return [Handle(front, handle) for handle in handles]
 
     def task(self, task_id: str) -> Handle:
         """A handle on a task that is already there."""
         front = self.front()
-        return Handle(front.portal, front.portal.call(front.client.task, task_id))
+        return Handle(front, front.ask(front.client.task, task_id))
+
+    def answer(self, call_id: str, value: Any = None) -> dict[str, Any]:
+        """Give a tool call its result; the first answer counts."""
+        return self._asked(lambda client: client.answer(call_id, value))
+
+    def fail_call(self, call_id: str, error: Any) -> dict[str, Any]:
+        """Tell a tool call that it failed."""
+        return self._asked(lambda client: client.fail_call(call_id, error))
+
+    def signal(self, task_id: str, name: str, value: Any = None) -> dict[str, Any]:
+        """Tell a task something by name; kept until it waits for it."""
+        return self._asked(lambda client: client.signal(task_id, name, value))
+
+    def approve(self, approval_id: str, *, by: str | None = None) -> dict[str, Any]:
+        """Agree, as a person of that name."""
+        return self._asked(lambda client: client.approve(approval_id, by=by))
+
+    def reject(self, approval_id: str, *, by: str | None = None) -> dict[str, Any]:
+        """Decline, as a person of that name."""
+        return self._asked(lambda client: client.reject(approval_id, by=by))
+
+    def settle_effect(
+        self, key: str, verdict: Verdict, result: Any = None, *, by: str | None = None
+    ) -> dict[str, Any]:
+        """Say what became of an unknown effect: `done`, `not_done` or `abandon`."""
+        return self._asked(lambda client: client.settle_effect(key, verdict, result, by=by))
+
+    def _asked(self, ask: Callable[[Client], Coroutine[Any, Any, dict[str, Any]]]) -> dict[str, Any]:
+        front = self.front()
+        return front.ask(lambda: ask(front.client))
 
     def front(self) -> _Front:
         """The synchronous front, opened when first needed; agents may ask for it from their threads."""
@@ -176,12 +170,15 @@ class Node:
             agents=self.app.agents,
             owner=self.app.owner,
             poll_seconds=self.app.settings.worker.poll_seconds,
+            approval=self.app.settings.approval,
         )
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.bell.close()
         await self.store.close()
+        if self.app.effects is not None:
+            await self.app.effects.close()
 
     def worker(
         self, *, name: str | None = None, concurrency: int | None = None, agents: Sequence[str] = ()
@@ -205,8 +202,10 @@ class Node:
             app.limits,
             namespace=app.namespace,
             agents=served,
+            known=app.agents,
             name=name,
             concurrency=concurrency,
+            effects=app.effects,
         )
 
     def pmo(self, *, name: str | None = None) -> Pmo:
@@ -293,7 +292,10 @@ class Running:
 
 
 class _Front:
-    """The synchronous front: a node on an event loop in its own thread."""
+    """The synchronous front: a node on an event loop in its own thread.
+
+    Where the store answers in the caller's thread, only waiting needs that loop.
+    """
 
     def __init__(self, app: Endwell) -> None:
         self.portal = Portal()
@@ -307,6 +309,17 @@ class _Front:
     def client(self) -> Client:
         return self.node.client
 
+    def ask(self, fn: Callable[[*Ts], Coroutine[Any, Any, T]], *args: *Ts) -> T:
+        """What the store answers at once."""
+        if not self.node.store.answers_here:
+            return self.portal.call(fn, *args)
+        self.portal.refuse_own_thread("call")
+        return run_here(fn(*args))
+
+    def wait(self, fn: Callable[[*Ts], Coroutine[Any, Any, T]], *args: *Ts) -> T:
+        """What may have to wait for others."""
+        return self.portal.call(fn, *args)
+
     def close(self) -> None:
         try:
             self.portal.call(self.node.__aexit__)
@@ -319,40 +332,3 @@ def _settings(given: Mapping[str, object] | Settings | None) -> Settings:
         return given
     loaded = load(os.environ, Path.cwd())
     return override(loaded, given, source="code") if given else loaded
-
-
-def _store_url(settings: Settings, in_code: str | None) -> str:
-    """What was said outside the code wins, then the code, then the default."""
-    url = in_code if in_code is not None and settings.source("store") == "default" else settings.store
-    scheme = urlsplit(url).scheme
-    if scheme not in ("sqlite", "postgresql", "postgres"):
-        raise BadSetting(
-            f"store {masked(url)!r} is neither sqlite:/// nor postgresql://",
-            hint="for example sqlite:///endwell.db",
-            field="store",
-        )
-    return url
-
-
-def _sqlite_path(url: str) -> Path:
-    """`sqlite:///file.db` is beside the caller, `sqlite:////var/file.db` is absolute."""
-    path = unquote(url.removeprefix("sqlite:///"))
-    if not url.startswith("sqlite:///") or not path or path == ":memory:":
-        raise BadSetting(
-            f"store {url!r} names no file", hint="for example sqlite:///endwell.db", field="store"
-        )
-    return Path(path)
-
-
-def _checked_concurrency(name: str, concurrency: int | None) -> int | None:
-    is_count = isinstance(concurrency, int) and not isinstance(concurrency, bool)
-    if concurrency is not None and not (is_count and 1 <= concurrency <= 10_000):
-        raise UsageError(f"agent {name!r}: concurrency must be a whole number between 1 and 10,000")
-    return concurrency
-
-
-def _checked_exceptions(name: str, given: object) -> tuple[type[BaseException], ...]:
-    kinds = given if isinstance(given, tuple) else (given,)
-    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
-        raise UsageError(f"agent {name!r}: give_up_on must be an exception class, or a tuple of them")
-    return kinds

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
-from endwell.doorbell.contract import Doorbell, is_rung
+from endwell.doorbell.contract import Doorbell, Unsubscribe, is_rung
 from endwell.errors import (
     BadInput,
     IdempotencyConflict,
@@ -19,14 +21,25 @@ from endwell.errors import (
 )
 from endwell.model import content, names
 from endwell.model.commands import AgentSpec, Submit
+from endwell.model.effect import Verdict
 from endwell.model.task import Task
 from endwell.operate.actions import Actions
-from endwell.operate.submitting import Request, Seconds, filled, order_for, unknown_agent
+from endwell.operate.answers import Answers
+from endwell.operate.approvals import Approvals
+from endwell.operate.effects import Effects
 from endwell.operate.why import why
+from endwell.policy.submitting import Request, Seconds, filled, order_for, unknown_agent
 from endwell.runtime.base import Runtime
-from endwell.runtime.portal import Portal
+from endwell.runtime.processes import give_way
+from endwell.settings import Approval as ApprovalSettings
 from endwell.store.contract import Store
 from endwell.worker.agents import Agent
+
+SPEC_SECONDS = 1.0
+"""How long an agent that others serve is taken to be as it was last registered."""
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _NOT_SUCCEEDED: dict[str, type[TaskNotSucceeded]] = {
     "failed": TaskFailed,
@@ -48,13 +61,15 @@ class Client:
         agents: Mapping[str, Agent],
         owner: str,
         poll_seconds: float,
+        approval: ApprovalSettings,
     ) -> None:
         self.store = store
         self.namespace = namespace
         self._runtime = runtime
         self._agents = agents
         self._owner = owner
-        self._specs: dict[str, AgentSpec] = {}
+        self._approval = approval
+        self._specs: dict[str, tuple[AgentSpec, float]] = {}
         self.actions = Actions(store, runtime, namespace=namespace, actor=owner)
         self._waiters = _Waiters(store, bell, runtime, namespace, poll_seconds)
 
@@ -114,37 +129,75 @@ class Client:
             ) from refusal
 
     def _order(self, request: Request, spec: AgentSpec) -> Submit:
-        return order_for(request, spec, namespace=self.namespace, owner=self._owner)
+        return order_for(request, spec, namespace=self.namespace, owner=self._owner, approval=self._approval)
 
     async def spec(self, reference: str) -> AgentSpec:
         """The agent as this process knows it, or as a worker has registered it in the store."""
         name, _ = names.agent_reference(reference)
-        found = self._specs.get(name)
+        known, good_until = self._specs.get(name, (None, 0.0))
+        now = self._runtime.clock.monotonic()
+        if known is not None and now < good_until:
+            return known
+        local = self._agents.get(name)
+        found = local.spec() if local else await self.store.agent(self.namespace, name)
         if found is None:
-            local = self._agents.get(name)
-            found = local.spec() if local else await self.store.agent(self.namespace, name)
-            if found is None:
-                raise unknown_agent(name, [spec.name for spec in await self.store.agents(self.namespace)])
-            if local:
-                self._specs[name] = found
+            raise unknown_agent(name, [spec.name for spec in await self.store.agents(self.namespace)])
+        self._specs[name] = (found, math.inf if local else now + SPEC_SECONDS)
         return found
 
     async def task(self, task_id: str) -> AsyncHandle:
         """A handle on a task that is already there."""
         return AsyncHandle(self, await self.store.task(self.namespace, task_id))
 
+    async def answer(self, call_id: str, value: Any = None) -> dict[str, Any]:
+        """Give a tool call its result; the first answer counts."""
+        return await self._answers().answer(call_id, value)
+
+    async def fail_call(self, call_id: str, error: Any) -> dict[str, Any]:
+        """Tell a tool call that it failed."""
+        return await self._answers().fail(call_id, error)
+
+    async def signal(self, task_id: str, name: str, value: Any = None) -> dict[str, Any]:
+        """Tell a task something by name; kept until it waits for it."""
+        return await self._answers().signal(task_id, name, value)
+
+    async def approve(
+        self, approval_id: str, *, by: str | None = None, shown_hash: str | None = None
+    ) -> dict[str, Any]:
+        """Agree, as a person of that name."""
+        return await self._approvals(by).approve(approval_id, shown_hash=shown_hash)
+
+    async def reject(self, approval_id: str, *, by: str | None = None) -> dict[str, Any]:
+        """Decline, as a person of that name."""
+        return await self._approvals(by).reject(approval_id)
+
+    async def settle_effect(
+        self, key: str, verdict: Verdict, result: Any = None, *, by: str | None = None
+    ) -> dict[str, Any]:
+        """Say what became of an unknown effect: `done`, `not_done` or `abandon`."""
+        about = {"namespace": self.namespace, "actor": by or self._owner}
+        return await Effects(self.store, self._runtime, **about).settle(key, verdict, result)
+
+    def _answers(self) -> Answers:
+        return Answers(self.store, self._runtime, namespace=self.namespace, actor=self._owner)
+
+    def _approvals(self, by: str | None) -> Approvals:
+        return Approvals(self.store, self._runtime, namespace=self.namespace, actor=by or self._owner)
+
     async def wait_ended(self, task_id: str, timeout: float | None = None) -> Task:
         """The task once it has ended."""
-        task = await self.store.task(self.namespace, task_id)
-        if task.is_ended:
-            return task
-        try:
-            async with self._runtime.timeout(timeout):
-                return await self._waiters.ended(task_id)
-        except TimeoutError:
-            raise WaitTimedOut(
-                f"task {task_id} has not ended after {timeout} s", hint="it goes on", task_id=task_id
-            ) from None
+        with self._waiters.listening(task_id) as ended:
+            give_way()
+            task = await self.store.task(self.namespace, task_id)
+            if task.is_ended:
+                return task
+            try:
+                async with self._runtime.timeout(timeout):
+                    return await ended
+            except TimeoutError:
+                raise WaitTimedOut(
+                    f"task {task_id} has not ended after {timeout} s", hint="it goes on", task_id=task_id
+                ) from None
 
     def typed(self, agent: str, value: Any) -> Any:
         """The result as the agent's declared type, where this process knows the agent."""
@@ -192,13 +245,23 @@ class AsyncHandle:
         return await self._client.actions.cancel(self.id, reason)
 
 
+class Front(Protocol):
+    """How blocking callers reach the asynchronous client."""
+
+    def ask(self, fn: Callable[[*Ts], Coroutine[Any, Any, T]], *args: *Ts) -> T:
+        """What the store answers at once."""
+
+    def wait(self, fn: Callable[[*Ts], Coroutine[Any, Any, T]], *args: *Ts) -> T:
+        """What may have to wait for others."""
+
+
 class Handle:
     """The same without await, for scripts and notebooks."""
 
-    def __init__(self, portal: Portal, handle: AsyncHandle) -> None:
+    def __init__(self, front: Front, handle: AsyncHandle) -> None:
         self.id = handle.id
         self.deduplicated = handle.deduplicated
-        self._portal = portal
+        self._front = front
         self._handle = handle
 
     def __repr__(self) -> str:
@@ -206,23 +269,23 @@ class Handle:
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait for the end: the value, or TaskFailed, TaskTimedOut, TaskCancelled."""
-        return self._portal.call(self._handle.result, timeout)
+        return self._front.wait(self._handle.result, timeout)
 
     def task(self) -> Task:
         """The task as it stands."""
-        return self._portal.call(self._handle.task)
+        return self._front.ask(self._handle.task)
 
     def status(self) -> str:
         """Its status."""
-        return self._portal.call(self._handle.status)
+        return self._front.ask(self._handle.status)
 
     def why(self) -> dict[str, Any]:
         """Where it is, what moves it next, when it ends at the latest."""
-        return self._portal.call(self._handle.why)
+        return self._front.ask(self._handle.why)
 
     def cancel(self, reason: str = "cancelled") -> Task:
         """End it now."""
-        return self._portal.call(self._handle.cancel, reason)
+        return self._front.ask(self._handle.cancel, reason)
 
 
 class _Waiters:
@@ -238,20 +301,23 @@ class _Waiters:
         self._waiting: dict[str, list[asyncio.Future[Task]]] = {}
         self._rung = asyncio.Event()
         self._looker: asyncio.Task[None] | None = None
-        bell.subscribe(self._heard)
+        self._bell = bell
 
     def _heard(self, topics: frozenset[str]) -> None:
         if is_rung(f"ended:{self._namespace}", topics):
             self._rung.set()
 
-    async def ended(self, task_id: str) -> Task:
+    @contextmanager
+    def listening(self, task_id: str) -> Iterator[asyncio.Future[Task]]:
+        """The task once it has ended. Rings are heard from now on: whoever looks afterwards misses none."""
         future: asyncio.Future[Task] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(task_id, []).append(future)
-        self._rung.set()
         if self._looker is None or self._looker.done():
-            self._looker = self._runtime.spawn(self._look(), "endwell-waiters")
+            self._rung.clear()
+            unsubscribe = self._bell.subscribe(self._heard)
+            self._looker = self._runtime.spawn(self._look(unsubscribe), "endwell-waiters")
         try:
-            return await future
+            yield future
         finally:
             self._leave(task_id, future)
 
@@ -264,7 +330,7 @@ class _Waiters:
             self._waiting.pop(task_id, None)
             self._rung.set()  # nobody may be left to look for
 
-    async def _look(self) -> None:
+    async def _look(self, unsubscribe: Unsubscribe) -> None:
         try:
             while self._waiting:
                 await self._runtime.wait(self._rung, self._poll_seconds)
@@ -274,6 +340,8 @@ class _Waiters:
         except Exception as error:  # the store was closed under us: nobody is to wait for ever
             for future in [future for waiting in self._waiting.values() for future in waiting]:
                 _settle(future, error)
+        finally:
+            unsubscribe()
 
     async def _look_once(self) -> None:
         try:

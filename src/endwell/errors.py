@@ -17,9 +17,24 @@ EndwellError
 │   ├── TaskFailed
 │   ├── TaskTimedOut
 │   └── TaskCancelled
+├── TurnError                  something inside a turn; agent code may catch it
+│   ├── AmbiguousStep          two steps with one identity at once
+│   ├── ReplayMismatch         a recorded step is asked for with other inputs
+│   ├── StepTimeout            a step took longer than it may
+│   ├── StepFailed             a step failed for good, and that is recorded
+│   ├── EffectUnknown          whether an effect took place is not known; a person is asked
+│   ├── EffectRejected         the ledger forbids the effect: other arguments, or abandoned
+│   ├── ToolFailed             a tool answered with a failure
+│   │   └── ToolTimeout        no answer came in time
+│   ├── CallFailed             a called agent's task ended without a result
+│   ├── SignalTimeout          the signal did not come in time
+│   ├── ApprovalRejected       a person declined
+│   ├── ApprovalExpired        nobody decided in time
+│   └── VersionMismatch        other code recorded the steps so far, and the agent refuses to go on from them
 └── AgentSignal                raised by agent code to steer its own task
     ├── Fail                   end now, without a retry
-    └── Retry                  try again later
+    ├── Retry                  try again later
+    └── NotDone                raised by an effect's function: nothing has happened outside
 """
 
 from __future__ import annotations
@@ -169,6 +184,117 @@ class TaskCancelled(TaskNotSucceeded):
     code = "task_cancelled"
 
 
+class TurnError(EndwellError):
+    """Something inside a turn; agent code may catch it, otherwise the turn fails."""
+
+    code = "turn_error"
+    retryable: ClassVar[bool] = True
+
+
+class AmbiguousStep(TurnError):
+    """Two steps with one identity at once."""
+
+    code = "ambiguous_step"
+    retryable = False
+
+
+class ReplayMismatch(TurnError):
+    """A recorded step is asked for with other inputs."""
+
+    code = "replay_mismatch"
+    retryable = False
+
+
+class StepTimeout(TurnError):
+    """A step took longer than it may."""
+
+    code = "step_timeout"
+
+
+class StepFailed(TurnError):
+    """A step failed for good, and that is recorded."""
+
+    code = "step_failed"
+    retryable = False
+
+
+class EffectUnknown(TurnError):
+    """Whether an effect took place is not known; a person is asked."""
+
+    code = "effect_unknown"
+    retryable = False
+
+
+class EffectRejected(TurnError):
+    """The ledger forbids the effect."""
+
+    code = "effect_rejected"
+    retryable = False
+
+
+class ToolFailed(TurnError):
+    """A tool answered with a failure; `error` says which. A retry of the task asks the tool again."""
+
+    code = "tool_failed"
+
+    def __init__(self, message: str | None = None, *, error: Any = None, **about: Any) -> None:
+        super().__init__(message, **about)
+        self.error = error
+
+
+class ToolTimeout(ToolFailed):
+    """No answer came in time."""
+
+    code = "tool_timeout"
+
+
+class CallFailed(TurnError):
+    """A called agent's task ended without a result; `status`, `error` and `deliverable` say how."""
+
+    code = "call_failed"
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        status: str = "failed",
+        error: Any = None,
+        deliverable: Any = None,
+        **about: Any,
+    ) -> None:
+        super().__init__(message, **about)
+        self.status = status
+        self.error = error
+        self.deliverable = deliverable
+
+
+class SignalTimeout(TurnError):
+    """The signal did not come in time."""
+
+    code = "signal_timeout"
+
+
+class ApprovalRejected(TurnError):
+    """A person declined."""
+
+    code = "approval_rejected"
+    retryable = False
+
+
+class ApprovalExpired(TurnError):
+    """Nobody decided in time."""
+
+    code = "approval_expired"
+    retryable = False
+
+
+class VersionMismatch(TurnError):
+    """Other code recorded the steps so far, and the agent refuses to go on from them."""
+
+    code = "version_mismatch"
+    retryable = False
+
+
 class AgentSignal(EndwellError):
     """Raised by agent code to steer its own task."""
 
@@ -189,3 +315,9 @@ class Retry(AgentSignal):
     def __init__(self, message: str | None = None, *, after: timedelta | float | None = None) -> None:
         super().__init__(message)
         self.after_seconds = after.total_seconds() if isinstance(after, timedelta) else after
+
+
+class NotDone(AgentSignal):
+    """Raised by an effect's function: nothing has happened outside, so it may be tried again."""
+
+    code = "effect_not_done"

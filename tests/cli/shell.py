@@ -61,6 +61,32 @@ async def once(marker: str) -> str:
     print("started", flush=True)
     await asyncio.sleep(600)
     return "first"
+
+
+@app.agent("buyer")
+async def buyer(ctx: Context, price: int) -> str:
+    await ctx.approve("Buy it?", show={"price": price}, by=("ada", "bob"))
+    return "bought"
+
+
+@app.agent("asker", retries=0)
+async def asker(ctx: Context) -> object:
+    return await ctx.tool("oracle", {"q": 1})
+
+
+@app.agent("listener")
+async def listener(ctx: Context) -> object:
+    return await ctx.wait_signal("go")
+
+
+@app.agent("boss")
+async def boss(ctx: Context) -> int:
+    return await ctx.call("clerk", {"id": "1"})
+
+
+@app.agent("guarded", approval=True)
+async def guarded(amount: int) -> int:
+    return amount
 """
 
 QUICK = {

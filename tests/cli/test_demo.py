@@ -158,8 +158,23 @@ def test_the_reader_notices_a_result_that_nobody_worked_for(
     ((attempt,),) = sabotaged.rows("SELECT attempt_id FROM events WHERE type = 'task.succeeded' LIMIT 1")
     sink = sabotaged.directory / "sink.jsonl"
     lines = sink.read_text().splitlines(keepends=True)
-    sink.write_text("".join(line for line in lines if json.loads(line)["attempt"] != attempt))
+    sink.write_text("".join(line for line in lines if json.loads(line).get("attempt") != attempt))
     assert sabotaged.read_again().lost == 1
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize(("harm", "field"), [("doubled", "effects_duplicated"), ("missing", "lost")])
+def test_the_reader_notices_an_effect_that_happened_twice_or_not_at_all(
+    a_run: tuple[dict[str, Any], Kept], tmp_path: Path, harm: str, field: str
+) -> None:
+    sabotaged = a_run[1].copy(tmp_path / "copy")
+    sink = sabotaged.directory / "sink.jsonl"
+    lines = sink.read_text().splitlines(keepends=True)
+    effect = next(line for line in lines if "effect" in json.loads(line))
+    sink.write_text("".join([*lines, effect] if harm == "doubled" else [x for x in lines if x != effect]))
+    table = sabotaged.read_again()
+    assert getattr(table, field) == 1
+    assert shortcomings(table)
 
 
 @pytest.mark.timeout(150)
@@ -211,7 +226,10 @@ def a_good_table(**changes: Any) -> Table:
         "reclaims": 5,
         "refused_stale": 1,
         "retries": 0,
-        "sink_calls": 200,
+        "sink_calls": 400,
+        "effects": 200,
+        "effects_duplicated": 0,
+        "effects_settled": 1,
         "lost": 0,
         "stuck": 0,
         "doubly_finished": 0,
@@ -230,6 +248,8 @@ def test_a_run_that_shows_everything_is_a_success() -> None:
         {"lost": 1},
         {"stuck": 1},
         {"doubly_finished": 1},
+        {"effects_duplicated": 1},
+        {"effects": 0},
         {"log_problems": 1},
         {"kills": [a_kill(2)] * 4},
         {"kills": [a_kill(2)] * 4 + [a_kill(0)] * 3},

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from endwell import AsyncHandle, TaskFailed
-from endwell.model.commands import CloseSession
 from endwell.pmo.service import Pmo
 from endwell.runtime import SystemClock
 from endwell.runtime.processes import Child
@@ -40,18 +39,6 @@ class Crew:
             return bool(await condition())
 
         await eventually(ticked, what)
-
-    async def freeze_between_commits(self, child: Child) -> None:
-        """Stopped inside a commit on SQLite, a process keeps the file's lock and everybody waits for it."""
-        unknown = CloseSession(command_id="probe", namespace=self.world.namespace, session_id="none")
-        while True:
-            child.freeze()
-            probe = asyncio.ensure_future(self.world.store.commit((unknown,)))
-            done, _ = await asyncio.wait([probe], timeout=0.2)
-            if done:
-                return
-            child.thaw()
-            await probe
 
     async def all_ended(self, handles: list[AsyncHandle]) -> bool:
         tasks = await self.world.store.tasks_by_ids(self.world.namespace, [handle.id for handle in handles])
@@ -152,7 +139,7 @@ async def test_a_worker_frozen_past_its_lease_changes_nothing_when_it_wakes(crew
     for handle in handles:
         await crew.world.in_status(handle, "running")
     old = {(await handle.task()).session_id for handle in handles}
-    await crew.freeze_between_commits(frozen)
+    await crew.world.freeze_between_commits(frozen)
     other = crew.worker(name="twin")
     await crew.supervised(lambda: crew.all_ended(handles), "the other one finishes")
     before = [await handle.task() for handle in handles]

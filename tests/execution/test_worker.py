@@ -118,8 +118,7 @@ async def test_a_delayed_task_starts_when_its_time_has_come_and_not_before(world
     assert await handle.status() == "queued"
     assert (await handle.why())["waiting_for"][0]["kind"] == "start_time"
     world.clock.advance(3599)
-    await worker._session._heart.beat_once(world.store)  # type: ignore[union-attr]  # the lease lapsed meanwhile
-    worker._may_be_work = True
+    worker = await world.started_worker()  # the other's lease has lapsed
     assert not await worker.run_once()
     world.clock.advance(2)
     worker._may_be_work = True

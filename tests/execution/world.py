@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self
+
+import apsw
+import asyncpg
 
 from endwell import AsyncHandle, Client, Endwell
 from endwell.app import Node
@@ -16,6 +20,7 @@ from endwell.model.task import Task
 from endwell.pmo.service import Pmo
 from endwell.policy.limits import SECOND
 from endwell.runtime import Clock, ManualClock, Runtime
+from endwell.runtime.processes import Child
 from endwell.store.contract import Ring, Store
 from endwell.store.log import Event
 from endwell.store.postgres.store import PostgresStore
@@ -146,6 +151,18 @@ class World:
         self._closing.append(pmo.close)
         return pmo
 
+    async def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Look into the database, or spoil it, past the one door; `?` stands for a value."""
+        if self.app.url.startswith("sqlite"):
+            return _in_sqlite(self.app.url.removeprefix("sqlite:///"), statement, values)
+        numbers = iter(range(1, len(values) + 1))
+        connection = await asyncpg.connect(self.app.url)
+        try:
+            rows = await connection.fetch(re.sub(r"\?", lambda _: f"${next(numbers)}", statement), *values)
+            return [tuple(row) for row in rows]
+        finally:
+            await connection.close()
+
     async def counts(self) -> dict[str, int]:
         """How many tasks there are in each status."""
         return await self.store.counts(self.namespace)
@@ -168,6 +185,17 @@ class World:
             return (await handle.task()).status in statuses
 
         await eventually(reached, f"task {handle.id} is {' or '.join(statuses)}")
+        return await handle.task()
+
+    async def brought_to(self, worker: Worker, handle: AsyncHandle, status: str) -> Task:
+        """The task, once rounds of that worker, made by hand, have brought it there."""
+
+        async def reached() -> bool:
+            worker._may_be_work = True
+            await worker.run_once()
+            return (await handle.task()).status == status
+
+        await eventually(reached, f"task {handle.id} is {status}")
         return await handle.task()
 
     async def submitted(self, agent: str, payload: Any = None, **options: Any) -> AsyncHandle:
@@ -208,6 +236,18 @@ class World:
             )
         )
         return session
+
+    async def freeze_between_commits(self, child: Child) -> None:
+        """Stopped inside a commit on SQLite, a process keeps the file's lock and everybody waits for it."""
+        unknown = c.CloseSession(command_id="probe", namespace=self.namespace, session_id="none")
+        while True:
+            child.freeze()
+            probe = asyncio.ensure_future(self.store.commit((unknown,)))
+            done, _ = await asyncio.wait([probe], timeout=0.2)
+            if done:
+                return
+            child.thaw()
+            await probe
 
     async def registered(self, *agents: str) -> None:
         """Tell the store of agents without starting a worker."""
@@ -255,11 +295,22 @@ class Session:
         return reply.unwrap()
 
 
+def _in_sqlite(path: str, statement: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    connection = apsw.Connection(path)
+    connection.set_busy_timeout(5000)
+    try:
+        return connection.execute(statement, values).fetchall()
+    finally:
+        connection.close()
+
+
 async def eventually(
-    condition: Callable[[], Awaitable[bool] | bool], what: str = "the condition holds"
+    condition: Callable[[], Awaitable[bool] | bool],
+    what: str = "the condition holds",
+    seconds: float = PATIENCE_SECONDS,
 ) -> None:
     """Wait until the condition holds; fail loudly when it does not in time."""
-    give_up_at = time.monotonic() + PATIENCE_SECONDS
+    give_up_at = time.monotonic() + seconds
     while True:
         answer = condition()
         if await answer if isinstance(answer, Awaitable) else answer:

@@ -1,10 +1,11 @@
-"""Tasks up to renaming: two tasks that the machine cannot tell apart become one.
+"""Scenes up to renaming: two that the machine cannot tell apart become one.
 
 Ids are replaced by fixed ones, times become relative to now, and everything overdue is simply due. What
 only people and the log look at is left out: version, hash, times of past events, texts of errors, why the
-last turn failed, what a turn waited for before it went on. A person's hold stops `ends_by` and an open
-approval, so only the time left when it began counts; every hold began a second ago. A cap beyond `ends_by`
-never comes. An ended task has no times at all. test_canonical.py shows that nothing the machine looks at
+last turn failed, which card an answer is in. A person's hold stops `ends_by` and an open approval, so only
+the time left when it began counts; every hold began a second ago. A cap beyond `ends_by` never comes. An
+ended task has no times at all. Of the waits of a turn that went on it only matters which were answered; of
+an intent, whose it is and when its time is over. test_canonical.py shows that nothing the machine looks at
 is lost.
 """
 
@@ -12,30 +13,50 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from endwell.machine.clocks import arm
+from endwell.model.effect import Effect
+from endwell.model.inside import Asked, Inside, inside_of
+from endwell.model.message import Message
 from endwell.model.task import Task, Wait, packed_waits, waits_of
-from endwell.policy.limits import SECOND
+from endwell.policy.limits import SECOND, Limits
+from tests.machine.scene import Scene
 
 NOW: Final = 1_000 * SECOND
 HOLDER: Final = "attempt"
+STALE: Final = "an old attempt"
+NEIGHBOUR: Final = "a neighbour's attempt"
 CREATED: Final = NOW - 5 * SECOND
 HELD_SINCE: Final = NOW - SECOND
+UNSETTLED: Final = ("intended", "unknown")
 
 Key = tuple[Any, ...]
 
 
-def canonical(task: Task, now: int, crash_window: int) -> Task:
+def canonical_scene(scene: Scene, now: int, limits: Limits, *, with_steps: bool) -> Scene:
+    """The same scene with fixed ids, at the moment NOW. Recorded steps count only where the world has any."""
+    if scene.task is None:
+        return scene
+    return Scene(
+        canonical(scene.task, now, limits.crash_window, with_steps=with_steps),
+        tuple(_effect(effect, scene.task, now, limits.effect_margin) for effect in scene.effects),
+        tuple(map(_message, scene.inbox)),
+    )
+
+
+def canonical(task: Task, now: int, crash_window: int, *, with_steps: bool) -> Task:
     """The same task with fixed ids, at the moment NOW."""
     shift = NOW - now
     same = replace(
         task,
         created_at=CREATED,
-        reason=task.reason if task.is_ended else None,
+        reason=task.reason if _counts(task.reason, task) else None,
         owner=None if task.held_since is None else task.owner,
         attempt_id=None if task.attempt_id is None else HOLDER,
         waits=_waits(task, shift),
+        inside=_inside(task, shift, with_steps),
         crash_times=_crash_times(task, now, crash_window, shift),
         run_at=_due(task.run_at, shift, task),
         ring_at=_due(task.ring_at, shift, task),
@@ -59,6 +80,10 @@ def canonical(task: Task, now: int, crash_window: int) -> Task:
     return replace(same, clock_at=clock_at, clock_rule=clock_rule)
 
 
+def _counts(reason: str | None, task: Task) -> bool:
+    return task.is_ended or (task.status == "blocked" and reason == "effect_unknown")
+
+
 def _stoppable(at: int, shift: int, task: Task) -> int:
     """A deadline that a person's hold stops."""
     if task.held_since is not None:
@@ -73,14 +98,58 @@ def _due(at: int | None, shift: int, task: Task) -> Any:
 
 
 def _waits(task: Task, shift: int) -> str | None:
-    if task.status != "suspended":
+    if task.waits is None:
         return None
-    return packed_waits(tuple(_wait(wait, shift) for wait in waits_of(task)))
+    waits = waits_of(task)
+    if task.status == "suspended":
+        return packed_waits(tuple(_wait(wait, shift) for wait in waits))
+    asked_for = (Wait(w.tool_call_id, w.kind, NOW, w.wait_status) for w in waits if matters(w))
+    return packed_waits(tuple(map(_settled, asked_for)))
+
+
+def matters(wait: Wait) -> bool:
+    """Whether a wait of a turn that went on still says something: an answer to it is late, or refused."""
+    return wait.kind != "timer" and (not wait.is_open or wait.kind in ("approval", "signal"))
 
 
 def _wait(wait: Wait, shift: int) -> Wait:
-    deadline = max(wait.deadline + shift, NOW) if wait.wait_status == "waiting" else NOW
-    return replace(wait, deadline=deadline)
+    if not wait.is_open:
+        return _settled(replace(wait, deadline=NOW, is_reported=False))
+    return replace(wait, deadline=max(wait.deadline + shift, NOW))
+
+
+def _settled(wait: Wait) -> Wait:
+    return wait if wait.is_open else replace(wait, wait_status="applied", result_card=None)
+
+
+def _inside(task: Task, shift: int, with_steps: bool) -> str | None:
+    if task.inside is None:
+        return None
+    inside = inside_of(task)
+    if task.is_ended:
+        same = Inside(asked=tuple(replace(one, votes=()) for one in inside.asked if one.id == task.id))
+    else:
+        same = Inside(
+            run=inside.run,
+            steps=min(inside.steps, 1) if with_steps else 0,
+            intents=tuple(sorted(inside.intents)),
+            draft=inside.draft and "draft",
+            asked=tuple(map(_asked, inside.asked)),
+            children=min(inside.children, 1),
+            doing=_doing(task, inside, shift),
+        )
+    return None if same == Inside() else msgspec.json.encode(same).decode()
+
+
+def _asked(one: Asked) -> Asked:
+    return replace(one, votes=tuple(sorted(one.votes)))
+
+
+def _doing(task: Task, inside: Inside, shift: int) -> tuple[tuple[str, int], ...]:
+    """Only the attempt that began a step is waited for."""
+    if task.status != "running":
+        return ()
+    return tuple(sorted((step, max(until + shift, NOW)) for step, until in inside.doing))
 
 
 def _crash_times(task: Task, now: int, window: int, shift: int) -> str | None:
@@ -90,9 +159,57 @@ def _crash_times(task: Task, now: int, window: int, shift: int) -> str | None:
     return ",".join(map(str, recent)) or None
 
 
-def key_of(task: Task) -> Key:
-    """What makes a canonical task the same as another one; the clock follows from the rest."""
+def _effect(effect: Effect, task: Task, now: int, margin: int) -> Effect:
+    is_open, is_intended = effect.status in UNSETTLED, effect.status == "intended"
+    not_after = max((effect.not_after or 0) + NOW - now, NOW - margin) if is_intended else None
+    return replace(
+        effect,
+        task_id=effect.task_id if is_open else task.id,
+        step="",
+        attempt_id=_whose(effect, task) if is_open else None,
+        session_id=None,
+        not_after=not_after,
+        result_card=effect.result_card and "card",
+        result_hash=effect.result_hash and "hash",
+        settled_by=None,
+        version=0,
+        created_at=NOW,
+        updated_at=NOW,
+    )
+
+
+def _whose(effect: Effect, task: Task) -> str:
+    if effect.task_id != task.id:
+        return NEIGHBOUR
+    return HOLDER if effect.attempt_id == task.attempt_id else STALE
+
+
+def _message(message: Message) -> Message:
+    return replace(
+        message,
+        id=message_name(message),
+        turn_id=None,
+        turn_epoch=None,
+        card_id=message.card_id and "card",
+        created_at=NOW,
+    )
+
+
+def message_name(message: Message) -> str:
+    """An inbox holds one message of a type about one thing."""
+    about = message.correlation_id if message.message_type != "signal" else ""
+    return f"{message.message_type} {about}"
+
+
+def key_of(scene: Scene) -> Key:
+    """What makes a canonical scene the same as another one; the clock follows from the rest."""
+    task = scene.task
+    if task is None:
+        return ()
+    beside = tuple((e.key, e.status, e.task_id, e.attempt_id, e.not_after, e.lineage) for e in scene.effects)
+    messages = tuple((m.id, m.payload) for m in scene.inbox)
     return (
+        task.family,
         task.status,
         task.reason,
         task.owner,
@@ -103,6 +220,7 @@ def key_of(task: Task) -> Key:
         task.session_id,
         task.slot,
         task.waits,
+        task.inside,
         task.retry_count,
         task.dispatch_count,
         task.crash_count,
@@ -120,4 +238,6 @@ def key_of(task: Task) -> Key:
         task.guard_reason,
         task.held_since,
         task.ends_by,
+        beside,
+        messages,
     )

@@ -40,11 +40,13 @@ IMPOSSIBLE: Final[dict[Cell, str]] = {
     (status, f"{name} by holder"): why for status, why in _NO_HOLDER.items() for name in BY_ATTEMPT
 }
 
-# allowed by the machine's table, and yet always refused
+# allowed by the machine's table, and yet nothing ever comes of it
 ALWAYS_REFUSED: Final[dict[Cell, str]] = {
     (s.SUCCEEDED, "Replay"): "there is nothing to try again",
     (s.SUCCEEDED, "Abandon"): "a success is no dead letter",
     (s.CANCELLED, "Abandon"): "a cancelled task is no dead letter",
+    (s.WAITING_APPROVAL, "Deliver"): "a task that has not begun waits for nothing",
+    **{(status, "Signal"): "nobody is there to hear it" for status in s.TERMINAL},
 }
 
 

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tests.machine.graph import ABSENT, Graph
-from tests.machine.invariants import Violation, must
-from tests.machine.world import World, describe_task
+from tests.machine.telling import describe_scene
+from tests.machine.violation import Violation, must
+from tests.machine.world import World
 from tests.machine.worlds import LARGE, SMALL
 
 BITS = 22  # room for the number of a task within the number of a state
@@ -84,8 +85,9 @@ def _successors(graph: Graph, state: int) -> Iterator[int]:
         for moved in graph.moves(second, live, _key_holder(graph, second, first)):
             yield _state(graph, first, moved, live)
     yield _state(graph, graph.after_a_tick(first), graph.after_a_tick(second), live)
-    yield _state(graph, first, second, live ^ 0b01)
-    yield _state(graph, first, second, live ^ 0b10)
+    if not graph.world.leases_hold:
+        yield _state(graph, first, second, live ^ 0b01)
+        yield _state(graph, first, second, live ^ 0b10)
 
 
 def _key_holder(graph: Graph, task: int, other: int) -> int:
@@ -141,7 +143,7 @@ def _described(graph: Graph, state: int) -> str:
     live, second, first = state & 3, state >> 2 & MASK, state >> 2 + BITS
     tasks = [first, second][: graph.world.tasks]
     leases = f"{live.bit_count()} of 2 leases hold"
-    return " | ".join([*(describe_task(graph.tasks[number]) for number in tasks), leases])
+    return " | ".join([*(describe_scene(graph.scenes[number]) for number in tasks), leases])
 
 
 def report(walk: Walk) -> list[str]:
@@ -149,8 +151,8 @@ def report(walk: Walk) -> list[str]:
     name = walk.graph.world.name
     if walk.violation is None:
         whole = "every state" if walk.is_complete else "cut off"
-        tasks = len(walk.graph.tasks) - 1
-        return [f"{name}: {walk.states:,} states of {tasks:,} distinct tasks, depth {walk.depth}, {whole}"]
+        scenes = len(walk.graph.scenes) - 1
+        return [f"{name}: {walk.states:,} states of {scenes:,} distinct tasks, depth {walk.depth}, {whole}"]
     notes = getattr(walk.violation, "__notes__", [])
     return [f"{name}: {walk.violation}", *(f"  {line}" for line in (*walk.path, *notes))]
 

@@ -1,7 +1,7 @@
-"""Every canonical task that can come about, and the moves between them, found by asking the machine.
+"""Every canonical scene that can come about, and the moves between them, found by asking the machine.
 
 The machine is pure and looks at one task, so what it says to a command is asked once for each canonical
-task and each thing it may see beside it, checked, and remembered. A world of several tasks is then
+scene and each thing it may see beside it, checked, and remembered. A world of several tasks is then
 walked through by combining these moves; no state of it is left out, and none is asked for twice.
 """
 
@@ -15,10 +15,13 @@ from endwell.machine import decide as machine
 from endwell.machine.decision import Decision, Seen
 from endwell.model import commands as c
 from endwell.model.task import Task
-from tests.machine.canonical import NOW, Key, canonical, key_of
-from tests.machine.invariants import Violation, check_state, has_turn, must, rule_due
+from tests.machine.canonical import NOW, Key, canonical_scene, key_of
+from tests.machine.invariants import check_state, has_turn, rule_due
+from tests.machine.scene import Scene, beside
 from tests.machine.steps import take
-from tests.machine.world import SESSIONS, TICK, Offer, Offers, World, describe
+from tests.machine.telling import describe
+from tests.machine.violation import Violation, must
+from tests.machine.world import NEIGHBOUR_TASK, SESSIONS, TICK, Offer, Offers, World
 
 ABSENT = 0  # the number of the task that was never submitted
 ANYTHING = Seen()
@@ -27,12 +30,13 @@ LONGEST_WAY_TO_AN_END = 50  # clock firings, nobody else doing anything
 
 
 class Graph:
-    """Tasks are numbered in the order in which they are found."""
+    """Scenes are numbered in the order in which they are found."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.offers = Offers(world)
-        self.tasks: list[Task | None] = [None]
+        self.cards = world.cards
+        self.scenes: list[Scene] = [Scene()]
         self.has_turn = [False]
         self.cells: dict[tuple[str, str], set[str]] = defaultdict(set)
         self.changes: set[tuple[str, str, str]] = set()
@@ -46,21 +50,26 @@ class Graph:
         self._swapped: dict[int, int] = {ABSENT: ABSENT}
         self._firings_left: dict[int, int] = {}
 
-    def number_of(self, task: Task | None, now: int = NOW) -> int:
-        if task is None:
+    @property
+    def accepted(self) -> set[tuple[str, str]]:
+        """The cells in which something came of the command."""
+        return {cell for cell, outcomes in self.cells.items() if outcomes & {"facts", "kept"}}
+
+    def number_of(self, scene: Scene, now: int = NOW) -> int:
+        if scene.task is None:
             return ABSENT
-        same = canonical(task, now, self.world.limits.crash_window)
-        number = self._numbers.setdefault(key_of(same), len(self.tasks))
-        if number == len(self.tasks):
+        same = canonical_scene(scene, now, self.world.limits, with_steps=self.world.with_steps)
+        number = self._numbers.setdefault(key_of(same), len(self.scenes))
+        if number == len(self.scenes):
             check_state(same, self.world.limits)
-            self.tasks.append(same)
-            self.has_turn.append(has_turn(same))
+            self.scenes.append(same)
+            self.has_turn.append(has_turn(scene.task))
         return number
 
     def after_a_tick(self, number: int) -> int:
         found = self._ticks.get(number)
         if found is None:
-            found = self._ticks[number] = self.number_of(self.tasks[number], NOW + TICK)
+            found = self._ticks[number] = self.number_of(self.scenes[number], NOW + TICK)
         return found
 
     def with_sessions_swapped(self, number: int) -> int:
@@ -70,11 +79,11 @@ class Graph:
         return found
 
     def _swap(self, number: int) -> int:
-        task = self.tasks[number]
-        if task is None or task.session_id is None:
+        scene = self.scenes[number]
+        if scene.task is None or scene.task.session_id is None:
             return number
-        other = SESSIONS[1 - SESSIONS.index(task.session_id)]
-        return self.number_of(replace(task, session_id=other))
+        other = SESSIONS[1 - SESSIONS.index(scene.task.session_id)]
+        return self.number_of(replace(scene, task=replace(scene.task, session_id=other)))
 
     def moves(self, number: int, live: int, key_holder: int) -> tuple[int, ...]:
         """Where a task can go by one command. `live` has a bit for each session whose lease holds."""
@@ -88,15 +97,15 @@ class Graph:
     def _free_moves(self, number: int) -> tuple[int, ...]:
         found = self._free.get(number)
         if found is None:
-            task = self.tasks[number]
-            offers = self.offers.first if task is None else self.offers.to(task)
+            scene = self.scenes[number]
+            offers = self.offers.first if scene.task is None else self.offers.to(scene)
             found = self._free[number] = tuple(self._give(number, offer, ANYTHING) for offer in offers)
             self._firings_to_an_end(number)
         return found
 
     def _moves_by_sight(self, number: int, live: int, key_holder: int) -> list[int]:
         moves: list[int] = []
-        for index, offer in enumerate(self.offers.to_with_sight(self.tasks[number])):
+        for index, offer in enumerate(self.offers.to_with_sight(self.scenes[number].task)):
             seen = self._seen(offer, live, key_holder)
             sight = (number, index, seen.session_is_live, key_holder)
             if sight not in self._by_sight:
@@ -111,9 +120,9 @@ class Graph:
 
     def named_moves(self, number: int, live: int, key_holder: int) -> list[tuple[str, int]]:
         """The same moves with the commands that make them, for telling a way through the states."""
-        task = self.tasks[number]
-        free = self.offers.first if task is None else self.offers.to(task)
-        offers = [*free, *self.offers.to_with_sight(task)]
+        scene = self.scenes[number]
+        free = self.offers.first if scene.task is None else self.offers.to(scene)
+        offers = [*free, *self.offers.to_with_sight(scene.task)]
         seen = [self._seen(offer, live, key_holder) for offer in offers]
         return [
             (describe(offer.command), self._give(number, offer, sight))
@@ -121,16 +130,26 @@ class Graph:
         ]
 
     def _give(self, number: int, offer: Offer, seen: Seen, now: int = NOW) -> int:
-        task = self.tasks[number]
+        scene = self.scenes[number]
         try:
-            decision = machine.decide(task, offer.command, now, self.world.limits, seen)
-            after = take(task, offer.command, decision, now, self.world.limits, seen)
-            self._check_spawn(task, decision)
-            self._note(task, offer, decision, after, now)
-            return self.number_of(after, now) if decision.facts and decision.refusal is None else number
+            after = self._after(scene, offer, seen, now)
+            return number if after is None else self.number_of(after, now)
         except Violation as violation:
             violation.add_note(f"{describe(offer.command)} with {seen}")
             raise
+
+    def _after(self, scene: Scene, offer: Offer, seen: Seen, now: int) -> Scene | None:
+        """What the scene becomes; nothing if nothing moves."""
+        actor = NEIGHBOUR_TASK if offer.is_neighbours else scene.task
+        seen = beside(scene, offer.command, seen, self.cards)
+        decision = machine.decide(actor, offer.command, now, self.world.limits, seen)
+        after = take(replace(scene, task=actor), offer.command, decision, now, self.world.limits, seen)
+        if offer.is_neighbours:
+            return replace(after, task=scene.task)
+        self._check_spawn(scene.task, decision)
+        self._note(scene.task, offer, decision, after.task, now)
+        is_moved = decision.facts or decision.messages or decision.closed
+        return after if is_moved and decision.refusal is None else None
 
     def _check_spawn(self, task: Task | None, decision: Decision) -> None:
         """A replay's new task is a task like any other that was just submitted."""
@@ -138,14 +157,15 @@ class Graph:
             return
         must(decision.spawn.task_id != task.id, "a replay into itself")
         answer = machine.decide(None, decision.spawn, NOW, self.world.limits)
-        new = take(None, decision.spawn, answer, NOW, self.world.limits, Seen())
+        new = take(Scene(), decision.spawn, answer, NOW, self.world.limits, Seen()).task
         must(new is not None and new.replay_of == task.id, "a replay that does not say of what")
 
     def _note(
         self, task: Task | None, offer: Offer, decision: Decision, after: Task | None, now: int
     ) -> None:
         before = "no task" if task is None else task.status
-        moved = "facts" if decision.facts else "nothing"
+        is_kept = decision.messages or decision.closed
+        moved = "facts" if decision.facts else "kept" if is_kept else "nothing"
         self.cells[before, offer.cell].add("refused" if decision.refusal is not None else moved)
         self.fact_types.update([fact.type for fact in decision.facts])
         if task is None or after is None or decision.refusal is not None or not decision.facts:
@@ -159,7 +179,7 @@ class Graph:
         way: list[int] = []
         known = self._firings_left
         while number not in known:
-            task = self.tasks[number]
+            task = self.scenes[number].task
             if task is None or task.is_ended or task.held_since is not None:
                 known[number] = 0
                 break

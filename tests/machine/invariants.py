@@ -1,6 +1,6 @@
 """What must be true of every task at every moment, stated apart from the machine.
 
-`check_state` looks at one task, `check_step` (in steps.py) at one command and what came of it. The walk over
+`check_state` looks at one scene, `check_step` (in steps.py) at one command and what came of it. The walk over
 every state and the random walks share both. Tables here repeat the design on purpose: if the
 machine's own tables change by mistake, these do not.
 """
@@ -12,9 +12,12 @@ from typing import Final
 
 from endwell.model import status as s
 from endwell.model.card import deliverable_id
+from endwell.model.inside import inside_of
 from endwell.model.task import Task, waits_of
 from endwell.policy.limits import Limits
 from endwell.policy.retry import unpack
+from tests.machine.scene import Scene
+from tests.machine.violation import must
 
 LIVE: Final = ("waiting_approval", "queued", "dispatched", "running", "suspended", "blocked")
 
@@ -25,10 +28,10 @@ DUE_ORDER: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("reap", ("running",), "progress_by"),
     ("dispatch_timeout", ("dispatched",), "dispatch_by"),
     ("approval_expire", ("waiting_approval",), "expire_at"),
-    ("suspend_cap", ("suspended",), "suspend_by"),
     ("inject_timeout", ("suspended",), "wait_by"),
+    ("suspend_cap", ("suspended",), "suspend_by"),
     ("recover", ("blocked",), "recover_at"),
-    ("approval_remind", ("waiting_approval",), "remind_at"),
+    ("approval_remind", ("waiting_approval", "suspended"), "remind_at"),
     ("remind", ("blocked",), "remind_at"),
     ("ring_again", ("dispatched",), "ring_at"),
 )
@@ -51,15 +54,6 @@ BY_STATUS: Final[dict[str, tuple[tuple[str, ...], bool]]] = {
     "cancelled": (("cancelled",), False),
     "failed": (("failed",), True),  # an error of the agent's own that is not to be retried
 }
-
-
-class Violation(AssertionError):
-    """Something that must always hold does not."""
-
-
-def must(holds: bool, what: str) -> None:
-    if not holds:
-        raise Violation(what)
 
 
 def deadlines_of(task: Task) -> list[tuple[int, str]]:
@@ -160,11 +154,16 @@ def _a_suspended_turn_watches_every_wait(task: Task, limits: Limits) -> None:
     if task.status != s.SUSPENDED:
         must((task.wait_by, task.suspend_by) == (None, None), f"a {task.status} task has wait deadlines")
         return
-    open_waits = [wait.deadline for wait in waits_of(task) if wait.wait_status == "waiting"]
-    must(bool(open_waits), "a suspended turn waits for nothing")
-    must(task.wait_by == min(open_waits), "wait_by is not the next wait's own deadline")
-    must(task.suspend_by is not None and task.suspend_by >= max(open_waits), "the cap cuts a wait short")
-    must(max(open_waits) <= task.ends_by, "a wait goes beyond ends_by")
+    waits = [wait for wait in waits_of(task) if wait.wait_status == "waiting"]
+    must(bool(waits), "a suspended turn waits for nothing")
+    due = min((wait.deadline for wait in waits if not wait.is_reported), default=None)
+    must(task.wait_by == due, "wait_by is not the next wait's own deadline")
+    last = max(wait.deadline for wait in waits)
+    must(task.suspend_by is not None and task.suspend_by >= last, "the cap cuts a wait short")
+    must(last <= task.ends_by, "a wait goes beyond ends_by")
+    asked = {wait.tool_call_id for wait in waits if wait.kind == "approval"}
+    must(asked <= {one.id for one in inside_of(task).asked}, "an approval that nobody was asked for")
+    must((task.remind_at is not None) == bool(asked), "who must decide is reminded, and nobody else")
 
 
 def _a_blocked_task_is_held_or_cools(task: Task, limits: Limits) -> None:
@@ -198,6 +197,12 @@ def _only_an_approved_task_goes_on(task: Task, limits: Limits) -> None:
         must(task.expire_at is None, f"a {task.status} task was never approved")
 
 
+def _intents_belong_to_an_open_turn(task: Task, limits: Limits) -> None:
+    intents = inside_of(task).intents
+    must(len(intents) == len(set(intents)), "one intent twice")
+    must(not intents or has_turn(task), "an intent of a turn that has ended")
+
+
 STATE_RULES: Final[tuple[Callable[[Task, Limits], None], ...]] = (
     _a_live_task_has_a_clock,
     _an_ended_task_is_at_rest,
@@ -209,13 +214,19 @@ STATE_RULES: Final[tuple[Callable[[Task, Limits], None], ...]] = (
     _a_blocked_task_is_held_or_cools,
     _counters_stay_within_their_limits,
     _only_an_approved_task_goes_on,
+    _intents_belong_to_an_open_turn,
 )
 
 
-def check_state(task: Task, limits: Limits) -> None:
-    """Everything that must hold of one task, whatever happened before."""
+def check_state(scene: Scene, limits: Limits) -> None:
+    """Everything that must hold of one task and of what lies beside it, whatever happened before."""
+    if scene.task is None:
+        return
     for rule in STATE_RULES:
-        rule(task, limits)
+        rule(scene.task, limits)
+    for effect in scene.effects:
+        if effect.status == "intended" and effect.task_id == scene.task.id:
+            must(effect.key in inside_of(scene.task).intents, "an effect in flight that its task forgot")
 
 
 def check_keys(tasks: list[Task]) -> None:

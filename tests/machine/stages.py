@@ -7,8 +7,12 @@ from typing import Any
 from endwell.machine.decide import decide
 from endwell.machine.decision import Decision, Seen
 from endwell.machine.evolve import evolve
+from endwell.machine.evolve_effect import EFFECT_FACTS, evolve_effect
 from endwell.model import commands as c
-from endwell.model.task import ErrorInfo, Task, Wait
+from endwell.model.card import call_id
+from endwell.model.effect import Effect
+from endwell.model.message import Message
+from endwell.model.task import ErrorInfo, Task, waits_of
 from endwell.policy.limits import SECOND, Limits
 from endwell.policy.retry import RetryPolicy
 
@@ -18,6 +22,21 @@ EVERYTHING = Seen()
 LAPSED = Seen(session_is_live=False)
 BROKEN = ErrorInfo(code="exception", type="ValueError", message="it broke")
 BAD_INPUT = ErrorInfo(code="bad_input", message="no such field", retryable=False)
+
+
+def tool(step: str = "w1", seconds: int = 60, **options: Any) -> c.Call:
+    """A tool to wait for."""
+    return call("tool", step, seconds, **{"content": b"{}", "content_hash": "h", **options})
+
+
+def call(kind: Any, step: str, seconds: int = 60, **options: Any) -> c.Call:
+    """Something to wait for; its id is that of the waiting step's record."""
+    return c.Call(tool_call_id=f"t.s.{step}", kind=kind, within=seconds * SECOND, **options)
+
+
+def asked(seconds: int = 60, **options: Any) -> c.Call:
+    """An approval that a turn asks for."""
+    return call("approval", "ask", seconds, **{"content": b"{}", "content_hash": "shown", **options})
 
 
 def submit(task_id: str = "t", *, payload_hash: str = "h", **options: Any) -> c.Submit:
@@ -34,14 +53,24 @@ def to(kind: type[c.TaskCommand], task: Task | None = None, **options: Any) -> A
     return kind(command_id="x", namespace="default", task_id=task_id, **options)
 
 
+EFFECT: dict[str, str] = {"step": "1:()mail#1", "key": "mail"}
 _FILLED_IN: dict[type[c.TaskCommand], dict[str, Any]] = {
     c.Claim: {"attempt_id": "a1", "session_id": "s1", "actor": "worker"},
     c.Progress: {"attempt_id": "a1"},
     c.Finish: {"attempt_id": "a1", "result": b"1", "result_hash": "r"},
     c.FailTurn: {"attempt_id": "a1", "error": BROKEN},
     c.HandBack: {"attempt_id": "a1"},
-    c.Suspend: {"attempt_id": "a1", "waits": (Wait("w1", "tool", NOW + 60 * SECOND),)},
-    c.Answer: {"tool_call_id": "w1", "result_card": "card"},
+    c.Suspend: {"attempt_id": "a1", "calls": (tool(),)},
+    c.StartStep: {"attempt_id": "a1", "step": "1:()long#1", "timeout": 3600 * SECOND},
+    c.RecordStep: {"attempt_id": "a1", "step": "1:()plan#1", "content": b"1", "content_hash": "r"},
+    c.KeepDraft: {"attempt_id": "a1", "content": b"1", "content_hash": "r"},
+    c.IntendEffect: {"attempt_id": "a1", **EFFECT, "args_hash": "a", "timeout": 60 * SECOND},
+    c.FinishEffect: {"attempt_id": "a1", **EFFECT, "content": b"1", "content_hash": "r"},
+    c.DoubtEffect: {"attempt_id": "a1", "key": "mail", "reason": "it timed out"},
+    c.SettleEffect: {"key": "mail", "verdict": "done", "actor": "ada"},
+    c.Answer: {"tool_call_id": "t.s.w1", "content": b"1", "content_hash": "r"},
+    c.Signal: {"name": "go", "content": b"1", "content_hash": "r"},
+    c.Disown: {"parent_id": "p"},
     c.Reclaim: {"attempt_id": "a1", "session_id": "s1", "actor": "pmo"},
     c.ClockFired: {"actor": "pmo"},
     c.Block: {"reason": "look_at_it"},
@@ -84,7 +113,7 @@ def clock_fires(task: Task, now: int | None = None, limits: Limits = LIMITS) -> 
     """The task after a supervisor looked at it, by default just when its clock has passed."""
     at = now if now is not None else task.clock_at
     assert at is not None
-    return give(task, to(c.ClockFired, task), at, limits)
+    return give(task, to(c.ClockFired, task), at, limits, waiting_cards(task))
 
 
 def retrying(max_retries: int, *delays: float) -> Limits:
@@ -110,12 +139,39 @@ def running_task(**options: Any) -> Task:
 
 
 def suspended_task(*deadlines: int) -> Task:
-    """Waits for w1, w2, …, due after these many seconds."""
-    waits = tuple(
-        Wait(f"w{number}", "tool", NOW + after * SECOND) for number, after in enumerate(deadlines or (60,), 1)
+    """Waits for the tools w1, w2, …, due after these many seconds."""
+    return task_waiting_for(
+        *(tool(f"w{number}", after) for number, after in enumerate(deadlines or (60,), 1))
     )
+
+
+def task_waiting_for(*calls: c.Call) -> Task:
     task = running_task()
-    return give(task, to(c.Suspend, task, waits=waits))
+    return give(task, to(c.Suspend, task, calls=calls))
+
+
+def waiting_cards(task: Task) -> Seen:
+    """A sight in which every `tool.call` card is there."""
+    return Seen(calls=frozenset(call_id(wait.tool_call_id) for wait in waits_of(task)))
+
+
+def deliver(message: Message) -> c.Deliver:
+    """The command that hands a message on."""
+    return c.Deliver(command_id="d", namespace="default", task_id="t", message_id=message.id)
+
+
+def seeing(*messages: Message) -> Seen:
+    """A sight of the inbox."""
+    return Seen(messages=messages)
+
+
+def effect_after(effect: Effect | None, task: Task, decision: Decision, now: int = NOW) -> Effect | None:
+    """The effect's row after everything that was decided."""
+    for fact in decision.facts:
+        if isinstance(fact, EFFECT_FACTS):
+            effect = evolve_effect(effect, fact, task, now)
+        task = evolve(task, fact, now)
+    return effect
 
 
 def reclaimed_task() -> Task:

@@ -13,12 +13,25 @@ from endwell.model import facts as f
 from endwell.model.task import Task
 from endwell.policy.limits import Limits
 from tests.machine.invariants import rule_due
+from tests.machine.scene import Scene
 
-FENCED: Final = (c.Progress, c.Finish, c.FailTurn, c.HandBack, c.Suspend)
+FENCED: Final = (
+    c.Progress,
+    c.StartStep,
+    c.RecordStep,
+    c.IntendEffect,
+    c.FinishEffect,
+    c.DoubtEffect,
+    c.KeepDraft,
+    c.Finish,
+    c.FailTurn,
+    c.HandBack,
+    c.Suspend,
+)
 
 
-class Step(msgspec.Struct, frozen=True):
-    """One command to one existing task, and what came of it."""
+class Step(msgspec.Struct, frozen=True, gc=False):
+    """One command to one existing task, what came of it, and what lay beside the task before and after."""
 
     before: Task
     command: c.TaskCommand
@@ -27,9 +40,11 @@ class Step(msgspec.Struct, frozen=True):
     now: int
     limits: Limits
     seen: Seen
+    scene_before: Scene
+    scene_after: Scene
 
     def count(self, *kinds: type[f.Fact]) -> int:
-        return sum([isinstance(fact, kinds) for fact in self.decision.facts])
+        return sum([type(fact) in kinds for fact in self.decision.facts])
 
     @property
     def moves(self) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from endwell.machine import clocks, decide, endings, evolve, fired
+from endwell.machine import clocks, decide, endings, evolve
 from endwell.machine.decision import Decision, Seen
 from endwell.model import commands as c
 from endwell.model import facts as f
@@ -16,46 +15,18 @@ from endwell.model import status as s
 from endwell.model.task import Task
 from endwell.policy.retry import RetryAt, after_failure
 from tests.machine.explore import explore, main, report
-from tests.machine.world import World, small_limits
+from tests.machine.planting import Plant, folded, handler, rule, with_facts
+from tests.machine.world import World, call, small_limits
+from tests.machine.worlds import TIMER
 
 SMALL_WORLD = World(
     name="small",
     tasks=2,
     limits=small_limits(deadline=3, dispatch_timeout=3, runaway_limit=3),
     submits=({}, {"approval_within": 2}, {"delay": 1}),
+    suspensions=((TIMER, call("timer", "later", 2)),),
 )
 ENOUGH = 40_000
-
-Plant = Callable[[pytest.MonkeyPatch], None]
-
-
-def handler(kind: type[c.Command], change: Callable[..., Decision]) -> Plant:
-    """The command's handler with something wrong about it; `change` gets the right one first."""
-    allowed, right = decide.TABLE[kind]
-    return lambda patch: patch.setitem(
-        decide.TABLE,
-        kind,
-        (allowed, lambda *args: change(right, *args)),
-    )
-
-
-def folded(kind: type[f.Fact], change: Callable[[Task, Task, Any], Task]) -> Plant:
-    """The fact's fold with something wrong about it; `change` gets the task before and after."""
-    right = evolve._FOLDS[kind]
-    wrong = lambda task, fact, at: change(task, right(task, fact, at), fact)  # noqa: E731
-    return lambda patch: patch.setitem(evolve._FOLDS, kind, wrong)
-
-
-def rule(name: str, change: Callable[[Decision, Task], Decision]) -> Plant:
-    """The clock rule's action with something wrong about it."""
-    right = fired.FIRED[name]
-    wrong = lambda task, command, now, limits: change(right(task, command, now, limits), task)  # noqa: E731
-    return lambda patch: patch.setitem(fired.FIRED, name, wrong)
-
-
-def with_facts(decision: Decision, change: Callable[[Any], f.Fact | None]) -> Decision:
-    facts = tuple(fact for fact in map(change, decision.facts) if fact is not None)
-    return replace(decision, facts=facts)
 
 
 def _claims_do_not_count(right: Any, task: Task, *args: Any) -> Decision:
@@ -163,8 +134,8 @@ DEFECTS: dict[str, Plant] = {
     ),
     "a finish without a turn end": handler(c.Finish, _turn_end_is_forgotten),
     "a queued task without ends_by": _a_queued_task_forgets_ends_by,
-    "an expired wait that takes its sibling's deadline": rule("inject_timeout", _siblings_deadline_is_lost),
-    "an expired wait that resumes nothing": rule("inject_timeout", _nothing_resumes),
+    "a timer that takes its sibling's deadline": rule("inject_timeout", _siblings_deadline_is_lost),
+    "a timer that resumes nothing": rule("inject_timeout", _nothing_resumes),
     "a ring that pushes the dispatch timeout": folded(
         f.TaskRang, lambda before, after, fact: replace(after, dispatch_by=fact.ring_at)
     ),

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from tests.machine.world import World, small_limits
+from tests.machine.world import SIGNAL, World, call, small_limits
 
-# every command and every rule; legal retries and crashes stay below the guard
+TOOL: Final = call("tool", "w1", 1, content=b"1", content_hash="r")
+LATER_TOOL: Final = call("tool", "w2", 2, content=b"1", content_hash="r")
+TOOL_WITHOUT_CARD: Final = call("tool", "lost", 1)
+TIMER: Final = call("timer", "timer", 1)
+ASKED: Final = call("approval", "asked", 1, content=b"1", content_hash="r", by=("ada", "bob"), quorum=2)
+CHANGED: Final = call("approval", "asked", 1, content=b"2", content_hash="s", by=("ada", "bob"), quorum=2)
+AWAITED: Final = call("signal", "signal", 1, name=SIGNAL)
+CHILD: Final = call("call", "child", 1, is_child=True)
+FAMILY: Final[dict[str, Any]] = {"parent_id": "p", "parent_call": "p.s.1", "parent_agent": "planner"}
+LEFT_ALONE: Final[dict[str, Any]] = {**FAMILY, "on_parent_end": "leave"}
+# one of everything: enough to reach each status without filling the world
+FEW: Final[dict[str, Any]] = {
+    "max_retries": 1,
+    "runaway_limit": 2,
+    "crash_limit": 1,
+    "crash_window": 1,
+    "remind_every": 1,
+    "active_reap": None,
+    "ring_after": None,
+    "dispatch_timeout": None,
+}
+
+# every command that does not reach into a turn; legal retries and crashes stay below the guard
 ONE_TASK: Final = World(
     name="one task",
     limits=small_limits(max_retries=1, runaway_limit=6, crash_limit=2),
@@ -20,30 +42,86 @@ TWO_TASKS: Final = World(
     limits=small_limits(
         max_retries=1, runaway_limit=3, deadline=2, active_reap=1, remind_every=1, crash_window=1
     ),
-    waits=((1,),),
+    suspensions=((TIMER,),),
 )
 LOW_GUARD: Final = World(
     name="two tasks, the guard before the last retry",
     tasks=2,
     limits=small_limits(max_retries=2, runaway_limit=2, crash_limit=3, deadline=2, suspend_grace=0),
+    suspensions=((TIMER,),),
 )
 RULES_OFF: Final = World(
     name="one task, rules switched off",
     limits=small_limits(deadline=3, ring_after=None, dispatch_timeout=None, active_reap=None),
     submits=({}, {"approval_within": 2}),
+    suspensions=((TIMER,),),
 )
-SMALL: Final = (ONE_TASK, TWO_TASKS, LOW_GUARD, RULES_OFF)
+EFFECTS: Final = World(
+    name="one task, an effect and a neighbour that wants it too",
+    limits=small_limits(**{**FEW, "deadline": 3}),
+    submits=({}, {"approval_within": 1}),
+    suspensions=((TIMER,),),
+    cooldowns=(),
+    effects=("mail",),
+    with_neighbour=True,
+    leases_hold=True,
+)
+STEPS: Final = World(
+    name="one task, steps, drafts and a parent",
+    limits=small_limits(**{**FEW, "deadline": 2, "active_reap": 1}),
+    submits=(LEFT_ALONE, {**LEFT_ALONE, "approval_within": 1}),
+    suspensions=((CHILD,),),
+    cooldowns=(),
+    with_steps=True,
+    leases_hold=True,
+)
+WAITS: Final = World(
+    name="one task, two tools",
+    limits=small_limits(**{**FEW, "deadline": 3, "suspend_grace": 0}),
+    suspensions=((TOOL, LATER_TOOL),),
+    cooldowns=(),
+    leases_hold=True,
+)
+OTHER_WAITS: Final = World(
+    name="one task, a tool without a card and a signal",
+    limits=small_limits(**{**FEW, "deadline": 3, "max_retries": 0}),
+    submits=(FAMILY, {**FAMILY, "approval_within": 1}),
+    suspensions=((TOOL_WITHOUT_CARD, AWAITED),),
+    cooldowns=(),
+    leases_hold=True,
+)
+APPROVALS: Final = World(
+    name="one task, approvals inside and before it",
+    limits=small_limits(**{**FEW, "deadline": 3}),
+    submits=({}, {"approval_within": 1, "approval_by": ("ada", "bob"), "approval_quorum": 2}),
+    suspensions=((ASKED,), (CHANGED,), (ASKED, LATER_TOOL)),
+    cooldowns=(),
+    people=("ada", "bob", "eve"),
+    leases_hold=True,
+)
+INSIDE: Final = (EFFECTS, STEPS, WAITS, OTHER_WAITS, APPROVALS)
+SMALL: Final = (ONE_TASK, TWO_TASKS, LOW_GUARD, RULES_OFF, *INSIDE)
 
 WITH_APPROVAL: Final = World(
     name="two tasks of one key, with approvals",
     tasks=2,
     limits=small_limits(max_retries=1, deadline=2, active_reap=1, remind_every=1, crash_window=1),
     submits=({}, {"approval_within": 1}),
+    suspensions=((TOOL,), (TIMER,)),
 )
 LONG_LIVES: Final = World(
     name="two tasks of one key, long lives",
     tasks=2,
     limits=small_limits(max_retries=2, runaway_limit=6, deadline=3),
     submits=({}, {"approval_within": 2}, {"delay": 1}),
+    suspensions=((TOOL,), (TOOL, LATER_TOOL)),
 )
-LARGE: Final = (WITH_APPROVAL, LONG_LIVES)
+TWO_EFFECTS: Final = World(
+    name="one task, two effects and steps",
+    limits=small_limits(**{**FEW, "deadline": 4}),
+    suspensions=((TOOL, TIMER),),
+    effects=("mail", "order"),
+    with_steps=True,
+    with_neighbour=True,
+)
+LARGE: Final = (WITH_APPROVAL, LONG_LIVES, TWO_EFFECTS)

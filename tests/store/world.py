@@ -12,6 +12,7 @@ import apsw
 import asyncpg
 
 from endwell.model import commands as c
+from endwell.model.card import record_id
 from endwell.model.task import ErrorInfo, Task
 from endwell.policy.limits import SECOND, Limits
 from endwell.policy.retry import RetryPolicy
@@ -141,6 +142,31 @@ class World:
         if kind is c.Reclaim:
             options = {"session_id": task.session_id, **options}
         return kind(**self._basics(), task_id=task.id, **options)
+
+    def call(self, task: Task, name: str = "look", kind: str = "tool", **options: Any) -> c.Call:
+        """One thing to wait for; its content is what a tool is asked or a person shown."""
+        content = options.pop("content", b'{"arguments":null}' if kind in ("tool", "approval") else None)
+        return c.Call(
+            tool_call_id=record_id(task.id, f"1:(){name}#1"),
+            kind=kind,  # type: ignore[arg-type]
+            within=round(options.pop("within", 60) * SECOND),
+            name=options.pop("asks", name),
+            content=content,
+            content_hash=hashlib.sha256(content or b"").hexdigest(),
+            **options,
+        )
+
+    async def suspended_task(self, *names: str, **options: Any) -> Task:
+        """A turn that waits for tools of these names."""
+        task = await self.running_task(**options)
+        calls = tuple(self.call(task, name) for name in names or ("look",))
+        return await self.do(self.to(c.Suspend, task, calls=calls))
+
+    def answer(self, task: Task, name: str = "look", content: bytes = b'"seen"', **options: Any) -> Any:
+        """An answer from outside to a tool call."""
+        call_id = record_id(task.id, f"1:(){name}#1")
+        digest = hashlib.sha256(content).hexdigest()
+        return self.to(c.Answer, task, tool_call_id=call_id, content=content, content_hash=digest, **options)
 
     def finish(self, task: Task, result: bytes = b'"done"') -> Any:
         return self.to(c.Finish, task, result=result, result_hash=hashlib.sha256(result).hexdigest())

@@ -17,6 +17,7 @@ from endwell.cli.bench_idle import idle
 from endwell.cli.bench_place import Ground
 from endwell.cli.bench_rows import BARE, FULL, QUICK, USUAL, Row, Sizes
 from endwell.cli.bench_show import as_text, machine
+from endwell.cli.bench_steps import inside
 from endwell.cli.demo_crew import run_interruptibly
 from endwell.cli.output import say, show
 from endwell.errors import EndwellError
@@ -61,6 +62,8 @@ class _Run:
         """Measure everything, one thing after the other."""
         settings = await self._settings()
         for name, measuring in measurements(self._ground, self._sizes):
+            await self._keep(name, measuring)
+        for name, measuring in inside(self._ground, self._sizes):
             await self._keep(name, measuring)
         self._rows += compared(self._rows, self._sizes.backlogs)
         await self._keep("idle processes", idle(self._ground, self._sizes.idle_seconds))

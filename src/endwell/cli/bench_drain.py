@@ -96,7 +96,7 @@ async def _latency(ground: Ground, count: int) -> Measured:
                 times.append(passed)
             await place.runtime.sleep(BREATH_SECONDS)
         await place.stop()
-        rows = _percentiles("idle_latency", ground.kind, times)
+        rows = percentiles("idle_latency", ground.kind, times)
         return Measured(rows, (await check(place)).problems)
 
 
@@ -117,7 +117,7 @@ async def _backlog(ground: Ground, count: int, claims: int) -> Measured:
         checked, memory = await _drained(place, 1)
         rows = [
             Row(f"drain_at_{count}", ground.kind, count / checked.drain_seconds, "tasks/s", count),
-            *_percentiles("claim", ground.kind, times, f"_at_{count}"),
+            *percentiles("claim", ground.kind, times, f"_at_{count}"),
             Row(f"memory_after_{count}", ground.kind, memory / 2**20, "MiB", count),
         ]
         return Measured(rows, checked.problems)
@@ -164,7 +164,8 @@ def _handed_back(place: Place, task_id: str, attempt_id: str) -> c.HandBack:
     return c.HandBack(**_about(place), task_id=task_id, attempt_id=attempt_id)
 
 
-def _percentiles(name: str, store: str, seconds: list[float], suffix: str = "") -> list[Row]:
+def percentiles(name: str, store: str, seconds: list[float], suffix: str = "") -> list[Row]:
+    """The middle and the slow end of some times, in milliseconds."""
     ordered = sorted(seconds)
     return [
         Row(f"{name}_p{p}{suffix}", store, ordered[len(ordered) * p // 100] * 1000, "ms", len(ordered))

@@ -41,6 +41,7 @@ def as_text(document: dict[str, Any]) -> str:
 NOTES = (
     "Drain: from the first claim to the last end by the store's own timestamps; process start is not in it.",
     "Latency: from the call of submit to the result in hand, in another process than the worker's.",
+    "Resume: from the call of answer to the result of the turn that waited for it. Replay: inside the turn.",
     "× floor: how many times as good as the floor of a first version (2 cores); shown, not asserted.",
     "Bare loop: the same durability without log, fence, clocks or other processes, in this run.",
 )

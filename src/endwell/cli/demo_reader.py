@@ -84,6 +84,7 @@ def fill(found: Found) -> Table:
     done = _done(found)
     types = Counter(event.type for event in found.log)
     endings = Counter(event.task_id for event in found.log if event.type in ENDINGS)
+    effects = Counter(line["effect"] for line in found.sink if line["outcome"] == "effect")
     return Table(
         submitted=len(submitted),
         ended=dict(Counter(task.status for task in found.tasks.values() if task.is_ended)),
@@ -93,6 +94,9 @@ def fill(found: Found) -> Table:
         refused_stale=types["write.refused"],
         retries=types["task.retry_scheduled"],
         sink_calls=len(found.sink),
+        effects=len(effects),
+        effects_duplicated=sum(count - 1 for count in effects.values()),
+        effects_settled=types["effect.settled"],
         lost=sum(_is_lost(task_id, found, done) for task_id in submitted),
         stuck=sum(not task.is_ended for task in found.tasks.values()),
         doubly_finished=sum(count > 1 for count in endings.values()),
@@ -101,9 +105,12 @@ def fill(found: Found) -> Table:
 
 
 def _done(found: Found) -> set[str]:
-    """Tasks that succeeded by an attempt which has left its line in the sink."""
+    """Tasks that succeeded by an attempt which has left its line in the sink, and whose effect is there."""
     lines = {(line["task"], line["attempt"]) for line in found.sink if line["outcome"] == "done"}
-    return {e.task_id for e in found.log if e.type == "task.succeeded" and (e.task_id, e.attempt_id) in lines}
+    seen = {line["effect"] for line in found.sink if line["outcome"] == "effect"}
+    told = {e.task_id for e in found.log if isinstance(e.fact, f.EffectIntended) and e.fact.key in seen}
+    ended = (e for e in found.log if e.type == "task.succeeded")
+    return {e.task_id for e in ended if (e.task_id, e.attempt_id) in lines and e.task_id in told}
 
 
 def _is_lost(task_id: str, found: Found, done: set[str]) -> bool:

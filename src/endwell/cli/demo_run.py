@@ -18,6 +18,7 @@ from endwell.cli.demo_journal import Journal, Submitted
 from endwell.cli.demo_table import Table
 from endwell.cli.demo_watch import Show, Watcher
 from endwell.errors import EndwellError
+from endwell.model.effect import Verdict
 from endwell.model.status import TERMINAL
 from endwell.runtime.base import Runtime
 from endwell.runtime.ids import Ids, SeededIds
@@ -29,6 +30,7 @@ QUICK: dict[str, object] = {
     "worker.lease_seconds": 2.0,
     "worker.heartbeat_seconds": 0.5,
     "worker.poll_seconds": 0.5,
+    "worker.effect_margin_seconds": 0.5,
     "pmo.watchdog_interval_seconds": 0.5,
     # Our kills are not the tasks' fault: however often one is hit, it is to be delivered again.
     "pmo.crash_limit": 20,
@@ -163,7 +165,20 @@ class Run:
             counts = await self._node.store.counts(self._plan.namespace)
             if not any(count for status, count in counts.items() if status not in TERMINAL):
                 return
+            if counts.get("blocked"):
+                await self._look_and_settle()
             await self._runtime.sleep(_REST_LOOK_SECONDS)
+
+    async def _look_and_settle(self) -> None:
+        """A worker frozen between intent and call leaves a question that only a person may answer."""
+        sink = Path(self._plan.env()[SINK])
+        for effect in await self._node.store.effects_page(self._plan.namespace, status="unknown"):
+            task = await self._node.store.task(self._plan.namespace, effect.task_id)
+            if task.status != "blocked":
+                continue
+            verdict: Verdict = "done" if demo_app.was_published(sink, effect.key) else "not_done"
+            await self._node.client.settle_effect(effect.key, verdict, by="demo")
+            self._show.say(f"a person looked after effect {effect.key}: {verdict}")
 
 
 def _jobs(count: int, dice: Ids) -> list[tuple[str, Job]]:

@@ -142,7 +142,7 @@ def show_table(table: Table, console: Console, seconds: float) -> None:
     for problem in wrong:
         console.print(Text(f"not shown: {problem}", style="red"))
     if not wrong:
-        console.print(Text(f"0 lost, 0 stuck, 0 finished twice, after {seconds:.0f} s.", style="green"))
+        console.print(Text(f"0 lost, 0 stuck, 0 doubled, after {seconds:.0f} s.", style="green"))
 
 
 def _rows(table: Table) -> list[tuple[str, object]]:
@@ -157,8 +157,10 @@ def _rows(table: Table) -> list[tuple[str, object]]:
         ("tasks taken back from dead or frozen workers", table.reclaims),
         ("stale writes refused", table.refused_stale),
         ("retries after an exception", table.retries),
-        ("executions in the sink", table.sink_calls),
-        ("effects", "join with a later release"),
+        ("executions and effects in the sink", table.sink_calls),
+        ("effects, each with its line in the sink", table.effects),
+        ("  of these unknown after a fault, and settled", table.effects_settled),
+        ("effects that happened twice", table.effects_duplicated),
         ("lost", table.lost),
         ("stuck", table.stuck),
         ("finished twice", table.doubly_finished),

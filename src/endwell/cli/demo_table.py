@@ -43,8 +43,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     refused_stale: int
     retries: int
     sink_calls: int
-    effects: int = 0  # effects are not part of this release
-    effects_duplicated: int = 0
+    effects: int
+    effects_duplicated: int
+    effects_settled: int
     lost: int
     stuck: int
     doubly_finished: int
@@ -62,6 +63,7 @@ def shortcomings(table: Table) -> list[str]:
         "task lost": table.lost,
         "task stuck": table.stuck,
         "task finished twice": table.doubly_finished,
+        "effect that happened twice": table.effects_duplicated,
         "task with a broken log": table.log_problems,
     }
     at_least = {
@@ -69,6 +71,7 @@ def shortcomings(table: Table) -> list[str]:
         "reclaim": (table.reclaims, LEAST_RECLAIMS),
         "refused stale write": (table.refused_stale, LEAST_REFUSED),
         "submitted task": (table.submitted, 1),
+        "effect": (table.effects, 1),
     }
     wrong = [f"{count} × {what}" for what, count in nothing_may.items() if count]
     wrong += [f"{n} × {what}, at least {least} wanted" for what, (n, least) in at_least.items() if n < least]

@@ -14,7 +14,7 @@ from endwell.cli.output import say, show
 from endwell.cli.submit import how
 from endwell.cli.values import in_line, many_opened, numbered_values
 from endwell.errors import BadInput
-from endwell.operate.submitting import checked_payload
+from endwell.policy.submitting import checked_payload
 
 CHUNK = 2_000
 """So many tasks are handed to the store at once; a larger file is read in pieces."""

@@ -1,7 +1,8 @@
-"""`endwell task`: list, show, history, cancel, retry."""
+"""`endwell task`: list, show, history, tree, cancel, retry."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from endwell.cli.output import block, pairs, plain, show, table
 from endwell.model import status as s
 from endwell.operate import questions
 from endwell.operate.shapes import task_shape
+from endwell.operate.tree import tree
 
 _LIMITS = click.IntRange(1, 1000)
 
@@ -96,6 +98,31 @@ def retry(asked: Asked, task_id: str) -> None:
     show(asked, task_shape(again), lambda found: f"task {found['id']} is {found['status']}")
 
 
+@task.command("tree")
+@click.argument("task_id", metavar="TASK")
+@pass_asked
+def show_tree(asked: Asked, task_id: str) -> None:
+    """A task and everything that was asked for on its behalf.
+
+    \b
+      endwell task tree 01j8z3k5v7x9a1c3e5g7j9m1p3
+    """
+    found = with_node(asked, lambda node: tree(node.store, node.app.namespace, task_id))
+    show(asked, found, _tree_text)
+
+
+def _tree_text(found: dict[str, Any]) -> str:
+    lines = list(_tree_lines(found, ""))
+    return "\n".join([*lines, "… and more"] if found["is_cut"] else lines)
+
+
+def _tree_lines(node: dict[str, Any], indent: str) -> Iterator[str]:
+    reason = f" ({plain(node['reason'])})" if node["reason"] else ""
+    yield f"{indent}{node['id']}  {_reference(node)}  {node['status']}{reason}"
+    for child in node["children"]:
+        yield from _tree_lines(child, f"{indent}  ")
+
+
 def event_line(event: dict[str, Any]) -> str:
     """One event in one line."""
     data = plain(_without_traceback(event["data"])) if event["data"] else ""
@@ -134,13 +161,16 @@ def _reference(item: dict[str, Any]) -> str:
 
 def task_text(found: dict[str, Any]) -> str:
     """A task for people: the short facts, then what is longer."""
-    long = ("payload", "result", "deliverable", "error", "turns")
+    long = ("payload", "result", "deliverable", "error", "executing", "turns")
     short = {key: value for key, value in found.items() if key not in long and value is not None}
     parts = [pairs(short), f"payload\n{block(found['payload'])}"]
     if found["status"] == "succeeded":
         parts.append(f"result\n{block(found['result'])}")
     if found["error"]:
         parts.append(error_text(found["error"]))
+    if found.get("executing"):
+        rows = [(doing["step"], doing["since"], doing["worker"]) for doing in found["executing"]]
+        parts.append(table(("step", "since", "worker"), rows, empty=""))
     if found["turns"]:
         columns = ("turn", "outcome", "error", "ended_at", "worker_id")
         parts.append(table(columns, [_turn_row(turn) for turn in found["turns"]], empty=""))

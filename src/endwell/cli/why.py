@@ -35,6 +35,7 @@ def _why_text(answer: dict[str, Any]) -> str:
         "status": f"{answer['status']}: {answer['meaning']}",
         "reason": answer["reason"],
         "held by": _holder_text(answer["holder"]),
+        "executing": "; ".join(map(executing_text, answer["executing"])) or None,
         "waits for": "; ".join(map(_wait_text, answer["waiting_for"])) or None,
         "next": f"{rule} at {at}" if rule else "nothing: it has ended",
         "ends by": answer["ends_by"],
@@ -49,6 +50,11 @@ def _holder_text(holder: dict[str, Any] | None) -> str | None:
         return None
     place = f"pid {holder['pid']} on {holder['host']}"
     return f"worker {holder['name']} ({place}), last heartbeat {holder['last_heartbeat']}"
+
+
+def executing_text(doing: dict[str, Any]) -> str:
+    """A step that a worker is at."""
+    return f"{plain(doing['step'])} since {doing['since']} by {plain(doing['worker'])}"
 
 
 def _wait_text(wait: dict[str, Any]) -> str:

@@ -48,6 +48,8 @@ class Coalescer:
 
     def add(self, topics: Iterable[str]) -> None:
         """Take topics in, from any thread."""
+        if not self._subscribers:  # nobody to wake the loop for
+            return
         with self._lock:
             self._waiting.update(topics)
             if len(self._waiting) > MOST_TOPICS:
@@ -59,7 +61,10 @@ class Coalescer:
                 return
             self._scheduled = True
         try:
-            loop.call_soon_threadsafe(self._hand_over)
+            if asyncio._get_running_loop() is loop:  # which need not be woken, then
+                loop.call_soon(self._hand_over)
+            else:
+                loop.call_soon_threadsafe(self._hand_over)
         except RuntimeError:  # the loop closed without closing the bell
             self.stop()
 

@@ -33,10 +33,10 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("reap", (s.RUNNING,), "progress_by", "end the turn as failed; retry or give up"),
     Rule("dispatch_timeout", (s.DISPATCHED,), "dispatch_by", "end the turn as timeout; retry or give up"),
     Rule("approval_expire", (s.WAITING_APPROVAL,), "expire_at", "end the task as timeout: expired"),
-    Rule("suspend_cap", (s.SUSPENDED,), "suspend_by", "expire every open wait and resume the turn"),
-    Rule("inject_timeout", (s.SUSPENDED,), "wait_by", "expire the overdue waits; resume if none is left"),
+    Rule("inject_timeout", (s.SUSPENDED,), "wait_by", "settle timers and approvals, report other waits"),
+    Rule("suspend_cap", (s.SUSPENDED,), "suspend_by", "end the turn as timeout; retry or give up"),
     Rule("recover", (s.BLOCKED,), "recover_at", "queue the task again: the cooldown is over"),
-    Rule("approval_remind", (s.WAITING_APPROVAL,), "remind_at", "remind whoever may decide"),
+    Rule("approval_remind", (s.WAITING_APPROVAL, s.SUSPENDED), "remind_at", "remind whoever may decide"),
     Rule("remind", (s.BLOCKED,), "remind_at", "remind the person who holds the task"),
     Rule("ring_again", (s.DISPATCHED,), "ring_at", "ring the workers' doorbell again"),
 )

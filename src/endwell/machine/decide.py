@@ -12,15 +12,18 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from endwell import errors as e
-from endwell.machine import endings
+from endwell.machine import endings, steps, waiting
+from endwell.machine.approvals import approve, reject
 from endwell.machine.clocks import due
 from endwell.machine.decision import NOTHING, Decision, Seen, refuse
-from endwell.machine.fired import FIRED, unblock
-from endwell.machine.waiting import answer, suspend
+from endwell.machine.fired import FIRED
+from endwell.machine.steps import progress_deadline
+from endwell.machine.unblocking import unblock
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
 from endwell.model.card import Card, instruction_id
+from endwell.model.inside import MAX_DEPTH, Asked, Family, family_of, inside_of, lineage_of, packed_family
 from endwell.model.status import Status
 from endwell.model.task import Task
 from endwell.policy.guard import count_crash, is_runaway
@@ -66,6 +69,9 @@ def _refuse_stale(task: Task, command: c.AttemptCommand) -> Decision:
 def _submit(task: Task | None, command: c.Submit, now: int, limits: Limits) -> Decision:
     if task is not None:
         return _submit_again(task, command)
+    refused = _refuse_call(command)
+    if refused is not None:
+        return refused
     card = Card(
         command.namespace,
         instruction_id(command.task_id),
@@ -76,12 +82,13 @@ def _submit(task: Task | None, command: c.Submit, now: int, limits: Limits) -> D
         now,
     )
     run_at = now + command.delay
+    ends_by = run_at + (command.deadline if command.deadline is not None else limits.deadline)
     created = f.TaskCreated(
         agent=command.agent,
         payload_card=card.id,
         payload_hash=card.hash,
         run_at=run_at,
-        ends_by=run_at + (command.deadline if command.deadline is not None else limits.deadline),
+        ends_by=ends_by if command.ends_before is None else min(ends_by, command.ends_before),
         owner=command.owner,
         agent_key=command.agent_key,
         key=command.key,
@@ -93,15 +100,48 @@ def _submit(task: Task | None, command: c.Submit, now: int, limits: Limits) -> D
         replay_of=command.replay_of,
         priority=command.priority,
         retry_policy=command.retry_policy,
+        family=packed_family(_family(command)),
     )
     if command.approval_within is None:
         return Decision(facts=(created,), cards=(card,))
     expire_at = min(now + command.approval_within, created.ends_by)
-    asked = f.ApprovalRequested(remind_at=now + limits.remind_every, expire_at=expire_at)
+    asked = f.ApprovalRequested(
+        remind_at=now + limits.remind_every,
+        expire_at=expire_at,
+        shown_hash=command.payload_hash,
+        by=command.approval_by,
+        quorum=command.approval_quorum,
+    )
     return Decision(facts=(created, asked), cards=(card,))
 
 
+def _family(command: c.Submit) -> Family:
+    return Family(
+        parent_agent=command.parent_agent,
+        parent_call=command.parent_call,
+        depth=command.depth,
+        held_keys=command.held_keys,
+        on_parent_end=command.on_parent_end,
+        lineage=command.lineage,
+    )
+
+
+def _refuse_call(command: c.Submit) -> Decision | None:
+    """Chains of calls are finite, and nobody waits for a key that its own ancestor holds."""
+    if command.depth > MAX_DEPTH:
+        why = f"a chain of calls may be {MAX_DEPTH} deep"
+        return refuse(e.BadInput(why, code="calls_too_deep", hint="do some of the work without calling on"))
+    reference = f"{command.agent}/{command.agent_key}"
+    if command.agent_key is not None and reference in command.held_keys:
+        why = f"{reference} is held by a task that waits for this call: it would never start"
+        return refuse(e.BadInput(why, code="key_held_by_ancestor", hint="call another key"))
+    return None
+
+
 def _submit_again(task: Task, command: c.Submit) -> Decision:
+    """The same call of a turn that runs again finds its child, whatever it would ask for this time."""
+    if command.parent_call is not None and family_of(task).parent_call == command.parent_call:
+        return NOTHING
     asked = (command.agent, command.agent_key, command.payload_hash)
     if asked == (task.agent, task.agent_key, task.payload_hash):
         return NOTHING
@@ -137,6 +177,7 @@ def _claim(task: Task, command: c.Claim, now: int, limits: Limits, seen: Seen) -
         attempt_id=command.attempt_id,
         session_id=command.session_id,
         progress_by=progress_deadline(task, now, limits),
+        agent_version=command.agent_version,
     )
     if task.status == s.DISPATCHED:
         return Decision(facts=(claimed,))
@@ -170,16 +211,6 @@ def _dispatched(task: Task, slot: int | None, now: int, limits: Limits) -> f.Tas
         slot=slot,
         guard_at=now if is_runaway(count, limits.runaway_limit) else None,
     )
-
-
-def progress_deadline(task: Task, now: int, limits: Limits) -> int:
-    """By when the next sign of progress is due; without a reap limit only `ends_by` counts."""
-    return task.ends_by if limits.active_reap is None else now + limits.active_reap
-
-
-def _progress(task: Task, command: c.Progress, now: int, limits: Limits, seen: Seen) -> Decision:
-    deadline = progress_deadline(task, now, limits)
-    return Decision(facts=(f.TaskHeartbeat(progress_by=deadline, note=command.note),))
 
 
 def _finish(task: Task, command: c.Finish, now: int, limits: Limits, seen: Seen) -> Decision:
@@ -218,16 +249,7 @@ def _reclaim(task: Task, command: c.Reclaim, now: int, limits: Limits, seen: See
 
 def _clock_fired(task: Task, command: c.ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
     rule = due(task, now)
-    return NOTHING if rule is None else FIRED[rule.name](task, command, now, limits)
-
-
-def _approve(task: Task, command: c.Approve, now: int, limits: Limits, seen: Seen) -> Decision:
-    return Decision(facts=(f.ApprovalApproved(by=command.actor, run_at=max(now, task.run_at)),))
-
-
-def _reject(task: Task, command: c.Reject, now: int, limits: Limits, seen: Seen) -> Decision:
-    no = f.ApprovalRejected(by=command.actor)
-    return endings.end(task, now, s.FAILED, "approval_rejected", dead_letter=False, before=(no,))
+    return NOTHING if rule is None else FIRED[rule.name](task, command, now, limits, seen)
 
 
 def _cancel(task: Task, command: c.Cancel, now: int, limits: Limits, seen: Seen) -> Decision:
@@ -241,6 +263,9 @@ def _run_now(task: Task, command: c.RunNow, now: int, limits: Limits, seen: Seen
 
 
 def _block(task: Task, command: c.Block, now: int, limits: Limits, seen: Seen) -> Decision:
+    if command.attempt_id is not None and command.attempt_id != task.attempt_id:
+        why = f"attempt {command.attempt_id} no longer holds task {task.id}"
+        return refuse(e.StaleAttempt(why, task_id=task.id))
     if command.cooldown is not None:
         return Decision(facts=(f.TaskBlocked(reason=command.reason, recover_at=now + command.cooldown),))
     owner = command.owner or task.owner or limits.owner
@@ -257,6 +282,7 @@ def _replay(task: Task, command: c.Replay, now: int, limits: Limits, seen: Seen)
         return refuse(
             e.WrongStatus(f"task {task.id} was already {state}", code="dead_letter_closed", task_id=task.id)
         )
+    guard = next((one for one in inside_of(task).asked if one.id == task.id), Asked(task.id, ""))
     new = c.Submit(
         command_id=f"{command.command_id}.new",
         namespace=task.namespace,
@@ -272,11 +298,14 @@ def _replay(task: Task, command: c.Replay, now: int, limits: Limits, seen: Seen)
         agent_version=task.agent_version,
         trace=task.trace,
         replay_of=task.id,
+        lineage=lineage_of(task),
         priority=task.priority,
         retry_policy=task.retry_policy,
         deadline=command.deadline,
         owner=task.owner,
         approval_within=None if task.expire_at is None else max(task.expire_at - task.created_at, 0),
+        approval_by=guard.by,
+        approval_quorum=guard.quorum,
     )
     replayed = f.DeadLetterReplayed(superseded_by=command.new_task_id, by=command.actor)
     return Decision(facts=(replayed,), spawn=new)
@@ -289,24 +318,57 @@ def _abandon(task: Task, command: c.Abandon, now: int, limits: Limits, seen: See
     return Decision(facts=(f.DeadLetterAbandoned(by=command.actor, note=command.note),))
 
 
+def _disown(task: Task, command: c.Disown, now: int, limits: Limits, seen: Seen) -> Decision:
+    """What the call said is to become of the child when its parent ends."""
+    if task.parent_id != command.parent_id:
+        return NOTHING
+    if family_of(task).on_parent_end == "cancel":
+        return endings.cancel(task, now, "parent_ended", command.actor)
+    owner = task.owner or command.owner or limits.owner
+    return Decision(facts=(f.TaskOrphaned(parent_id=command.parent_id, owner=owner),))
+
+
 _Handler = Callable[[Task, Any, int, Limits, Seen], Decision]
 _ENDED: Final[tuple[Status, ...]] = (s.SUCCEEDED, s.FAILED, s.TIMEOUT, s.CANCELLED)
 
 # commands that only the task's current attempt may give
-FENCED: Final = (c.Progress, c.Finish, c.FailTurn, c.HandBack, c.Suspend)
+FENCED: Final = (
+    c.Progress,
+    c.StartStep,
+    c.RecordStep,
+    c.IntendEffect,
+    c.FinishEffect,
+    c.DoubtEffect,
+    c.KeepDraft,
+    c.Finish,
+    c.FailTurn,
+    c.HandBack,
+    c.Suspend,
+)
 
 TABLE: Final[dict[type[c.Command], tuple[tuple[Status, ...], _Handler]]] = {
-    c.Approve: ((s.WAITING_APPROVAL,), _approve),
-    c.Reject: ((s.WAITING_APPROVAL,), _reject),
+    c.Approve: ((s.WAITING_APPROVAL, s.SUSPENDED), approve),
+    c.Reject: ((s.WAITING_APPROVAL, s.SUSPENDED), reject),
     c.Dispatch: ((s.QUEUED,), _dispatch),
     c.Claim: ((s.QUEUED, s.DISPATCHED), _claim),
-    c.Progress: ((s.RUNNING,), _progress),
+    c.Progress: ((s.RUNNING,), steps.progress),
+    c.StartStep: ((s.RUNNING,), steps.start_step),
+    c.RecordStep: ((s.RUNNING,), steps.record_step),
+    c.IntendEffect: ((s.RUNNING,), steps.intend_effect),
+    c.FinishEffect: ((s.RUNNING,), steps.finish_effect),
+    c.DoubtEffect: ((s.RUNNING,), steps.doubt_effect),
+    c.SettleEffect: (s.ALL, steps.settle_effect),
+    c.KeepDraft: ((s.RUNNING,), steps.keep_draft),
     c.Finish: ((s.RUNNING,), _finish),
     c.FailTurn: ((s.RUNNING,), _fail_turn),
     c.HandBack: ((s.RUNNING,), _hand_back),
-    c.Suspend: ((s.RUNNING,), suspend),
+    c.Suspend: ((s.RUNNING,), waiting.suspend),
     c.Reclaim: ((s.RUNNING,), _reclaim),
-    c.Answer: ((s.SUSPENDED,), answer),
+    c.Answer: (s.ALL, waiting.answer),
+    c.Signal: (s.ALL, waiting.signal),
+    c.Deliver: (s.ALL, waiting.deliver),
+    c.InjectTimeout: ((s.SUSPENDED,), waiting.inject),
+    c.Disown: (s.LIVE, _disown),
     c.RunNow: ((s.QUEUED, s.BLOCKED), _run_now),
     c.ClockFired: (s.LIVE, _clock_fired),
     c.Block: ((s.WAITING_APPROVAL, s.QUEUED, s.DISPATCHED, s.RUNNING, s.SUSPENDED), _block),

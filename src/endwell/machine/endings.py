@@ -3,7 +3,7 @@
 | reason                                   | turn event | then             | task ends as | dead letter |
 |------------------------------------------|------------|------------------|--------------|-------------|
 | exception, `timeout_reaped_by_watchdog`   | failed     | retry            | failed       | yes         |
-| `dispatch_timeout`                        | timeout    | retry            | timeout      | yes         |
+| `dispatch_timeout`, `suspend_timeout`     | timeout    | retry            | timeout      | yes         |
 | `crash_limit`, `runaway_guard`, bad input | failed     | –                | failed       | yes         |
 | `ends_by`                                 | timeout    | –                | timeout      | yes         |
 | approval rejected / expired               | –          | –                | failed / timeout | no      |
@@ -19,8 +19,11 @@ import msgspec
 
 from endwell.machine.decision import Decision
 from endwell.model import facts as f
+from endwell.model import status as s
 from endwell.model.card import Card, deliverable_id
 from endwell.model.commands import Finish
+from endwell.model.inside import family_of, inside_of
+from endwell.model.message import Message, MessageType, Report, packed_report
 from endwell.model.status import Status
 from endwell.model.task import ErrorInfo, Task
 from endwell.policy.limits import Limits
@@ -28,6 +31,10 @@ from endwell.policy.retry import RetryAt, after_failure, unpack
 
 _ENDINGS: dict[Status, type[f.Ending]] = {"failed": f.TaskFailed, "timeout": f.TaskTimedOut}
 _TURN_OUTCOME: dict[Status, str] = {"failed": "failed", "timeout": "timeout", "cancelled": "canceled"}
+_A_PERSON_DECIDED = ("approval_rejected", "approval_expired")
+"""Nothing to be tried again: these are no dead letters."""
+REFUSED_OUTPUT = "bad_result"
+"""A turn that ends so is tried anew in a run of its own: none of its steps is believed."""
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
@@ -39,7 +46,8 @@ def succeed(task: Task, command: Finish, now: int) -> Decision:
     )
     turn = f.TurnEnded(turn_id=task.turn_id or "", outcome="success", epoch=task.epoch)
     end = f.TaskSucceeded(deliverable_card=card_id, deliverable_hash=command.result_hash)
-    return Decision(facts=(turn, end), cards=(card,))
+    told = tell_family(task, now, "success", card_id, None)
+    return Decision(facts=(*open_intents(task, "the turn ended"), turn, end), cards=(card,), messages=told)
 
 
 def fail_turn(
@@ -65,12 +73,24 @@ def fail_turn(
     )
     if not isinstance(verdict, RetryAt):
         return end(
-            task, now, ends_as, verdict.reason, error=error, forced=forced, retry_count=verdict.retry_count
+            task,
+            now,
+            s.TIMEOUT if error.code == "approval_expired" else ends_as,
+            verdict.reason,
+            error=error,
+            forced=forced,
+            dead_letter=error.code not in _A_PERSON_DECIDED,
+            retry_count=verdict.retry_count,
         )
     again = f.TaskRetryScheduled(
-        retry_count=verdict.retry_count, run_at=verdict.at, reason=error.code, error=error
+        retry_count=verdict.retry_count,
+        run_at=verdict.at,
+        reason=error.code,
+        error=error,
+        run=inside_of(task).run + 1 if error.code == REFUSED_OUTPUT else None,
     )
-    return Decision(facts=(*_end_turn(task, ends_as, error.code, forced), again))
+    doubts = open_intents(task, error.code)
+    return Decision(facts=(*doubts, *_end_turn(task, ends_as, error.code, forced), again))
 
 
 def end(
@@ -89,10 +109,17 @@ def end(
     card = _report(task, now, status, reason, error)
     count = task.retry_count if retry_count is None else retry_count
     ending = _ENDINGS[status](
-        reason=reason, deliverable_card=card.id, deliverable_hash=card.hash, error=error, retry_count=count
+        reason=reason,
+        deliverable_card=card.id,
+        deliverable_hash=card.hash,
+        error=error,
+        retry_count=count,
+        partial=inside_of(task).draft is not None,
     )
     letter = (f.TaskDeadLettered(fingerprint=fingerprint(task.agent, reason, error)),) if dead_letter else ()
-    return Decision(facts=(*before, *_end_turn(task, status, reason, forced), ending, *letter), cards=(card,))
+    turn = (*open_intents(task, reason), *_end_turn(task, status, reason, forced))
+    told = tell_family(task, now, _TURN_OUTCOME[status], card.id, error or _reason_error(reason))
+    return Decision(facts=(*before, *turn, ending, *letter), cards=(card,), messages=told)
 
 
 def cancel(task: Task, now: int, reason: str, by: str) -> Decision:
@@ -103,9 +130,69 @@ def cancel(task: Task, now: int, reason: str, by: str) -> Decision:
         deliverable_card=card.id,
         deliverable_hash=card.hash,
         retry_count=task.retry_count,
+        partial=inside_of(task).draft is not None,
         by=by,
     )
-    return Decision(facts=(*_end_turn(task, "cancelled", reason, True), ending), cards=(card,))
+    turn = (*open_intents(task, reason), *_end_turn(task, "cancelled", reason, True))
+    told = tell_family(task, now, "canceled", card.id, _reason_error(reason))
+    return Decision(facts=(*turn, ending), cards=(card,), messages=told)
+
+
+def open_intents(task: Task, reason: str) -> tuple[f.Fact, ...]:
+    """A turn that ends leaves nothing in flight: what was intended is unknown from now on."""
+    if task.inside is None:
+        return ()
+    return tuple(
+        f.EffectUnknown(key=key, reason=reason, is_left_behind=True) for key in inside_of(task).intents
+    )
+
+
+def tell_family(
+    task: Task, now: int, status: str, card_id: str, error: ErrorInfo | None
+) -> tuple[Message, ...]:
+    """The call that asked for the task hears of its end, and its own children are to be settled."""
+    told: list[Message] = []
+    family = family_of(task)
+    if task.parent_id is not None and family.parent_call is not None:
+        said = None if error is None else {"code": error.code, "message": error.message}
+        payload = packed_report(Report(status, said))
+        call = family.parent_call
+        told.append(_message(task, now, task.parent_id, family.parent_agent, "child", call, card_id, payload))
+    if inside_of(task).children:
+        told.append(_message(task, now, task.id, task.agent, "stop", task.id))
+    return tuple(told)
+
+
+def _message(
+    task: Task,
+    now: int,
+    to_task: str,
+    agent: str,
+    kind: MessageType,
+    correlation: str,
+    card_id: str | None = None,
+    payload: str | None = None,
+) -> Message:
+    return Message(
+        namespace=task.namespace,
+        id=f"{task.id}~{kind}",
+        agent=agent,
+        agent_key=None,
+        message_type=kind,
+        correlation_id=correlation,
+        channel=task.channel,
+        task_id=to_task,
+        turn_id=None,
+        turn_epoch=None,
+        card_id=card_id,
+        payload=payload,
+        status="pending",
+        created_at=now,
+    )
+
+
+def _reason_error(reason: str) -> ErrorInfo:
+    return ErrorInfo(code=reason, message=f"the task ended: {reason}")
 
 
 def fingerprint(agent: str, reason: str, error: ErrorInfo | None) -> str:
@@ -127,7 +214,7 @@ def _end_turn(task: Task, status: Status, reason: str, forced: bool) -> tuple[f.
 
 
 def _report(task: Task, now: int, status: Status, reason: str, error: ErrorInfo | None) -> Card:
-    """The deliverable of a task that ended without a result."""
+    """The deliverable of a task that ended without a result; a draft that was kept is salvaged by it."""
     last = error or (msgspec.json.decode(task.error, type=ErrorInfo) if task.error else None)
     report = {
         "kind": "failure_report",
@@ -140,6 +227,9 @@ def _report(task: Task, now: int, status: Status, reason: str, error: ErrorInfo 
         "dispatch_count": task.dispatch_count,
         "crash_count": task.crash_count,
     }
+    draft = inside_of(task).draft
+    if draft is not None:
+        report = {**report, "kind": "partial_deliverable", "draft_card": draft}
     content = _encoder.encode(report)
     digest = hashlib.sha256(content).hexdigest()
     return Card(task.namespace, deliverable_id(task.id), task.id, "task.deliverable", content, digest, now)

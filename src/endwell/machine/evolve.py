@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from endwell.machine.clocks import arm
 from endwell.model import facts as f
 from endwell.model import status as s
+from endwell.model.inside import Asked, changed_inside, inside_of
 from endwell.model.task import ErrorInfo, Task, packed_waits, waits_of
 
 # what a task lets go of when no worker is to hold or expect it any more
@@ -84,6 +85,7 @@ def _created(fact: f.TaskCreated, at: int, namespace: str, task_id: str) -> Task
         payload_hash=fact.payload_hash,
         priority=fact.priority,
         retry_policy=fact.retry_policy,
+        family=fact.family,
         created_at=at,
         status=s.QUEUED,
         owner=fact.owner,
@@ -93,11 +95,61 @@ def _created(fact: f.TaskCreated, at: int, namespace: str, task_id: str) -> Task
 
 
 def _approval_requested(task: Task, fact: f.ApprovalRequested, at: int) -> Task:
-    return replace(task, status=s.WAITING_APPROVAL, remind_at=fact.remind_at, expire_at=fact.expire_at)
+    inside = _asked(task, fact)
+    if fact.id is not None:
+        return replace(task, inside=inside, remind_at=fact.remind_at)
+    return replace(
+        task,
+        status=s.WAITING_APPROVAL,
+        remind_at=fact.remind_at,
+        expire_at=fact.expire_at,
+        inside=inside,
+    )
+
+
+def _asked(task: Task, fact: f.ApprovalRequested) -> str | None:
+    """Asked again about the same thing, who has agreed need not do so again."""
+    new = Asked(fact.id or task.id, fact.shown_hash, fact.by, fact.quorum)
+    others = []
+    for one in inside_of(task).asked:
+        if one.id != new.id:
+            others.append(one)
+        elif one.shown_hash == new.shown_hash:
+            new = replace(new, votes=one.votes)
+    return changed_inside(task, asked=(*others, new))
+
+
+def _approval_voted(task: Task, fact: f.ApprovalVoted, at: int) -> Task:
+    wanted = fact.id or task.id
+    asked = tuple(
+        replace(one, votes=(*one.votes, fact.by)) if one.id == wanted else one
+        for one in inside_of(task).asked
+    )
+    return replace(task, inside=changed_inside(task, asked=asked))
 
 
 def _approval_approved(task: Task, fact: f.ApprovalApproved, at: int) -> Task:
-    return replace(task, status=s.QUEUED, run_at=fact.run_at, remind_at=None, expire_at=None)
+    if fact.id is not None:
+        return _approval_over(task, fact, at)
+    inside = _no_longer_asked(task, None)
+    return replace(task, status=s.QUEUED, run_at=fact.run_at, remind_at=None, expire_at=None, inside=inside)
+
+
+_Decided = f.ApprovalApproved | f.ApprovalRejected | f.ApprovalExpired
+
+
+def _approval_over(task: Task, fact: _Decided, at: int) -> Task:
+    """Of one before the start the task itself tells: it ends, and keeps what was asked for a replay."""
+    if fact.id is None:
+        return task
+    others = (w for w in waits_of(task) if w.kind == "approval" and w.is_open and w.tool_call_id != fact.id)
+    remind_at = task.remind_at if any(others) else None
+    return replace(task, inside=_no_longer_asked(task, fact.id), remind_at=remind_at)
+
+
+def _no_longer_asked(task: Task, approval_id: str | None) -> str | None:
+    wanted = approval_id or task.id
+    return changed_inside(task, asked=tuple(one for one in inside_of(task).asked if one.id != wanted))
 
 
 def _reminded(task: Task, fact: f.ApprovalReminded | f.TaskReminded, at: int) -> Task:
@@ -134,12 +186,56 @@ def _claimed(task: Task, fact: f.TaskClaimed, at: int) -> Task:
         ring_at=None,
         dispatch_by=None,
         redelivery=None,
+        inside=_claimed_inside(task, fact),
         started_at=task.started_at or at,
     )
 
 
+def _claimed_inside(task: Task, fact: f.TaskClaimed) -> str | None:
+    """A new attempt has begun no step yet; the first one that records something says under which version."""
+    if task.inside is None and fact.agent_version is None:
+        return None
+    known = inside_of(task)
+    return changed_inside(task, version=known.version if known.steps else fact.agent_version, doing=())
+
+
 def _heartbeat(task: Task, fact: f.TaskHeartbeat, at: int) -> Task:
     return replace(task, progress_by=fact.progress_by)
+
+
+def _step_started(task: Task, fact: f.StepStarted, at: int) -> Task:
+    doing = (*_other_steps(task, fact.step), (fact.step, fact.progress_by))
+    return replace(task, progress_by=fact.progress_by, inside=changed_inside(task, doing=doing))
+
+
+def _other_steps(task: Task, step: str) -> tuple[tuple[str, int], ...]:
+    return tuple(other for other in inside_of(task).doing if other[0] != step)
+
+
+def _step_recorded(task: Task, fact: f.StepRecorded, at: int) -> Task:
+    steps = inside_of(task).steps + (fact.card is not None)
+    inside = changed_inside(task, steps=steps, doing=_other_steps(task, fact.step))
+    return replace(task, progress_by=fact.progress_by, inside=inside)
+
+
+def _draft_kept(task: Task, fact: f.DraftKept, at: int) -> Task:
+    inside = changed_inside(task, draft=fact.card, draft_hash=fact.card_hash)
+    return replace(task, progress_by=fact.progress_by, inside=inside)
+
+
+def _effect_intended(task: Task, fact: f.EffectIntended, at: int) -> Task:
+    intents = (*_other_intents(task, fact.key), fact.key)
+    doing = (*_other_steps(task, fact.step), (fact.step, fact.progress_by))
+    inside = changed_inside(task, intents=intents, doing=doing)
+    return replace(task, progress_by=fact.progress_by, inside=inside)
+
+
+def _effect_over(task: Task, fact: f.EffectDone | f.EffectUnknown | f.EffectSettled, at: int) -> Task:
+    return replace(task, inside=changed_inside(task, intents=_other_intents(task, fact.key)))
+
+
+def _other_intents(task: Task, key: str) -> tuple[str, ...]:
+    return tuple(other for other in inside_of(task).intents if other != key)
 
 
 def _handed_back(task: Task, fact: f.TaskHandedBack, at: int) -> Task:
@@ -167,8 +263,25 @@ def _suspended(task: Task, fact: f.TaskSuspended, at: int) -> Task:
         waits=packed_waits(fact.waits),
         wait_by=fact.wait_by,
         suspend_by=fact.suspend_by,
+        inside=_suspended_inside(task, fact),
         **_LET_GO,
     )
+
+
+def _suspended_inside(task: Task, fact: f.TaskSuspended) -> str | None:
+    """A wait's record is looked for like a step's, so it is counted like one."""
+    inside = inside_of(task)
+    return changed_inside(
+        task, steps=inside.steps + len(fact.waits), children=inside.children + fact.children
+    )
+
+
+def _wait_timed_out(task: Task, fact: f.WaitTimedOut, at: int) -> Task:
+    over = {*fact.reported, *fact.skipped}
+    waits = tuple(
+        replace(wait, is_reported=True) if wait.tool_call_id in over else wait for wait in waits_of(task)
+    )
+    return replace(task, waits=packed_waits(waits), wait_by=fact.wait_by)
 
 
 def _wait_answered(task: Task, fact: f.WaitAnswered, at: int) -> Task:
@@ -190,6 +303,7 @@ def _resumed(task: Task, fact: f.TaskResumed, at: int) -> Task:
         run_at=fact.run_at,
         wait_by=None,
         suspend_by=None,
+        remind_at=None,
     )
 
 
@@ -198,7 +312,10 @@ def _reaped(task: Task, fact: f.TaskReaped, at: int) -> Task:
 
 
 def _turn_ended(task: Task, fact: f.TurnEnded, at: int) -> Task:
-    return replace(task, epoch=fact.epoch, status=s.QUEUED, **_TURN_OVER)
+    inside = task.inside
+    if inside is not None:
+        inside = changed_inside(task, asked=tuple(a for a in inside_of(task).asked if a.id == task.id))
+    return replace(task, epoch=fact.epoch, status=s.QUEUED, inside=inside, remind_at=None, **_TURN_OVER)
 
 
 def _retry_scheduled(task: Task, fact: f.TaskRetryScheduled, at: int) -> Task:
@@ -209,6 +326,7 @@ def _retry_scheduled(task: Task, fact: f.TaskRetryScheduled, at: int) -> Task:
         run_at=fact.run_at,
         reason=fact.reason,
         error=_packed(fact.error),
+        inside=task.inside if fact.run is None else changed_inside(task, run=fact.run, steps=0),
     )
 
 
@@ -286,6 +404,10 @@ def _abandoned(task: Task, fact: f.DeadLetterAbandoned, at: int) -> Task:
     return replace(task, dead_letter="abandoned")
 
 
+def _orphaned(task: Task, fact: f.TaskOrphaned, at: int) -> Task:
+    return replace(task, owner=fact.owner)
+
+
 def _nothing_moves(task: Task, fact: f.Fact, at: int) -> Task:
     return task
 
@@ -297,17 +419,26 @@ def _packed(error: ErrorInfo) -> str:
 _FOLDS: Final[dict[type[f.Fact], Callable[[Task, Any, int], Task]]] = {
     f.ApprovalRequested: _approval_requested,
     f.ApprovalReminded: _reminded,
+    f.ApprovalVoted: _approval_voted,
     f.ApprovalApproved: _approval_approved,
-    f.ApprovalRejected: _nothing_moves,
-    f.ApprovalExpired: _nothing_moves,
+    f.ApprovalRejected: _approval_over,
+    f.ApprovalExpired: _approval_over,
     f.TaskDispatched: _dispatched,
     f.TaskRang: _rang,
     f.TaskClaimed: _claimed,
     f.TaskHeartbeat: _heartbeat,
+    f.StepStarted: _step_started,
+    f.StepRecorded: _step_recorded,
+    f.DraftKept: _draft_kept,
+    f.EffectIntended: _effect_intended,
+    f.EffectDone: _effect_over,
+    f.EffectUnknown: _effect_over,
+    f.EffectSettled: _effect_over,
     f.TaskHandedBack: _handed_back,
     f.TaskReclaimed: _reclaimed,
     f.TaskSuspended: _suspended,
     f.WaitAnswered: _wait_answered,
+    f.WaitTimedOut: _wait_timed_out,
     f.TaskResumed: _resumed,
     f.TaskReaped: _reaped,
     f.TurnEnded: _turn_ended,
@@ -323,5 +454,6 @@ _FOLDS: Final[dict[type[f.Fact], Callable[[Task, Any, int], Task]]] = {
     f.TaskDeadLettered: _dead_lettered,
     f.DeadLetterReplayed: _replayed,
     f.DeadLetterAbandoned: _abandoned,
+    f.TaskOrphaned: _orphaned,
     f.WriteRefused: _nothing_moves,
 }

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 from endwell.machine import endings
-from endwell.machine.decision import Decision
-from endwell.machine.waiting import expire
+from endwell.machine.decision import Decision, Seen
+from endwell.machine.unblocking import unblock
+from endwell.machine.waiting import inject
 from endwell.model import facts as f
 from endwell.model import status as s
 from endwell.model.commands import ClockFired
@@ -15,69 +16,63 @@ from endwell.model.task import ErrorInfo, Task
 from endwell.policy.limits import Limits
 
 
-def unblock(task: Task, now: int, limits: Limits, *, by: str, run_at: int) -> Decision:
-    """The time a person held the task is given back; an approval still open is asked for again."""
-    held = now - task.held_since if task.held_since is not None else 0
-    unblocked = f.TaskUnblocked(by=by, run_at=run_at, ends_by=task.ends_by + held)
-    if task.expire_at is None:
-        return Decision(facts=(unblocked,))
-    asked = f.ApprovalRequested(remind_at=now + limits.remind_every, expire_at=task.expire_at + held)
-    return Decision(facts=(unblocked, asked))
-
-
-def _ends_by(task: Task, command: ClockFired, now: int, limits: Limits) -> Decision:
+def _ends_by(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
     return endings.end(task, now, s.TIMEOUT, "ends_by")
 
 
-def _guard(task: Task, command: ClockFired, now: int, limits: Limits) -> Decision:
+def _guard(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
     return endings.end(task, now, s.FAILED, task.guard_reason or "runaway_guard")
 
 
-def _reap(task: Task, command: ClockFired, now: int, limits: Limits) -> Decision:
+def _reap(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
     error = ErrorInfo(code="timeout_reaped_by_watchdog", message="the turn made no progress in time")
     return endings.fail_turn(task, now, limits, error, fraction=command.fraction, forced=True)
 
 
-def _dispatch_timeout(task: Task, command: ClockFired, now: int, limits: Limits) -> Decision:
+def _dispatch_timeout(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
     error = ErrorInfo(code="dispatch_timeout", message="no worker took the turn in time")
     return endings.fail_turn(
         task, now, limits, error, fraction=command.fraction, ends_as=s.TIMEOUT, forced=True
     )
 
 
-def _approval_expire(task: Task, command: ClockFired, now: int, limits: Limits) -> Decision:
+def _approval_expire(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
     expired = f.ApprovalExpired()
     return endings.end(task, now, s.TIMEOUT, "approval_expired", dead_letter=False, before=(expired,))
 
 
-def _approval_remind(task: Task, command: ClockFired, now: int, limits: Limits) -> Decision:
+def _approval_remind(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
     return Decision(facts=(f.ApprovalReminded(remind_at=now + limits.remind_every),))
 
 
-def _remind(task: Task, command: ClockFired, now: int, limits: Limits) -> Decision:
+def _remind(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
     return Decision(facts=(f.TaskReminded(remind_at=now + limits.remind_every),))
 
 
-def _suspend_cap(task: Task, command: ClockFired, now: int, limits: Limits) -> Decision:
-    return expire(task, now, all_of_them=True)
+def _suspend_cap(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
+    """The last net: whatever should have answered or reported has not."""
+    error = ErrorInfo(code="suspend_timeout", message="the turn was not woken in time")
+    return endings.fail_turn(
+        task, now, limits, error, fraction=command.fraction, ends_as=s.TIMEOUT, forced=True
+    )
 
 
-def _inject_timeout(task: Task, command: ClockFired, now: int, limits: Limits) -> Decision:
-    return expire(task, now, all_of_them=False)
+def _inject_timeout(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
+    return inject(task, command, now, limits, seen)
 
 
-def _recover(task: Task, command: ClockFired, now: int, limits: Limits) -> Decision:
+def _recover(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
     """A cooldown lets nothing start before its time."""
     return unblock(task, now, limits, by="cooldown", run_at=max(now, task.run_at))
 
 
-def _ring_again(task: Task, command: ClockFired, now: int, limits: Limits) -> Decision:
+def _ring_again(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
     """Only the ring moves; the dispatch timeout behind it stays where it was."""
     ring_at = None if limits.ring_after is None else now + limits.ring_after
     return Decision(facts=(f.TaskRang(ring_at=ring_at),))
 
 
-FIRED: Final[dict[str, Callable[[Task, ClockFired, int, Limits], Decision]]] = {
+FIRED: Final[dict[str, Callable[[Task, ClockFired, int, Limits, Seen], Decision]]] = {
     "ends_by": _ends_by,
     "guard": _guard,
     "reap": _reap,

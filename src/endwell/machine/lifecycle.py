@@ -33,15 +33,18 @@ TRANSITIONS: Final[tuple[tuple[Status, Status, tuple[str, ...]], ...]] = (
     (s.DISPATCHED, s.TIMEOUT, ("dispatch_timeout",)),
     (s.RUNNING, s.SUCCEEDED, ("Finish",)),
     (s.RUNNING, s.SUSPENDED, ("Suspend",)),
-    (s.RUNNING, s.QUEUED, ("FailTurn", "HandBack", "Reclaim", "reap")),
+    (s.RUNNING, s.QUEUED, ("FailTurn", "HandBack", "Reclaim", "Suspend", "reap")),
     (s.RUNNING, s.FAILED, ("FailTurn", "reap")),
-    (s.SUSPENDED, s.QUEUED, ("Answer", "inject_timeout", "suspend_cap")),
-    (s.BLOCKED, s.QUEUED, ("RunNow", "recover")),
+    (s.RUNNING, s.TIMEOUT, ("FailTurn",)),
+    (s.SUSPENDED, s.QUEUED, ("Answer", "Signal", "Deliver", "Approve", "Reject")),
+    (s.SUSPENDED, s.QUEUED, ("InjectTimeout", "inject_timeout", "suspend_cap")),
+    (s.SUSPENDED, s.TIMEOUT, ("suspend_cap",)),
+    (s.BLOCKED, s.QUEUED, ("RunNow", "SettleEffect", "recover")),
     (s.BLOCKED, s.WAITING_APPROVAL, ("RunNow", "recover")),
     *((status, s.BLOCKED, ("Block",)) for status in s.LIVE if status != s.BLOCKED),
     *((status, s.FAILED, ("guard",)) for status in s.LIVE if status != s.WAITING_APPROVAL),
     *((status, s.TIMEOUT, ("ends_by",)) for status in s.LIVE),
-    *((status, s.CANCELLED, ("Cancel",)) for status in s.LIVE),
+    *((status, s.CANCELLED, ("Cancel", "Disown")) for status in s.LIVE),
 )
 
 
@@ -88,7 +91,9 @@ def _diagram() -> str:
 
 Names with a capital letter are commands; the others are clock rules. An arrow that leaves `live` leaves
 every status in it. A queued task that a worker claims directly passes through `dispatched` in the same
-commit. A blocked task goes back to `waiting_approval` when nobody has approved it yet.
+commit. A turn that suspends when all its answers are there is queued again in the same commit. A blocked
+task goes back to `waiting_approval` when nobody has approved it yet. `Disown` ends a child whose parent has
+ended, unless its call said to leave it with its owner.
 
 ```mermaid
 {drawn}

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from endwell.model.commands import CloseSession, Heartbeat, OpenSession
-from endwell.model.session import Session
+from endwell.model.session import Session, packed_doing
 from endwell.model.task import Task
 
 
@@ -51,6 +51,7 @@ def renew(session: Session | None, held: Sequence[Task], command: Heartbeat, now
         heartbeat_at=max(now, session.heartbeat_at),
         lease_until=max(now + command.lease, session.lease_until),
         unnamed=" ".join(sorted(task.attempt_id or "" for task in unnamed)),
+        doing=packed_doing(command.doing),
     )
     return Renewal(renewed, stale=tuple(sorted(named - current)), forgotten=forgotten)
 

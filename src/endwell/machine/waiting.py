@@ -1,55 +1,263 @@
-"""Suspension: a turn lets go of its worker; each wait has its own deadline; the first answer counts."""
+"""Suspension: a turn lets go of its worker; each wait has its own deadline; the first answer counts.
+
+An answer that comes before the turn waits for it is kept in the inbox and applied when it does; one that
+comes after another was applied is acknowledged and kept. Nothing that arrives is lost.
+"""
 
 from __future__ import annotations
 
+from typing import Any, Final
+
+import msgspec
 from msgspec.structs import replace
 
 from endwell import errors as e
-from endwell.machine.decision import NOTHING, Decision, Seen, refuse
+from endwell.machine import approvals
+from endwell.machine.decision import NOTHING, Closing, Decision, Seen, refuse
+from endwell.machine.settling import Answered, next_deadline, record, settle
 from endwell.model import commands as c
 from endwell.model import facts as f
-from endwell.model.task import Task, Wait, waits_of
+from endwell.model import status as s
+from endwell.model.card import Card, answer_id, call_id, shown_id
+from endwell.model.content import fingerprint
+from endwell.model.message import Message, MessageType, Report, packed_report, report_of
+from endwell.model.task import Task, Wait, WaitKind, waits_of
 from endwell.policy.limits import Limits
+
+TOOL_TIMEOUT: Final = {"code": "tool_timeout", "message": "no answer came in time"}
+_SETTLED_AT_ITS_TIME: Final = {"timer": "success", "approval": "expired"}
+"""Waits whose own time is their answer; the others are told of it by a report in the inbox."""
+_ANSWERED_BY: Final[dict[str, tuple[WaitKind, ...]]] = {
+    "tool_result": ("tool", "call"),
+    "child": ("tool", "call"),
+    "timeout": ("tool", "call", "signal"),
+    "signal": ("signal",),
+}
+"""Which waits a message can settle. Nothing in the inbox decides an approval."""
+_encoder = msgspec.json.Encoder(order="sorted")
 
 
 def suspend(task: Task, command: c.Suspend, now: int, limits: Limits, seen: Seen) -> Decision:
     """`ends_by` cuts every wait; the cap after the last one is the final net."""
-    if not command.waits:
+    if not command.calls:
         return refuse(e.BadInput("a turn cannot suspend without waiting for something", code="no_waits"))
-    waits = tuple(replace(wait, deadline=min(wait.deadline, task.ends_by)) for wait in command.waits)
-    cap = max(wait.deadline for wait in waits) + limits.suspend_grace
-    first = min(wait.deadline for wait in waits)
-    return Decision(facts=(f.TaskSuspended(waits=waits, wait_by=first, suspend_by=cap),))
+    too_long = next((call for call in command.calls if _cannot_end(call, task, now)), None)
+    if too_long is not None:
+        return refuse(_too_long(task, too_long))
+    waits = tuple(_wait(call, min(now + call.within, task.ends_by)) for call in command.calls)
+    suspended = f.TaskSuspended(
+        waits=waits,
+        wait_by=min(wait.deadline for wait in waits),
+        suspend_by=max(wait.deadline for wait in waits) + limits.suspend_grace,
+        children=sum(call.is_child for call in command.calls),
+    )
+    asked = approvals.asked(task, command.calls, now, limits)
+    cards = tuple(_asked_card(task, call, now) for call in command.calls if call.content is not None)
+    early = _apply_early(task, waits, seen.messages, now)
+    return Decision(
+        facts=(suspended, *asked, *early.facts), cards=(*cards, *early.cards), closed=early.closed
+    )
+
+
+def _cannot_end(call: c.Call, task: Task, now: int) -> bool:
+    """A tool's deadline may be cut; a sleep or an approval that is cut would be another one.
+
+    At `ends_by` itself the task ends before anything else is looked at.
+    """
+    return call.kind in ("timer", "approval") and now + call.within >= task.ends_by
+
+
+def _too_long(task: Task, call: c.Call) -> e.BadInput:
+    what = "sleep" if call.kind == "timer" else "approval"
+    return e.BadInput(
+        f"this {what} cannot end before the task must ({task.id})",
+        code="beyond_deadline",
+        hint="submit the task with a longer deadline=, or wait for less time",
+        task_id=task.id,
+    )
+
+
+def _wait(call: c.Call, deadline: int) -> Wait:
+    return Wait(call.tool_call_id, call.kind, deadline, name=call.name)
+
+
+def _asked_card(task: Task, call: c.Call, now: int) -> Card:
+    content = call.content or b"null"
+    if call.kind == "approval":
+        card_id = shown_id(call.tool_call_id)
+        return Card(task.namespace, card_id, task.id, "approval.shown", content, call.content_hash, now)
+    card_id = call_id(call.tool_call_id)
+    return Card(task.namespace, card_id, task.id, "tool.call", content, call.content_hash, now)
+
+
+def _apply_early(task: Task, waits: tuple[Wait, ...], messages: tuple[Message, ...], now: int) -> Decision:
+    """Answers that were there before the turn waited for them."""
+    found: dict[str, Message] = {}
+    for message in messages:
+        wait = _wait_for(waits, message, found)
+        if wait is not None:
+            found[wait.tool_call_id] = message
+    if not found:
+        return NOTHING
+    answers = {call: _answer_of(task, call, message, now) for call, message in found.items()}
+    closed = tuple(Closing(message.id, "consumed") for message in found.values())
+    settled = settle(task, waits, now, answers)
+    return replace(settled, closed=closed)
+
+
+def _wait_for(waits: tuple[Wait, ...], message: Message, taken: Any = ()) -> Wait | None:
+    """The open wait that a message answers: by its call, or by the signal's name."""
+    kinds = _ANSWERED_BY.get(message.message_type, ())
+    for wait in waits:
+        is_left = wait.is_open and wait.tool_call_id not in taken
+        if is_left and wait.kind in kinds and _is_about(message, wait):
+            return wait
+    return None
+
+
+def _is_about(message: Message, wait: Wait) -> bool:
+    if message.message_type == "signal":
+        return wait.name == report_of(message).name
+    return wait.tool_call_id == message.correlation_id
+
+
+def _answer_of(task: Task, tool_call_id: str, message: Message, now: int) -> Answered:
+    report = report_of(message)
+    return record(task, tool_call_id, now, status=report.status, error=report.error, ref=message.card_id)
 
 
 def answer(task: Task, command: c.Answer, now: int, limits: Limits, seen: Seen) -> Decision:
-    """The first answer applies; a second one moves nothing."""
-    waits = waits_of(task)
-    if not any(w.tool_call_id == command.tool_call_id for w in waits):
-        why = f"task {task.id} does not wait for {command.tool_call_id}"
-        return refuse(e.WrongStatus(why, code="not_waiting", task_id=task.id))
-    return settle(task, now, {command.tool_call_id}, "received", command.result_card)
+    """The first answer applies; a second one, or one that is early, is kept in the inbox."""
+    message = _arrived(task, command, "tool_result", command.tool_call_id, Report(command.status), now)
+    card = _arrived_card(task, command, message, "tool.result", now)
+    wait = _wait_for(waits_of(task), message) if task.status == s.SUSPENDED else None
+    other = next((w for w in waits_of(task) if w.tool_call_id == command.tool_call_id), None)
+    if other is not None and other.kind not in _ANSWERED_BY["tool_result"]:
+        why = f"{command.tool_call_id} is a {other.kind}, which is not answered like a tool"
+        return refuse(e.WrongStatus(why, code="not_a_tool_call", task_id=task.id))
+    if not command.tool_call_id.startswith(f"{task.id}.s."):
+        why = f"task {task.id} makes no call {command.tool_call_id}"
+        return refuse(e.NotFound(why, code="no_such_call", task_id=task.id))
+    return _applied_or_kept(task, wait, message, card, now)
 
 
-def expire(task: Task, now: int, *, all_of_them: bool) -> Decision:
-    """Overdue waits end as expired; their siblings keep their own deadlines."""
-    overdue = {w.tool_call_id for w in waits_of(task) if all_of_them or w.deadline <= now}
-    return settle(task, now, overdue, "expired", None)
+def signal(task: Task, command: c.Signal, now: int, limits: Limits, seen: Seen) -> Decision:
+    """A task that does not wait for it yet finds it when it does."""
+    if task.is_ended:
+        return refuse(e.TaskEnded(f"task {task.id} has already ended as {task.status}", task_id=task.id))
+    about = f"{task.id}.{command.name}.{command.command_id}"
+    message = _arrived(task, command, "signal", about, Report(name=command.name), now)
+    card = _arrived_card(task, command, message, "signal", now)
+    wait = _wait_for(waits_of(task), message) if task.status == s.SUSPENDED else None
+    return _applied_or_kept(task, wait, message, card, now)
 
 
-def settle(task: Task, now: int, ids: set[str], wait_status: str, card: str | None) -> Decision:
-    """Mark these waits, and queue the turn again when nothing is waited for any more."""
-    open_waits = [w for w in waits_of(task) if w.wait_status == "waiting"]
-    left = [w for w in open_waits if w.tool_call_id not in ids]
-    wait_by = min((w.deadline for w in left), default=None)
-    settled = tuple(_answered(w, wait_status, card, wait_by) for w in open_waits if w.tool_call_id in ids)
-    if not settled:
-        return NOTHING
-    resumed = () if left else (f.TaskResumed(epoch=task.epoch + 1, run_at=now),)
-    return Decision(facts=(*settled, *resumed))
+def _applied_or_kept(task: Task, wait: Wait | None, message: Message, card: Card, now: int) -> Decision:
+    if wait is None:
+        is_late = task.is_ended or _was_answered(task, message)
+        kept = replace(message, status="consumed", watchdog_error="late") if is_late else message
+        return Decision(cards=(card,), messages=(kept,))
+    answers = {wait.tool_call_id: _answer_of(task, wait.tool_call_id, message, now)}
+    settled = settle(task, waits_of(task), now, answers)
+    consumed = replace(message, status="consumed")
+    return replace(settled, cards=(card, *settled.cards), messages=(consumed,))
 
 
-def _answered(wait: Wait, wait_status: str, card: str | None, wait_by: int | None) -> f.WaitAnswered:
-    return f.WaitAnswered(
-        tool_call_id=wait.tool_call_id, wait_status=wait_status, result_card=card, wait_by=wait_by
+def _was_answered(task: Task, message: Message) -> bool:
+    return any(w.tool_call_id == message.correlation_id and not w.is_open for w in waits_of(task))
+
+
+def _arrived(
+    task: Task, command: c.TaskCommand, kind: MessageType, correlation: str, report: Report, now: int
+) -> Message:
+    of = correlation if kind == "tool_result" else f"{task.id}.s.signal"
+    card_id = answer_id(of, command.command_id)
+    return _message(task, kind, correlation, card_id, report, now, message_id=command.command_id)
+
+
+def _arrived_card(task: Task, command: c.Answer | c.Signal, message: Message, kind: Any, now: int) -> Card:
+    card_id = message.card_id or ""
+    return Card(task.namespace, card_id, task.id, kind, command.content, command.content_hash, now)
+
+
+def _message(
+    task: Task, kind: MessageType, correlation: str, card_id: str, report: Report, now: int, message_id: str
+) -> Message:
+    return Message(
+        namespace=task.namespace,
+        id=message_id,
+        agent=task.agent,
+        agent_key=task.agent_key,
+        message_type=kind,
+        correlation_id=correlation,
+        channel=task.channel,
+        task_id=task.id,
+        turn_id=task.turn_id,
+        turn_epoch=task.epoch,
+        card_id=card_id,
+        payload=packed_report(report),
+        status="pending",
+        created_at=now,
     )
+
+
+def deliver(task: Task, command: c.Deliver, now: int, limits: Limits, seen: Seen) -> Decision:
+    """Consume a pending message, or leave it for when the turn waits for it.
+
+    A `stop` is not for the task but for its children, and stays until they have been settled.
+    """
+    message = next((m for m in seen.messages if m.id == command.message_id), None)
+    if message is None or message.message_type == "stop":
+        return NOTHING
+    if task.is_ended:
+        return Decision(closed=(Closing(message.id, "skipped", "task_ended"),))
+    wait = _wait_for(waits_of(task), message) if task.status == s.SUSPENDED else None
+    if wait is None:
+        late = _was_answered(task, message)
+        return Decision(closed=(Closing(message.id, "consumed", "late"),)) if late else NOTHING
+    answers = {wait.tool_call_id: _answer_of(task, wait.tool_call_id, message, now)}
+    settled = settle(task, waits_of(task), now, answers)
+    return replace(settled, closed=(Closing(message.id, "consumed"),))
+
+
+def inject(task: Task, command: c.TaskCommand, now: int, limits: Limits, seen: Seen) -> Decision:
+    """Overdue waits: timers and approvals are settled, of the others the inbox is told, once each.
+
+    A tool whose `tool.call` card is missing is skipped; the suspend cap remains as its net.
+    """
+    waits = waits_of(task)
+    overdue = [w for w in waits if w.is_open and not w.is_reported and w.deadline <= now]
+    if not overdue:
+        return NOTHING
+    by_time = [w for w in overdue if w.kind in _SETTLED_AT_ITS_TIME]
+    missing = [w for w in overdue if w.kind == "tool" and call_id(w.tool_call_id) not in seen.calls]
+    told = [w for w in overdue if w not in by_time and w not in missing]
+    silent = {w.tool_call_id for w in (*told, *missing)}
+    facts: tuple[f.Fact, ...] = ()
+    if silent:
+        waits = tuple(replace(w, is_reported=w.is_reported or w.tool_call_id in silent) for w in waits)
+        reported, skipped = tuple(w.tool_call_id for w in told), tuple(w.tool_call_id for w in missing)
+        facts = (f.WaitTimedOut(reported=reported, skipped=skipped, wait_by=next_deadline(waits)),)
+    reports = [_timeout_report(task, w, now) for w in told]
+    over = tuple(approvals.expired(w.tool_call_id) for w in by_time if w.kind == "approval")
+    answers = {w.tool_call_id: _by_time(task, w, now) for w in by_time}
+    settled = settle(task, waits, now, answers) if answers else NOTHING
+    return Decision(
+        facts=(*facts, *over, *settled.facts),
+        cards=(*(card for _, card in reports), *settled.cards),
+        messages=tuple(message for message, _ in reports),
+    )
+
+
+def _by_time(task: Task, wait: Wait, now: int) -> Answered:
+    return record(task, wait.tool_call_id, now, status=_SETTLED_AT_ITS_TIME[wait.kind])
+
+
+def _timeout_report(task: Task, wait: Wait, now: int) -> tuple[Message, Card]:
+    """The report is a card like any answer, and travels like one."""
+    message_id = f"{wait.tool_call_id}~timeout"
+    content = _encoder.encode({"status": "timeout", "error": TOOL_TIMEOUT})
+    card_id = answer_id(wait.tool_call_id, "timeout")
+    report = Report("timeout", TOOL_TIMEOUT)
+    message = _message(task, "timeout", wait.tool_call_id, card_id, report, now, message_id)
+    return message, Card(task.namespace, card_id, task.id, "tool.result", content, fingerprint(content), now)

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import hashlib
+from typing import Final, Literal
 
 import msgspec
 
-CardKind = Literal["task.instruction", "task.deliverable", "tool.call", "tool.result"]
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+_MOMENT, _REST = 10, 16
+"""How many characters of a task's id say when it was made, and how many are left to chance."""
+
+CardKind = Literal[
+    "task.instruction",
+    "task.deliverable",
+    "task.draft",
+    "tool.call",
+    "tool.result",
+    "step.result",
+    "step.checked",
+    "step.reference",
+    "step.failure",
+    "approval.shown",
+    "signal",
+]
 
 
 class Card(msgspec.Struct, frozen=True, gc=False):
@@ -29,3 +46,56 @@ def instruction_id(task_id: str) -> str:
 def deliverable_id(task_id: str) -> str:
     """The one card that holds what came of it."""
     return f"{task_id}.out"
+
+
+def draft_id(task_id: str, number: int) -> str:
+    """A partial deliverable, kept in case there is never a whole one."""
+    return f"{task_id}.draft{number}"
+
+
+def record_id(task_id: str, step: str) -> str:
+    """The record of a step, and at once the `tool_call_id` of a step that waits for its answer."""
+    return f"{task_id}.s.{step}"
+
+
+def records_between(task_id: str, run: int) -> tuple[str, str]:
+    """The records of one run are the cards from the first of these ids up to the second."""
+    return f"{task_id}.s.{run}:", f"{task_id}.s.{run};"
+
+
+def step_label(step: str) -> str:
+    """A step's identity as people read it: without the run, and without the branch where there is none."""
+    return step.partition(":")[2].removeprefix("()")
+
+
+def call_id(tool_call_id: str) -> str:
+    """The card that says which tool was called, and with what."""
+    return _beside(tool_call_id, "c")
+
+
+def shown_id(approval_id: str) -> str:
+    """The card that holds what exactly is to be approved."""
+    return _beside(approval_id, "q")
+
+
+def answer_id(tool_call_id: str, message_id: str) -> str:
+    """An answer as it came; the record names the one that counted."""
+    return f"{_beside(tool_call_id, 'a')}~{message_id}"
+
+
+def child_id(tool_call_id: str) -> str:
+    """The task that a call starts: the same call always finds the same child. As old as its parent."""
+    digest = int.from_bytes(hashlib.sha256(tool_call_id.encode()).digest())
+    letters = "".join(_ALPHABET[digest >> 5 * place & 31] for place in range(_REST))
+    return task_of_call(tool_call_id)[:_MOMENT] + letters
+
+
+def task_of_call(tool_call_id: str) -> str:
+    """The task whose turn makes the call."""
+    return tool_call_id.partition(".s.")[0]
+
+
+def _beside(tool_call_id: str, room: str) -> str:
+    """Not among the records, which are all read when a turn goes on."""
+    task_id, _, step = tool_call_id.partition(".s.")
+    return f"{task_id}.{room}.{step}"

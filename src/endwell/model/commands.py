@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from endwell.model.task import ErrorInfo, Wait
+from endwell.model.effect import Verdict
+from endwell.model.inside import OnParentEnd
+from endwell.model.task import ErrorInfo, WaitKind
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -50,8 +52,17 @@ class Submit(TaskCommand, frozen=True, kw_only=True):
     retry_policy: str | None = None
     delay: int = 0
     deadline: int | None = None
+    ends_before: int | None = None
     owner: str | None = None
     approval_within: int | None = None
+    approval_by: tuple[str, ...] = ()
+    approval_quorum: int = 1
+    parent_agent: str = ""
+    parent_call: str | None = None
+    depth: int = 0
+    held_keys: tuple[str, ...] = ()
+    on_parent_end: OnParentEnd = "cancel"
+    lineage: str | None = None
 
 
 class Dispatch(TaskCommand, frozen=True, kw_only=True):
@@ -65,6 +76,7 @@ class Claim(AttemptCommand, frozen=True, kw_only=True):
 
     session_id: str
     slot: int | None = None
+    agent_version: str | None = None
 
 
 class Progress(AttemptCommand, frozen=True, kw_only=True):
@@ -94,17 +106,129 @@ class HandBack(AttemptCommand, frozen=True, kw_only=True):
     reason: str = "drain"
 
 
-class Suspend(AttemptCommand, frozen=True, kw_only=True):
-    """Let go of the worker until the waits are answered."""
+class StartStep(AttemptCommand, frozen=True, kw_only=True):
+    """Say that a step has begun which may take longer than a turn may be silent."""
 
-    waits: tuple[Wait, ...]
+    step: str
+    timeout: int
+
+
+class RecordStep(AttemptCommand, frozen=True, kw_only=True):
+    """Record what came of a step. Without content (a failure that may be tried again) nothing is kept.
+
+    `is_checked`: the content is `{"inputs": fingerprint, "value": ...}`.
+    """
+
+    step: str
+    content: bytes | None = None
+    content_hash: str = ""
+    result_type: str = "success"
+    took: int = 0
+    error: ErrorInfo | None = None
+    is_checked: bool = False
+
+
+class IntendEffect(AttemptCommand, frozen=True, kw_only=True):
+    """Ask the ledger whether an effect may be executed, and if so write the intent first."""
+
+    step: str
+    key: str
+    args_hash: str
+    timeout: int
+
+
+class FinishEffect(AttemptCommand, frozen=True, kw_only=True):
+    """The effect took place: its result, and with it the step's record."""
+
+    step: str
+    key: str
+    content: bytes
+    content_hash: str
+    took: int = 0
+
+
+class DoubtEffect(AttemptCommand, frozen=True, kw_only=True):
+    """Nobody can say whether the effect took place: it timed out, or its function failed halfway."""
+
+    key: str
+    reason: str
+
+
+class SettleEffect(TaskCommand, frozen=True, kw_only=True):
+    """Say what became of an unknown effect: a `reconcile` of the holder, or a person (no `attempt_id`).
+
+    "Not done" by a worker lets it run again only where nobody can still be executing it: `holder_gone`,
+    or the agent's own word that a second call does no harm (`may_repeat`).
+    """
+
+    key: str
+    verdict: Verdict
+    content: bytes | None = None
+    content_hash: str = ""
+    attempt_id: str | None = None
+    holder_gone: bool = False
+    may_repeat: bool = False
+
+
+class KeepDraft(AttemptCommand, frozen=True, kw_only=True):
+    """Keep a partial deliverable; it is salvaged if the task ends without a whole one."""
+
+    content: bytes
+    content_hash: str
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing to wait for, with what is asked: a tool call's arguments, what an approver is shown."""
+
+    tool_call_id: str
+    kind: WaitKind
+    within: int
+    name: str = ""
+    content: bytes | None = None
+    content_hash: str = ""
+    by: tuple[str, ...] = ()
+    quorum: int = 1
+    is_child: bool = False
+
+
+class Suspend(AttemptCommand, frozen=True, kw_only=True):
+    """Let go of the worker until everything called for has been answered."""
+
+    calls: tuple[Call, ...]
 
 
 class Answer(TaskCommand, frozen=True, kw_only=True):
-    """An awaited answer arrived. Gated by the wait itself, never by epoch or attempt."""
+    """An answer from outside. Gated by the wait itself, never by epoch or attempt; kept if early or late."""
 
     tool_call_id: str
-    result_card: str | None = None
+    content: bytes
+    content_hash: str
+    status: str = "success"
+
+
+class Signal(TaskCommand, frozen=True, kw_only=True):
+    """Tell a task something by name; kept until it waits for it."""
+
+    name: str
+    content: bytes
+    content_hash: str
+
+
+class Deliver(TaskCommand, frozen=True, kw_only=True):
+    """Hand a message of the inbox to the task that waits for it."""
+
+    message_id: str
+
+
+class InjectTimeout(TaskCommand, frozen=True, kw_only=True):
+    """Report overdue waits to the inbox; never ends anything."""
+
+
+class Disown(TaskCommand, frozen=True, kw_only=True):
+    """The parent has ended: cancel the child, or leave it with a named owner, as its call said."""
+
+    parent_id: str
+    owner: str = ""
 
 
 class Reclaim(AttemptCommand, frozen=True, kw_only=True):
@@ -121,11 +245,16 @@ class ClockFired(TaskCommand, frozen=True, kw_only=True):
 
 
 class Approve(TaskCommand, frozen=True, kw_only=True):
-    """A person agrees that the task may start."""
+    """A person agrees; without `approval_id`: that the task may start. `shown_hash` says to what."""
+
+    approval_id: str | None = None
+    shown_hash: str | None = None
 
 
 class Reject(TaskCommand, frozen=True, kw_only=True):
     """A person declines."""
+
+    approval_id: str | None = None
 
 
 class Cancel(TaskCommand, frozen=True, kw_only=True):
@@ -139,11 +268,12 @@ class RunNow(TaskCommand, frozen=True, kw_only=True):
 
 
 class Block(TaskCommand, frozen=True, kw_only=True):
-    """Put the task into a person's hands, or let it cool down."""
+    """Put the task into a person's hands, or let it cool down. With `attempt_id` only its holder may."""
 
     reason: str
     owner: str | None = None
     cooldown: int | None = None
+    attempt_id: str | None = None
 
 
 class Replay(TaskCommand, frozen=True, kw_only=True):
@@ -168,6 +298,7 @@ class ClaimNext(Command, frozen=True, kw_only=True):
     agents: tuple[str, ...]
     limit: int
     may_take_suspect: bool = True
+    versions: dict[str, str] = {}
 
 
 class DispatchNext(Command, frozen=True, kw_only=True):
@@ -175,6 +306,31 @@ class DispatchNext(Command, frozen=True, kw_only=True):
 
     agent: str
     limit: int
+
+
+class SettleChildren(Command, frozen=True, kw_only=True):
+    """A task with children has ended: the door finds those still alive and makes each a Disown."""
+
+    parent_id: str
+    message_id: str
+
+
+class TakeResumes(Command, frozen=True, kw_only=True):
+    """Say that this worker is about to hand these answers on; others keep away for a while."""
+
+    message_ids: tuple[str, ...]
+    lease: int
+
+
+class RequeueResumes(Command, frozen=True, kw_only=True):
+    """Answers that a worker took and did not hand on in time are open again."""
+
+
+class CloseMessages(Command, frozen=True, kw_only=True):
+    """Messages that nobody can consume any more, and why."""
+
+    message_ids: tuple[str, ...]
+    why: str
 
 
 class OpenSession(Command, frozen=True, kw_only=True):
@@ -194,12 +350,14 @@ class Heartbeat(Command, frozen=True, kw_only=True):
     """Renew the session's lease, and name every attempt that it holds.
 
     `claiming` names claims whose answer the worker has not seen yet: what they took is not forgotten.
+    `doing` says which attempt has been executing which step since when.
     """
 
     session_id: str
     lease: int
     attempts: tuple[tuple[str, str], ...] = ()
     claiming: tuple[str, ...] = ()
+    doing: tuple[tuple[str, str, int], ...] = ()
 
 
 class CloseSession(Command, frozen=True, kw_only=True):
@@ -218,6 +376,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     retry_policy: str | None = None
     deadline: int | None = None
     payload_schema: str | None = None
+    kind: str = "agent"
+    options: str | None = None
 
 
 class RegisterAgents(Command, frozen=True, kw_only=True):

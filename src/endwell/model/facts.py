@@ -41,14 +41,20 @@ class TaskCreated(Fact, frozen=True, kw_only=True):
     replay_of: str | None = None
     priority: int = 0
     retry_policy: str | None = None
+    family: str | None = None
 
 
 class ApprovalRequested(Fact, frozen=True, kw_only=True):
-    """A person must agree before the task may start."""
+    """A person must agree: before the task may start, or (with an id of its own) before its turn goes on."""
 
     type = "approval.requested"
     remind_at: int
     expire_at: int
+    id: str | None = None
+    shown_hash: str = ""
+    question: str = ""
+    by: tuple[str, ...] = ()
+    quorum: int = 1
 
 
 class ApprovalReminded(Fact, frozen=True, kw_only=True):
@@ -58,12 +64,21 @@ class ApprovalReminded(Fact, frozen=True, kw_only=True):
     remind_at: int
 
 
+class ApprovalVoted(Fact, frozen=True, kw_only=True):
+    """One of several people who must agree did."""
+
+    type = "approval.voted"
+    by: str
+    id: str | None = None
+
+
 class ApprovalApproved(Fact, frozen=True, kw_only=True):
-    """A person agreed: the task may start."""
+    """Everybody who must agree did: the task may start, or its turn goes on."""
 
     type = "approval.approved"
     by: str
     run_at: int
+    id: str | None = None
 
 
 class ApprovalRejected(Fact, frozen=True, kw_only=True):
@@ -71,12 +86,14 @@ class ApprovalRejected(Fact, frozen=True, kw_only=True):
 
     type = "approval.rejected"
     by: str
+    id: str | None = None
 
 
-class ApprovalExpired(Fact, frozen=True):
+class ApprovalExpired(Fact, frozen=True, kw_only=True):
     """Nobody decided in time. Expired is not rejected."""
 
     type = "approval.expired"
+    id: str | None = None
 
 
 class TaskDispatched(Fact, frozen=True, kw_only=True):
@@ -107,6 +124,7 @@ class TaskClaimed(Fact, frozen=True, kw_only=True):
     attempt_id: str
     session_id: str
     progress_by: int
+    agent_version: str | None = None
 
 
 class TaskHeartbeat(Fact, frozen=True, kw_only=True):
@@ -115,6 +133,78 @@ class TaskHeartbeat(Fact, frozen=True, kw_only=True):
     type = "task.heartbeat"
     progress_by: int
     note: str | None = None
+
+
+class StepStarted(Fact, frozen=True, kw_only=True):
+    """A long step has begun; until its own timeout the turn need not show progress."""
+
+    type = "step.started"
+    step: str
+    progress_by: int
+
+
+class StepRecorded(Fact, frozen=True, kw_only=True):
+    """What came of a step. With a card it is never computed again."""
+
+    type = "step.recorded"
+    step: str
+    progress_by: int
+    result_type: str = "success"
+    card: str | None = None
+    card_hash: str | None = None
+    took: int = 0
+    error: ErrorInfo | None = None
+
+
+class EffectIntended(Fact, frozen=True, kw_only=True):
+    """The outside world is about to be changed; until `not_after` nobody else may try."""
+
+    type = "effect.intended"
+    key: str
+    step: str
+    args_hash: str
+    lineage: str
+    not_after: int
+    progress_by: int
+
+
+class EffectDone(Fact, frozen=True, kw_only=True):
+    """The effect took place; its result is kept under its key."""
+
+    type = "effect.done"
+    key: str
+    card: str
+    card_hash: str
+
+
+class EffectUnknown(Fact, frozen=True, kw_only=True):
+    """Whether the effect took place is not known."""
+
+    type = "effect.unknown"
+    key: str
+    reason: str
+    adopts: bool = False  # from now on it is this task that waits for what a person says
+    is_left_behind: bool = False  # its own turn ended; what another task has made of it since stands
+
+
+class EffectSettled(Fact, frozen=True, kw_only=True):
+    """Somebody who can tell said what became of it."""
+
+    type = "effect.settled"
+    key: str
+    verdict: str
+    by: str
+    card: str | None = None
+    card_hash: str | None = None
+
+
+class DraftKept(Fact, frozen=True, kw_only=True):
+    """A partial deliverable was kept."""
+
+    type = "task.draft_kept"
+    card: str
+    card_hash: str
+    progress_by: int
 
 
 class TaskHandedBack(Fact, frozen=True, kw_only=True):
@@ -146,6 +236,7 @@ class TaskSuspended(Fact, frozen=True, kw_only=True):
     waits: tuple[Wait, ...]
     wait_by: int
     suspend_by: int
+    children: int = 0
 
 
 class WaitAnswered(Fact, frozen=True, kw_only=True):
@@ -155,6 +246,15 @@ class WaitAnswered(Fact, frozen=True, kw_only=True):
     tool_call_id: str
     wait_status: str
     result_card: str | None = None
+    wait_by: int | None = None
+
+
+class WaitTimedOut(Fact, frozen=True, kw_only=True):
+    """Deadlines of waits passed: the inbox was told, except of calls whose tool.call card is missing."""
+
+    type = "wait.timed_out"
+    reported: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
     wait_by: int | None = None
 
 
@@ -194,6 +294,7 @@ class TaskRetryScheduled(Fact, frozen=True, kw_only=True):
     run_at: int
     reason: str
     error: ErrorInfo
+    run: int | None = None
 
 
 class TaskRushed(Fact, frozen=True, kw_only=True):
@@ -246,6 +347,7 @@ class Ending(Fact, frozen=True, kw_only=True):
     deliverable_hash: str
     error: ErrorInfo | None = None
     retry_count: int = 0
+    partial: bool = False
 
 
 class TaskFailed(Ending, frozen=True, kw_only=True):
@@ -288,6 +390,14 @@ class DeadLetterAbandoned(Fact, frozen=True, kw_only=True):
     type = "dlq.abandoned"
     by: str
     note: str | None = None
+
+
+class TaskOrphaned(Fact, frozen=True, kw_only=True):
+    """The task that asked for it has ended; it goes on in the hands of its owner."""
+
+    type = "task.orphaned"
+    parent_id: str
+    owner: str
 
 
 class WriteRefused(Fact, frozen=True, kw_only=True):

@@ -31,6 +31,11 @@ def tool_name(text: str) -> str:
     return _checked(_NAME, text, "tool", "tool name")
 
 
+def signal_name(text: str) -> str:
+    """The text, if a signal may be called so."""
+    return _checked(_NAME, text, "signal", "signal name")
+
+
 def channel_name(text: str) -> str:
     """The text, if a channel may be called so."""
     return _checked(_NAME, text, "channel", "channel name")

@@ -6,7 +6,8 @@ session's lease holds.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -28,6 +29,28 @@ class Session(msgspec.Struct, frozen=True, gc=False):
     unnamed: str = ""
     ended_at: int | None = None
     end_reason: str | None = None
+    doing: str = ""
+
+
+class Doing(NamedTuple):
+    """What an attempt is executing, and since when."""
+
+    attempt_id: str
+    step: str
+    since: int
+
+
+_doing_decoder = msgspec.json.Decoder(tuple[Doing, ...])
+
+
+def packed_doing(doing: Sequence[tuple[str, str, int]]) -> str:
+    """As one column's text."""
+    return msgspec.json.encode(doing).decode() if doing else ""
+
+
+def doing_of(session: Session) -> tuple[Doing, ...]:
+    """Which steps its attempts were executing at the last heartbeat."""
+    return _doing_decoder.decode(session.doing) if session.doing else ()
 
 
 SESSION_FIELDS: Final[tuple[str, ...]] = Session.__struct_fields__

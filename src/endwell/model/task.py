@@ -17,14 +17,27 @@ Redelivery = Literal["reclaim", "resume", "hand_back"]
 WaitStatus = Literal["waiting", "received", "expired", "applied", "dropped"]
 
 
-class Wait(msgspec.Struct, frozen=True):
-    """One thing that a suspended turn waits for, with its own deadline."""
+WaitKind = Literal["tool", "call", "approval", "timer", "signal"]
+
+
+class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that a suspended turn waits for, with its own deadline.
+
+    `name` says which tool, agent or signal. `is_reported`: its deadline passed, and the inbox was told.
+    """
 
     tool_call_id: str
-    kind: str
+    kind: WaitKind
     deadline: int
     wait_status: WaitStatus = "waiting"
     result_card: str | None = None
+    name: str = ""
+    is_reported: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an answer would still count."""
+        return self.wait_status == "waiting"
 
 
 class Task(msgspec.Struct, frozen=True, gc=False):
@@ -46,6 +59,7 @@ class Task(msgspec.Struct, frozen=True, gc=False):
     payload_hash: str = ""
     priority: int = 0
     retry_policy: str | None = None
+    family: str | None = None
     created_at: int = 0
     # where it stands
     status: Status = "queued"
@@ -63,6 +77,7 @@ class Task(msgspec.Struct, frozen=True, gc=False):
     session_id: str | None = None
     slot: int | None = None
     waits: str | None = None
+    inside: str | None = None
     # counters, each raised inside the commit that it counts
     retry_count: int = 0
     dispatch_count: int = 0

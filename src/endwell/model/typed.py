@@ -32,6 +32,7 @@ _PROBLEM_LIMIT: Final = 300
 _TYPE_HINT: Final = "Use builtins, dataclasses, TypedDicts, enums, msgspec Structs or Pydantic models."
 _USAGE_HINT: Final = "Write it as f(ctx, payload), f(payload), f(ctx) or f()."
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_CONTEXTS: Final = ("Context", "SyncContext")
 _MSGSPEC_PLACE: Final = re.compile(r" - at `(?:key` in `)?\$(.*)`$")
 
 
@@ -77,6 +78,9 @@ class Shape:
         return BadInput(f"{field}: {problem}", code="bad_payload", hint=schema_check.HINT, field=field)
 
 
+_ANY: Final = Shape(annotation=Any)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Signature:
     """How an agent function is to be called. `unresolved` lists annotations that could not be found
@@ -110,6 +114,29 @@ def signature_of(function: Callable[..., Any]) -> Signature:
         )
     except UsageError as error:
         raise UsageError(f"{_name(function)}: {error.message}", hint=error.hint) from error
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it gives something to await."""
+    return inspect.iscoroutinefunction(_called(function))
+
+
+def result_of(function: Callable[..., Any]) -> Shape:
+    """The shape of what any function returns, by its annotation."""
+    named = getattr(_called(function), "__annotations__", None)
+    if inspect.isclass(function) or not named or "return" not in named:
+        return _ANY
+    return _annotated_result(function)
+
+
+@functools.lru_cache(maxsize=1024)
+def _annotated_result(function: Callable[..., Any]) -> Shape:
+    hints = _Hints(function)
+    try:
+        return Shape.of(hints.of(hints.returns))
+    except UsageError as error:
+        hint = "Say what it returns with result=, or let the function return JSON values."
+        raise UsageError(f"{_name(function)}: {error.message}", hint=hint) from error
 
 
 def _msgspec_shape(annotation: Any) -> Shape:
@@ -250,9 +277,9 @@ def _check_kind(function: Any) -> None:
 
 
 def _is_context(parameter: inspect.Parameter, hints: _Hints) -> bool:
-    if parameter.name == "ctx" or str(parameter.annotation).rpartition(".")[2] == "Context":
+    if parameter.name == "ctx" or str(parameter.annotation).rpartition(".")[2] in _CONTEXTS:
         return True
-    return getattr(hints.of(parameter.annotation), "__name__", "") == "Context"
+    return getattr(hints.of(parameter.annotation), "__name__", "") in _CONTEXTS
 
 
 def _only_payload(function: Any, parameters: list[inspect.Parameter]) -> inspect.Parameter | None:

@@ -14,7 +14,7 @@ from endwell.operate.actions import Actions
 from endwell.operate.questions import brief_task, whole_task
 from endwell.operate.repair import Edit, edited
 from endwell.operate.shapes import moment
-from endwell.operate.submitting import checked_payload
+from endwell.policy.submitting import checked_payload
 from endwell.store.contract import Store
 from endwell.store.reads import DeadLetter
 

@@ -7,6 +7,7 @@ from typing import Any
 from endwell.model import content
 from endwell.model.task import Task
 from endwell.operate.shapes import event_shape, moment, task_shape
+from endwell.operate.why import executing
 from endwell.store.contract import Store
 from endwell.store.reads import Turn
 
@@ -47,9 +48,11 @@ async def whole_task(store: Store, namespace: str, task_id: str) -> dict[str, An
     if task.deliverable_card is not None:
         delivered = (await store.card(namespace, task.deliverable_card)).content
     turns = await store.turns_of_task(namespace, task_id)
+    session = await store.session(namespace, task.session_id) if task.session_id else None
     return {
         **task_shape(task, payload, delivered),
         "deliverable": None if delivered is None else content.decode_stored(delivered),
+        "executing": executing(task, session),
         "turns": [_turn_shape(turn) for turn in turns],
     }
 

@@ -5,21 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from endwell.model import status as s
-from endwell.model.session import Session
+from endwell.model.card import step_label
+from endwell.model.session import Session, doing_of
 from endwell.model.task import Task, waits_of
 from endwell.operate.shapes import moment
 from endwell.store.contract import Store
 
 _ACTIONS: dict[str, list[str]] = {
-    s.WAITING_APPROVAL: ["task cancel"],
+    s.WAITING_APPROVAL: ["approval approve", "approval reject", "task cancel"],
     s.QUEUED: ["task cancel", "task retry"],
     s.DISPATCHED: ["task cancel"],
     s.RUNNING: ["task cancel"],
-    s.SUSPENDED: ["task cancel"],
     s.BLOCKED: ["task retry", "task cancel"],
     s.SUCCEEDED: [],
     s.CANCELLED: ["task retry"],
 }
+
+_ANSWERED_BY: dict[str, list[str]] = {
+    "approval": ["approval approve", "approval reject"],
+    "tool": ["tool answer"],
+    "signal": ["signal"],
+}
+"""What a person can do about a wait of each kind; the others end by themselves."""
 
 
 async def why(store: Store, namespace: str, task_id: str) -> dict[str, Any]:
@@ -34,6 +41,7 @@ async def why(store: Store, namespace: str, task_id: str) -> dict[str, Any]:
         "meaning": s.MEANING[task.status],
         "reason": task.reason,
         "holder": _holder(session),
+        "executing": executing(task, session),
         "waiting_for": await _waiting_for(store, task, now),
         "next": {"rule": rule, "at": moment(at)},
         "ends_by": moment(task.ends_by),
@@ -59,6 +67,17 @@ def _holder(session: Session | None) -> dict[str, Any] | None:
         "host": session.host,
         "last_heartbeat": moment(session.heartbeat_at),
     }
+
+
+def executing(task: Task, session: Session | None) -> list[dict[str, Any]]:
+    """Which steps its worker has been at for a while, as of the last heartbeat."""
+    if session is None:
+        return []
+    return [
+        {"step": step_label(one.step), "since": moment(one.since), "worker": session.name}
+        for one in doing_of(session)
+        if one.attempt_id == task.attempt_id
+    ]
 
 
 async def _waiting_for(store: Store, task: Task, now: int) -> list[dict[str, Any]]:
@@ -93,4 +112,10 @@ def _actions(task: Task) -> list[str]:
         return ["dlq replay", "dlq abandon"]
     if task.superseded_by is not None:
         return []
+    if task.status == s.SUSPENDED:
+        open_kinds = {wait.kind for wait in waits_of(task) if wait.is_open}
+        said = [action for kind in _ANSWERED_BY if kind in open_kinds for action in _ANSWERED_BY[kind]]
+        return [*said, "task cancel"]
+    if task.status == s.BLOCKED and task.reason == "effect_unknown":
+        return ["effect settle", "task cancel"]
     return _ACTIONS.get(task.status, ["task retry"])

@@ -19,6 +19,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     dispatch_timeout: int | None = 30 * SECOND
     active_reap: int | None = 300 * SECOND
     suspend_grace: int = 30 * SECOND
+    step_grace: int = 30 * SECOND
+    effect_margin: int = 5 * SECOND
     remind_every: int = 86_400 * SECOND
     runaway_limit: int = 10
     crash_limit: int = 3
@@ -42,6 +44,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             dispatch_timeout=_or_off(pmo.dispatched_timeout_seconds),
             active_reap=_or_off(pmo.active_reap_seconds),
             suspend_grace=_micro(settings.worker.suspend_timeout_seconds),
+            step_grace=_micro(settings.worker.lease_seconds),
+            effect_margin=_micro(settings.worker.effect_margin_seconds),
             remind_every=_micro(settings.human.remind_seconds),
             runaway_limit=pmo.runaway_limit,
             crash_limit=pmo.crash_limit,

@@ -38,6 +38,14 @@ class RunningThread(Protocol):
     def join(self, timeout: float | None = None) -> None: ...
 
 
+class Lock(AbstractContextManager[bool], Protocol):
+    """Held by one thread at a time."""
+
+    def acquire(self, blocking: bool = True) -> bool: ...
+
+    def release(self) -> None: ...
+
+
 class Flag(Protocol):
     """Raised in one thread, waited for in another."""
 
@@ -48,6 +56,13 @@ class Flag(Protocol):
     def is_set(self) -> bool: ...
 
     def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class Deadline(AbstractAsyncContextManager[object], Protocol):
+    """A block that may take only so long."""
+
+    def expired(self) -> bool:
+        """Whether its time was up, also when the block went on nevertheless."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +88,7 @@ class Runtime:
         """Hold up the calling thread; never to be used on an event loop."""
         time.sleep(seconds)
 
-    def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
+    def timeout(self, seconds: float | None) -> Deadline:
         """Cancel the block and raise TimeoutError when it takes longer; None is no limit."""
         return asyncio.timeout(seconds)
 
@@ -125,7 +140,7 @@ class Runtime:
 
         return lambda thing: asyncio.run_coroutine_threadsafe(awaited(thing), loop).result()
 
-    def lock(self) -> AbstractContextManager[bool]:
+    def lock(self) -> Lock:
         """Mutual exclusion between threads."""
         return threading.Lock()
 

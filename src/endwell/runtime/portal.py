@@ -63,7 +63,7 @@ class Portal:
 
     def close(self) -> None:
         """Cancel what is running and end the thread. Closing twice is fine."""
-        self._refuse_own_thread("close")
+        self.refuse_own_thread("close")
         if self._pid != os.getpid():  # a forked child has the object but not the thread
             return
         with self._lock:
@@ -84,7 +84,7 @@ class Portal:
         self.close()
 
     def _submit(self, begin: Callable[[], None]) -> None:
-        self._refuse_own_thread("call")
+        self.refuse_own_thread("call")
         if self._pid != os.getpid():
             raise UsageError("This process was forked; make a new portal in it.")
         # Under the lock, so that a call is either refused or seen, and cancelled, by `close`.
@@ -93,7 +93,8 @@ class Portal:
                 raise UsageError("The portal is closed.")
             self._loop.call_soon_threadsafe(begin)
 
-    def _refuse_own_thread(self, verb: str) -> None:
+    def refuse_own_thread(self, verb: str) -> None:
+        """Blocking the portal's loop would hold up everybody who steps into it."""
         if threading.current_thread() is self._thread:
             raise UsageError(
                 f"Portal.{verb} was used inside the portal's own event loop, where it would wait for itself.",

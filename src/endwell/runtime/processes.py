@@ -25,6 +25,12 @@ Output = int | IO[bytes] | None
 _PR_SET_PDEATHSIG = 1
 
 
+def give_way() -> None:
+    """For whoever has nothing to do but wait: a process it has just woken may sit on this very processor."""
+    if hasattr(os, "sched_yield"):
+        os.sched_yield()
+
+
 def start(
     argv: Sequence[str],
     env: Mapping[str, str] | None = None,
@@ -161,6 +167,26 @@ def rss_bytes(pid: int) -> int | None:
     """Memory a process holds now; None where /proc does not say."""
     text = _proc(pid, "statm")
     return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE") if text else None
+
+
+def limit_memory(more_bytes: int) -> None:
+    """Let this process map that much more memory than now; past it, Python raises MemoryError. Linux only."""
+    import resource
+
+    mapped = int((_proc(os.getpid(), "statm") or "0").split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = mapped + more_bytes
+    resource.setrlimit(
+        resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
+    )
+
+
+def lift_memory_limit() -> None:
+    """As much memory again as this process may have."""
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _stat_fields(pid: int) -> list[str] | None:

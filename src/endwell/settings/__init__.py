@@ -8,6 +8,7 @@ the reason; `check` refuses combinations that could not work.
 from endwell.settings.check import check
 from endwell.settings.sections import (
     App,
+    Approval,
     Human,
     Nats,
     Pmo,
@@ -24,6 +25,7 @@ from endwell.settings.sources import FILE_NAME, load, override
 __all__ = [
     "FILE_NAME",
     "App",
+    "Approval",
     "Described",
     "Human",
     "Nats",

@@ -18,6 +18,7 @@ from endwell.settings.values import (
     Seconds,
     SecondsOrOff,
     Text,
+    Texts,
 )
 
 
@@ -46,7 +47,9 @@ class Worker(Section, frozen=True, kw_only=True):
     poll_seconds: Seconds = 1.0
     drain_seconds: Seconds = 30.0
     concurrency: Count = 128
-    step_timeout_seconds: Seconds = 300.0
+    step_timeout_seconds: Seconds = 240.0
+    effect_timeout_seconds: Seconds = 30.0
+    effect_margin_seconds: Seconds = 5.0
 
 
 class Retry(Section, frozen=True, kw_only=True):
@@ -59,6 +62,14 @@ class Retry(Section, frozen=True, kw_only=True):
 
 class Task(Section, frozen=True, kw_only=True):
     deadline_seconds: Seconds = 86400.0
+
+
+class Approval(Section, frozen=True, kw_only=True):
+    """What a person must agree to before it starts, unless the agent or tool says it itself."""
+
+    risks: Texts = ("money_movement",)
+    within_seconds: Seconds = 14400.0
+    by: Texts = ()  # anybody
 
 
 class Human(Section, frozen=True, kw_only=True):
@@ -97,6 +108,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     worker: Worker = Worker()
     retry: Retry = Retry()
     task: Task = Task()
+    approval: Approval = Approval()
     human: Human = Human()
     queue: Queue = Queue()
     redis: Redis = Redis()

@@ -81,6 +81,8 @@ def _native(key: str, text: str, source: str) -> object:
     try:
         if kind is float or kind is int:
             return kind(text)
+        if kind == tuple[str, ...] and not text.strip().startswith("["):
+            return [item for item in text.split(",") if item.strip()]
         return text if kind is str else _list(text)
     except ValueError:
         wanted = {float: "a number", int: "a whole number"}.get(kind, "a list such as 1,5,30")

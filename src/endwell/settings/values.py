@@ -75,6 +75,12 @@ def _text(value: object) -> str:
     return value
 
 
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
+        raise ValueError("must be a list of texts")
+    return tuple(item.strip() for item in value)
+
+
 def _queue_kind(value: object) -> str:
     if value == "redis":
         raise ValueError('"redis" is not available in this release; leave it at "native"')
@@ -92,4 +98,5 @@ Delays = Annotated[tuple[float, ...], _delays]
 Count = Annotated[int, _whole(1)]
 CountOrNone = Annotated[int, _whole(0)]
 Text = Annotated[str, _text]
+Texts = Annotated[tuple[str, ...], _texts]
 QueueKind = Annotated[str, _queue_kind]

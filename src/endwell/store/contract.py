@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+from endwell.errors import StoreError
 from endwell.model.commands import Command
 from endwell.store.reads import Reads
 from endwell.store.rows import Reply
+
+log = logging.getLogger(__name__)
 
 Ring = Callable[[set[str]], None]
 """Told, after a commit, which topics it concerns."""
@@ -20,6 +24,11 @@ BATCH_LIMIT = 256
 class Store(Reads):
     """The truth. Every method is a domain verb; no caller sees SQL."""
 
+    lines: ClassVar[int] = 1
+    """How many commits can be under way at once: more than one where another process does the work."""
+    answers_here: ClassVar[bool] = False
+    """Whether everything may also be asked without an event loop, through `runtime.here`."""
+
     @abstractmethod
     async def open(self) -> None:
         """Connect, bring the schema up to date, and be ready."""
@@ -28,9 +37,26 @@ class Store(Reads):
     async def close(self) -> None:
         """Finish what is waiting and let go of everything."""
 
-    @abstractmethod
     async def commit(self, commands: Sequence[Command]) -> list[Reply]:
-        """Hand commands to the one door; they share a transaction with whatever else is waiting."""
+        """Hand commands to the one door; they share a transaction with whatever else is waiting.
+
+        What follows for other tasks is handed in next, in a commit of its own. If that is lost, the message
+        that caused it is still in the inbox, and a watchdog finds it.
+        """
+        replies = await self._commit(commands)
+        follow = [command for reply in replies for command in reply.follow]
+        while follow:
+            try:
+                answers = await self._commit(follow)
+            except StoreError as error:
+                log.warning("what follows for other tasks must wait: %s", error.message)
+                break
+            follow = [command for reply in answers for command in reply.follow]
+        return replies
+
+    @abstractmethod
+    async def _commit(self, commands: Sequence[Command]) -> list[Reply]:
+        """The same without what follows."""
 
     @abstractmethod
     async def now(self) -> int:

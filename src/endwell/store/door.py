@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 from endwell.errors import EndwellError, NotFound
 from endwell.machine.decide import FENCED, decide
-from endwell.machine.decision import Seen
+from endwell.machine.decision import Closing, Seen
 from endwell.machine.sessions import close_session, is_live, open_session, renew
 from endwell.model import commands as c
 from endwell.model import status as s
+from endwell.model.message import Message
 from endwell.model.session import Session
 from endwell.model.task import Task
 from endwell.policy.guard import is_suspect
@@ -40,8 +41,11 @@ def wanted(commands: Sequence[c.Command], *, careful: bool = False) -> Wanted:
             case c.Claim() | c.Reclaim():
                 _want_task(want, command, None)
                 want.sessions.add((command.namespace, command.session_id))
+            case c.SettleChildren():
+                want.children.add((command.namespace, command.parent_id))
             case c.TaskCommand():
                 _want_task(want, command, command.attempt_id if isinstance(command, FENCED) else None)
+                _want_beside(want, command)
             case c.ClaimNext():
                 want.sessions.add((command.namespace, command.session_id))
                 want.ready.append(command)
@@ -60,6 +64,17 @@ def _want_task(want: Wanted, command: c.TaskCommand, attempt: str | None) -> Non
     want.tasks.add(key)
     if want.attempts.setdefault(key, attempt) != attempt:
         want.attempts[key] = None
+
+
+def _want_beside(want: Wanted, command: c.TaskCommand) -> None:
+    """What a decision looks at beside the task."""
+    match command:
+        case c.IntendEffect() | c.FinishEffect() | c.DoubtEffect() | c.SettleEffect():
+            want.effects.add((command.namespace, command.key))
+        case c.Suspend() | c.Deliver():
+            want.inbox.add((command.namespace, command.task_id))
+        case c.InjectTimeout() | c.ClockFired():
+            want.calls.add((command.namespace, command.task_id))
 
 
 def outcome(commands: Sequence[c.Command], rows: Rows, now: int, limits: Limits) -> Outcome:
@@ -94,6 +109,10 @@ class _Batch:
                 return self._claim_next(command)
             case c.DispatchNext():
                 return self._dispatch_next(command)
+            case c.SettleChildren():
+                return self._settle_children(command)
+            case c.TakeResumes() | c.RequeueResumes() | c.CloseMessages():
+                return self._mark_messages(command)
             case c.Heartbeat():
                 return self._heartbeat(command)
             case c.OpenSession():
@@ -122,18 +141,60 @@ class _Batch:
         after = task
         if decision.facts:
             after = self.work.record(task, decision, command)
+        elif decision.cards or decision.messages:
+            self.work.send(decision)
+        if decision.closed:
+            self.work.close(command.namespace, decision.closed)
         if decision.spawn is not None:
             after = self._decide(None, decision.spawn).task
-        return Reply(task=after, refusal=decision.refusal, is_new=task is None and bool(decision.facts))
+        return Reply(
+            task=after,
+            refusal=decision.refusal,
+            is_new=task is None and bool(decision.facts),
+            ledger=decision.ledger,
+            follow=_follow(command, decision.messages) if decision.messages else (),
+        )
 
     def _seen(self, task: Task | None, command: c.TaskCommand) -> Seen:
         if not isinstance(command, (c.Claim, c.Reclaim, c.Dispatch)):
-            return _NOTHING_BESIDE
+            return self._seen_beside(command)
         holder = self.work.key_holder(task) if task is not None else None
         if isinstance(command, c.Dispatch):
             return Seen(key_holder=holder)
         session = self.work.session(command.namespace, command.session_id)
         return Seen(session_is_live=is_live(session, self.now), key_holder=holder)
+
+    def _seen_beside(self, command: c.TaskCommand) -> Seen:
+        match command:
+            case c.IntendEffect() | c.FinishEffect() | c.DoubtEffect() | c.SettleEffect():
+                return Seen(effect=self.work.effect(command.namespace, command.key))
+            case c.Suspend() | c.Deliver():
+                return Seen(messages=self.work.messages(command.namespace, command.task_id))
+            case c.InjectTimeout() | c.ClockFired():
+                return Seen(calls=self.work.calls(command.namespace, command.task_id))
+        return _NOTHING_BESIDE
+
+    def _settle_children(self, command: c.SettleChildren) -> Reply:
+        follow: list[c.Command] = []
+        for number, child in enumerate(self.work.children(command.namespace, command.parent_id)):
+            follow += self._decide(child, _disown(command, number, child)).follow
+        self.work.close(command.namespace, (Closing(command.message_id, "consumed"),))
+        return Reply(follow=tuple(follow))
+
+    def _mark_messages(self, command: c.TakeResumes | c.RequeueResumes | c.CloseMessages) -> Reply:
+        """Marks that are not folded: who is busy handing an answer on, what nobody can consume."""
+        match command:
+            case c.TakeResumes():
+                until = self.now + command.lease
+                for message_id in command.message_ids:
+                    row = (command.actor, until, self.now, command.namespace, message_id)
+                    self.work.note("take_resume", row)
+            case c.RequeueResumes():
+                self.work.note("requeue_resumes", (self.now, command.namespace))
+            case c.CloseMessages():
+                closed = tuple(Closing(each, "skipped", command.why) for each in command.message_ids)
+                self.work.close(command.namespace, closed)
+        return Reply()
 
     def _claim_next(self, command: c.ClaimNext) -> Reply:
         if not is_live(self.work.session(command.namespace, command.session_id), self.now):
@@ -215,6 +276,43 @@ def _single(
         attempt_id=command_id,
         session_id=command.session_id,
         slot=slot,
+        agent_version=command.versions.get(task.agent),
+    )
+
+
+def _disown(command: c.SettleChildren, number: int, child: Task) -> c.Disown:
+    return c.Disown(
+        command_id=f"{command.command_id}.{number}",
+        namespace=command.namespace,
+        actor=command.actor,
+        causation_id=command.causation_id,
+        task_id=child.id,
+        parent_id=command.parent_id,
+    )
+
+
+def _follow(command: c.Command, messages: Sequence[Message]) -> tuple[c.Command, ...]:
+    """A message is in the inbox with this commit; handing it on is a command to the task it is for."""
+    return tuple(follow_up(m, command.actor) for m in messages if m.status == "pending")
+
+
+def follow_up(message: Message, actor: str) -> c.Deliver | c.SettleChildren:
+    """The command that consumes a message."""
+    command_id = f"{message.id}~d"
+    if message.message_type == "stop":
+        return c.SettleChildren(
+            command_id=command_id,
+            namespace=message.namespace,
+            actor=actor,
+            parent_id=message.task_id or "",
+            message_id=message.id,
+        )
+    return c.Deliver(
+        command_id=command_id,
+        namespace=message.namespace,
+        actor=actor,
+        task_id=message.task_id or "",
+        message_id=message.id,
     )
 
 

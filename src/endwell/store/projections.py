@@ -9,6 +9,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from endwell.model import facts as f
+from endwell.model.card import shown_id
+from endwell.model.inside import inside_of
+from endwell.model.message import Message
 from endwell.model.status import DISPATCHED, WAITING_APPROVAL
 from endwell.model.task import Task
 
@@ -20,6 +23,17 @@ def rows_of(before: Task | None, after: Task, fact: f.Fact, at: int) -> list[Row
     """The side rows that follow from a fact; most facts have none."""
     projection = _PROJECTIONS.get(type(fact))
     return projection(before or after, after, fact, at) if projection else []
+
+
+def ledger_row(message: Message) -> Row | None:
+    """An answer on its way to a waiting turn is in the resume ledger until it is applied."""
+    if message.message_type not in ("tool_result", "timeout", "child"):
+        return None
+    status = {"pending": "pending", "consumed": "applied"}.get(message.status, "dropped")
+    if message.watchdog_error is not None:
+        status = "dropped"
+    turn = (message.namespace, message.turn_id or "", message.correlation_id, message.card_id or "")
+    return ("add_resume", (*turn, message.task_id, message.id, status, message.created_at))
 
 
 def _turn_ended(before: Task, after: Task, fact: f.TurnEnded, at: int) -> list[Row]:
@@ -36,7 +50,16 @@ def _turn_ended(before: Task, after: Task, fact: f.TurnEnded, at: int) -> list[R
         fact.error,
         at,
     )
-    return [("add_turn", turn), *_inbox_closed(before, at, "skipped")]
+    return [("add_turn", turn), *_inbox_closed(before, at, "skipped"), *_waits_over(before, at)]
+
+
+def _waits_over(before: Task, at: int) -> list[Row]:
+    """What a turn waited for ends with it, and so does what it asked of people."""
+    if before.waits is None:
+        return []
+    asked = [one.id for one in inside_of(before).asked if one.id != before.id]
+    void = [("close_approval", ("void", None, at, before.namespace, each)) for each in asked]
+    return [("drop_waits", (at, before.namespace, before.turn_id)), *void]
 
 
 def _inbox_closed(before: Task, at: int, status: str) -> list[Row]:
@@ -66,20 +89,31 @@ def _letter_closed(before: Task, after: Task, fact: f.Fact, at: int) -> list[Row
 
 
 def _approval_asked(before: Task, after: Task, fact: f.ApprovalRequested, at: int) -> list[Row]:
-    return [("add_approval", (after.namespace, after.id, after.id, fact.remind_at, fact.expire_at, at))]
+    approval_id = fact.id or after.id
+    shown = shown_id(approval_id) if fact.id else after.payload_card
+    about = (fact.question, shown, fact.shown_hash, ",".join(fact.by), fact.quorum)
+    when = (fact.remind_at, fact.expire_at, at)
+    return [("add_approval", (after.namespace, approval_id, after.id, *about, *when))]
+
+
+def _approval_voted(before: Task, after: Task, fact: f.ApprovalVoted, at: int) -> list[Row]:
+    return [("vote_approval", (fact.by, after.namespace, fact.id or after.id))]
 
 
 def _approval_decided(decision: str) -> _Projection:
     def rows(before: Task, after: Task, fact: Any, at: int) -> list[Row]:
         by = getattr(fact, "by", None)
-        return [("close_approval", (decision, by, at, after.namespace, after.id))]
+        return [("close_approval", (decision, by, at, after.namespace, fact.id or after.id))]
 
     return rows
 
 
 def _suspended(before: Task, after: Task, fact: f.TaskSuspended, at: int) -> list[Row]:
     turn = (after.namespace, after.id, before.turn_id)
-    return [("add_wait", (*turn, w.tool_call_id, w.kind, w.deadline, w.wait_status, at)) for w in fact.waits]
+    return [
+        ("add_wait", (*turn, w.tool_call_id, w.kind, w.name, w.deadline, w.wait_status, at))
+        for w in fact.waits
+    ]
 
 
 def _wait_answered(before: Task, after: Task, fact: f.WaitAnswered, at: int) -> list[Row]:
@@ -106,6 +140,7 @@ _PROJECTIONS: Final[dict[type[f.Fact], _Projection]] = {
     f.DeadLetterReplayed: _letter_closed,
     f.DeadLetterAbandoned: _letter_closed,
     f.ApprovalRequested: _approval_asked,
+    f.ApprovalVoted: _approval_voted,
     f.ApprovalApproved: _approval_decided("approved"),
     f.ApprovalRejected: _approval_decided("rejected"),
     f.ApprovalExpired: _approval_decided("expired"),

@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 from importlib import resources
 
+from endwell.model.approval import APPROVAL_FIELDS
+from endwell.model.effect import EFFECT_FIELDS
+from endwell.model.message import MESSAGE_FIELDS
 from endwell.model.session import SESSION_FIELDS
 from endwell.model.task import FIELDS, MOVING_FIELDS
 from endwell.store.log import EVENT_FIELDS
@@ -43,6 +46,14 @@ _COLUMNS = {
     "{event_columns}": ", ".join(EVENT_FIELDS),
     "{e.columns}": ", ".join(f"e.{name}" for name in EVENT_FIELDS),
     "{event_marks}": _marks(len(EVENT_FIELDS)),
+    "{effect_columns}": ", ".join(EFFECT_FIELDS),
+    "{effect_marks}": _marks(len(EFFECT_FIELDS)),
+    "{effect_moves}": ", ".join(f"{name} = ${n}" for n, name in enumerate(EFFECT_FIELDS[2:], 3)),
+    "{e.moves}": ", ".join(f"{name} = m.{name}" for name in EFFECT_FIELDS[2:]),
+    "{message_columns}": ", ".join(MESSAGE_FIELDS),
+    "{i.columns}": ", ".join(f"i.{name}" for name in MESSAGE_FIELDS),
+    "{message_marks}": _marks(len(MESSAGE_FIELDS)),
+    "{approval_columns}": ", ".join(APPROVAL_FIELDS),
     "{session_columns}": ", ".join(SESSION_FIELDS),
     "{session_marks}": _marks(len(SESSION_FIELDS)),
 }

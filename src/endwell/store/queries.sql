@@ -83,12 +83,12 @@ SELECT count(*) FROM tasks WHERE namespace = $1 AND agent = $2 AND status = 'dis
 
 -- name: agent
 -- What is known of one agent.
-SELECT name, version, concurrency, retry_policy, deadline, payload_schema FROM agents
+SELECT name, version, concurrency, retry_policy, deadline, payload_schema, kind, options FROM agents
 WHERE namespace = $1 AND name = $2;
 
 -- name: agents
 -- All agents that a worker has ever registered.
-SELECT name, version, concurrency, retry_policy, deadline, payload_schema FROM agents
+SELECT name, version, concurrency, retry_policy, deadline, payload_schema, kind, options FROM agents
 WHERE namespace = $1 ORDER BY name;
 
 -- name: priorities
@@ -170,3 +170,81 @@ ORDER BY namespace;
 -- The task whose turn holds an agent key.
 SELECT id FROM tasks
 WHERE namespace = $1 AND agent = $2 AND agent_key = $3 AND turn_id IS NOT NULL AND agent_key IS NOT NULL;
+
+-- name: cards_between
+-- The cards from one id up to another, which is not included.
+SELECT namespace, id, task_id, kind, content, hash, created_at FROM cards
+WHERE namespace = $1 AND id >= $2 AND id < $3 ORDER BY id;
+
+-- name: effect
+-- One effect.
+SELECT {effect_columns} FROM effects WHERE namespace = $1 AND key = $2;
+
+-- name: effects_page
+-- Effects of one status or task; the page after `after`.
+SELECT {effect_columns} FROM effects
+WHERE namespace = $1
+  AND (CAST($2 AS text) IS NULL OR status = CAST($2 AS text))
+  AND (CAST($3 AS text) IS NULL OR task_id = CAST($3 AS text))
+  AND (CAST($4 AS text) IS NULL OR key > CAST($4 AS text))
+ORDER BY key LIMIT $5;
+
+-- name: pending_messages
+-- What waits in the inbox for one task, oldest first.
+SELECT {message_columns} FROM agent_inbox
+WHERE namespace = $1 AND task_id = $2 AND status = 'pending' AND message_type <> 'turn'
+ORDER BY created_at, id;
+
+-- name: undelivered
+-- Messages older than $2 that could be consumed now: their task has ended (these first: they are dealt with
+-- for good), or it waits.
+SELECT {i.columns}, t.status FROM agent_inbox i
+JOIN tasks t ON t.namespace = i.namespace AND t.id = i.task_id
+WHERE i.namespace = $1 AND i.status = 'pending' AND i.message_type <> 'turn' AND i.created_at <= $2
+  AND t.status IN ('suspended', 'succeeded', 'failed', 'timeout', 'cancelled')
+ORDER BY CASE WHEN t.status = 'suspended' THEN 1 ELSE 0 END, i.created_at, i.id LIMIT $3;
+
+-- name: pending_resumes
+-- Answers in the resume ledger whose turn waits: message, task, type.
+SELECT r.message_id, r.task_id, i.message_type FROM turn_resume_ledger r
+JOIN agent_inbox i ON i.namespace = r.namespace AND i.id = r.message_id AND i.status = 'pending'
+JOIN tasks t ON t.namespace = r.namespace AND t.id = r.task_id AND t.status = 'suspended'
+WHERE r.namespace = $1 AND r.status IN ('pending', 'processing') AND r.status = 'pending' AND r.created_at <= $2
+ORDER BY r.created_at LIMIT $3;
+
+-- name: due_waits
+-- Suspended tasks with an overdue wait, the longest overdue first.
+SELECT id FROM tasks WHERE namespace = $1 AND wait_by IS NOT NULL AND wait_by <= $2 AND status = 'suspended'
+ORDER BY wait_by, id LIMIT $3;
+
+-- name: next_wait
+-- When the next wait of any task is over.
+SELECT min(wait_by) FROM tasks WHERE namespace = $1 AND wait_by IS NOT NULL;
+
+-- name: children
+-- The children of a task, in the order of their creation.
+SELECT {task_columns} FROM tasks WHERE namespace = $1 AND parent_id = $2 AND parent_id IS NOT NULL ORDER BY id;
+
+-- name: approval
+-- One approval.
+SELECT {approval_columns} FROM approvals WHERE namespace = $1 AND id = $2;
+
+-- name: approvals_page
+-- Approvals, open ones ($2 = 1) or all, optionally of one task; the page after an id.
+SELECT {approval_columns} FROM approvals
+WHERE namespace = $1 AND (decision IS NULL OR $2 = 0)
+  AND (CAST($3 AS text) IS NULL OR task_id = CAST($3 AS text))
+  AND (CAST($4 AS text) IS NULL OR id > CAST($4 AS text))
+ORDER BY id LIMIT $5;
+
+-- name: open_calls
+-- Tools that suspended turns wait for, by deadline.
+SELECT w.tool_call_id, w.task_id, w.name, w.deadline, w.created_at FROM turn_waiting_tools w
+WHERE w.namespace = $1 AND w.wait_status = 'waiting' AND w.kind = 'tool'
+  AND (CAST($2 AS text) IS NULL OR w.task_id = CAST($2 AS text))
+ORDER BY w.deadline, w.tool_call_id LIMIT $3;
+
+-- name: waits_of_task
+-- Everything that turns of a task have waited for.
+SELECT tool_call_id, turn_id, kind, name, deadline, wait_status, result_card, created_at, updated_at
+FROM turn_waiting_tools WHERE namespace = $1 AND task_id = $2 ORDER BY created_at, tool_call_id;

@@ -9,8 +9,11 @@ from typing import Any
 import msgspec
 
 from endwell.errors import NotFound
+from endwell.model.approval import ApprovalRow
 from endwell.model.card import Card
 from endwell.model.commands import AgentSpec
+from endwell.model.effect import Effect
+from endwell.model.message import Message
 from endwell.model.session import Session
 from endwell.model.task import Task
 from endwell.store.log import Event, Logged
@@ -40,6 +43,30 @@ class Turn(msgspec.Struct, frozen=True):
     outcome: str
     error: str | None
     ended_at: int
+
+
+class OpenCall(msgspec.Struct, frozen=True):
+    """A tool call that somebody is to answer."""
+
+    tool_call_id: str
+    task_id: str
+    tool: str
+    deadline: int
+    created_at: int
+
+
+class WaitRow(msgspec.Struct, frozen=True):
+    """One row of `turn_waiting_tools`."""
+
+    tool_call_id: str
+    turn_id: str
+    kind: str
+    name: str
+    deadline: int
+    wait_status: str
+    result_card: str | None
+    created_at: int
+    updated_at: int
 
 
 class LapsedClaim(msgspec.Struct, frozen=True):
@@ -99,6 +126,94 @@ class Reads(ABC):
         if not rows:
             raise NotFound(f"there is no card {card_id}", code="no_such_card")
         return Card(*rows[0])
+
+    async def cards_between(self, namespace: str, first: str, last: str) -> list[Card]:
+        """The cards from one id up to another, which is not included."""
+        return [Card(*row) for row in await self._rows("cards_between", namespace, first, last)]
+
+    @abstractmethod
+    async def cards_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Card]:
+        """Many cards at once, in no particular order."""
+
+    async def effect(self, namespace: str, key: str) -> Effect | None:
+        """One effect."""
+        rows = await self._rows("effect", namespace, key)
+        return Effect(*rows[0]) if rows else None
+
+    async def effects_page(
+        self,
+        namespace: str,
+        *,
+        status: str | None = None,
+        task_id: str | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> list[Effect]:
+        """Effects by key; `after` is the last key of the previous page."""
+        rows = await self._rows("effects_page", namespace, status, task_id, after, limit)
+        return [Effect(*row) for row in rows]
+
+    async def pending_messages(self, namespace: str, task_id: str) -> list[Message]:
+        """What waits in the inbox for one task, oldest first."""
+        return [Message(*row) for row in await self._rows("pending_messages", namespace, task_id)]
+
+    async def undelivered(self, namespace: str, before: int, limit: int) -> list[tuple[Message, str]]:
+        """Messages older than that which could be consumed now, each with its task's status."""
+        rows = await self._rows("undelivered", namespace, before, limit)
+        return [(Message(*row[:-1]), row[-1]) for row in rows]
+
+    async def pending_resumes(self, namespace: str, before: int, limit: int) -> list[tuple[str, str, str]]:
+        """Answers in the resume ledger whose turn waits: message, task, type of message."""
+        rows = await self._rows("pending_resumes", namespace, before, limit)
+        return [(row[0], row[1], row[2]) for row in rows]
+
+    async def answers_waiting(self, namespace: str, now: int, limit: int) -> list[tuple[str, str, str]]:
+        """Answers to overdue waits that are there although nobody was told: task, call, card."""
+        rows = await self._rows("answers_waiting", namespace, now, limit)
+        return [(row[0], row[1], row[2]) for row in rows]
+
+    async def due_waits(self, namespace: str, now: int, limit: int) -> list[str]:
+        """Suspended tasks with an overdue wait."""
+        return [row[0] for row in await self._rows("due_waits", namespace, now, limit)]
+
+    async def next_wait(self, namespace: str) -> int | None:
+        """When the next wait of any task is over."""
+        found: int | None = (await self._rows("next_wait", namespace))[0][0]
+        return found
+
+    async def children(self, namespace: str, task_id: str) -> list[Task]:
+        """The children of a task."""
+        return [Task(*row) for row in await self._rows("children", namespace, task_id)]
+
+    async def approval(self, namespace: str, approval_id: str) -> ApprovalRow:
+        """One approval."""
+        rows = await self._rows("approval", namespace, approval_id)
+        if not rows:
+            raise NotFound(f"there is no approval {approval_id}", code="no_such_approval")
+        return ApprovalRow(*rows[0])
+
+    async def approvals_page(
+        self,
+        namespace: str,
+        *,
+        only_open: bool = True,
+        task_id: str | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> list[ApprovalRow]:
+        """Approvals by id; `after` is the last id of the previous page."""
+        rows = await self._rows("approvals_page", namespace, int(only_open), task_id, after, limit)
+        return [ApprovalRow(*row) for row in rows]
+
+    async def open_calls(
+        self, namespace: str, *, task_id: str | None = None, limit: int = 50
+    ) -> list[OpenCall]:
+        """Tools that suspended turns wait for."""
+        return [OpenCall(*row) for row in await self._rows("open_calls", namespace, task_id, limit)]
+
+    async def waits_of_task(self, namespace: str, task_id: str) -> list[WaitRow]:
+        """Everything that turns of a task have waited for."""
+        return [WaitRow(*row) for row in await self._rows("waits_of_task", namespace, task_id)]
 
     async def events_of_task(self, namespace: str, task_id: str) -> list[Event]:
         """The whole log of one task."""
@@ -231,4 +346,6 @@ def _agent(row: Sequence[Any]) -> AgentSpec:
         retry_policy=row[3],
         deadline=row[4],
         payload_schema=row[5],
+        kind=row[6],
+        options=row[7],
     )

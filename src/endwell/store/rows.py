@@ -8,9 +8,12 @@ import msgspec
 
 from endwell.errors import EndwellError
 from endwell.model.card import Card
-from endwell.model.commands import AgentSpec, ClaimNext, DispatchNext
+from endwell.model.commands import AgentSpec, ClaimNext, Command, DispatchNext
+from endwell.model.effect import Effect
+from endwell.model.message import Message
 from endwell.model.session import Session
 from endwell.model.task import Task
+from endwell.policy.ledger import LedgerAnswer
 from endwell.store.log import Event
 
 TaskKey = tuple[str, str]
@@ -29,11 +32,16 @@ class Wanted(msgspec.Struct):
     sessions: set[TaskKey] = msgspec.field(default_factory=set)
     held_by: set[TaskKey] = msgspec.field(default_factory=set)
     ready: list[ClaimNext | DispatchNext] = msgspec.field(default_factory=list)
+    effects: set[TaskKey] = msgspec.field(default_factory=set)
+    # tasks whose pending messages, `tool.call` cards, or living children are asked for
+    inbox: set[TaskKey] = msgspec.field(default_factory=set)
+    calls: set[TaskKey] = msgspec.field(default_factory=set)
+    children: set[TaskKey] = msgspec.field(default_factory=set)
 
     @property
     def is_empty(self) -> bool:
         """Whether the batch can be decided without reading anything."""
-        return not (self.tasks or self.keys or self.sessions or self.held_by or self.ready)
+        return not (self.tasks or self.keys or self.sessions or self.held_by or self.ready or self.children)
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
@@ -53,6 +61,10 @@ class Rows(msgspec.Struct):
     holders: dict[HolderKey, str] = msgspec.field(default_factory=dict)
     ready: dict[str, list[Offer]] = msgspec.field(default_factory=dict)
     free_slots: dict[tuple[str, str], list[int]] = msgspec.field(default_factory=dict)
+    effects: dict[TaskKey, Effect] = msgspec.field(default_factory=dict)
+    inbox: dict[TaskKey, list[Message]] = msgspec.field(default_factory=dict)
+    calls: dict[TaskKey, set[str]] = msgspec.field(default_factory=dict)
+    children: dict[TaskKey, list[Task]] = msgspec.field(default_factory=dict)
 
 
 class Writes(msgspec.Struct):
@@ -65,6 +77,9 @@ class Writes(msgspec.Struct):
     slots: list[tuple[str | None, str, str, int]] = msgspec.field(default_factory=list)
     sessions: list[Session] = msgspec.field(default_factory=list)
     agents: list[tuple[str, int, AgentSpec]] = msgspec.field(default_factory=list)
+    effects_added: list[Effect] = msgspec.field(default_factory=list)
+    effects_moved: list[Effect] = msgspec.field(default_factory=list)
+    messages: list[Message] = msgspec.field(default_factory=list)
     side: dict[str, list[tuple[Any, ...]]] = msgspec.field(default_factory=dict)
 
     @property
@@ -78,6 +93,9 @@ class Writes(msgspec.Struct):
             or self.slots
             or self.sessions
             or self.agents
+            or self.effects_added
+            or self.effects_moved
+            or self.messages
             or self.side
         )
 
@@ -102,6 +120,9 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     taken: tuple[Offer, ...] = ()
     session: Session | None = None
     stale: tuple[str, ...] = ()
+    ledger: LedgerAnswer | None = None
+    # what follows for other tasks, each in a commit of its own; a message in the inbox is the net
+    follow: tuple[Command, ...] = ()
 
     def unwrap(self) -> Task:
         """The task, or the refusal raised."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from endwell.machine.decide import FENCED
-from endwell.machine.decision import Decision
+from endwell.machine.decision import Closing, Decision
 from endwell.machine.evolve import evolve, fold, stamp
+from endwell.machine.evolve_effect import EFFECT_FACTS, EffectFact, evolve_effect
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
+from endwell.model.effect import Effect
+from endwell.model.message import Message
 from endwell.model.session import Session
 from endwell.model.task import Task
 from endwell.store.log import Event, seal
-from endwell.store.projections import Row, rows_of
+from endwell.store.projections import Row, ledger_row, rows_of
 from endwell.store.rows import HolderKey, Rows, TaskKey, Writes
 
 
@@ -30,6 +35,7 @@ class WorkingSet:
         self.sessions: dict[TaskKey, Session] = {}
         self.agents: list[tuple[str, int, c.AgentSpec]] = []
         self.bells: set[str] = set()
+        self._effects: dict[TaskKey, Effect] = {}
         self._events: list[Event] = []
         self._writes = Writes()
 
@@ -59,6 +65,21 @@ class WorkingSet:
         key = (task.namespace, task.agent, task.agent_key)
         return self._holders[key] if key in self._holders else self._rows.holders.get(key)
 
+    def effect(self, namespace: str, key: str) -> Effect | None:
+        return self._effects.get((namespace, key)) or self._rows.effects.get((namespace, key))
+
+    def messages(self, namespace: str, task_id: str) -> tuple[Message, ...]:
+        """The task's pending messages, as read."""
+        return tuple(self._rows.inbox.get((namespace, task_id), ()))
+
+    def calls(self, namespace: str, task_id: str) -> frozenset[str]:
+        """The `tool.call` cards of a task."""
+        return frozenset(self._rows.calls.get((namespace, task_id), ()))
+
+    def children(self, namespace: str, task_id: str) -> list[Task]:
+        """The task's children that had not ended when they were read."""
+        return [self.current(child) for child in self._rows.children.get((namespace, task_id), ())]
+
     def is_limited(self, task: Task) -> bool:
         return (task.namespace, task.agent) in self._rows.free_slots
 
@@ -85,6 +106,8 @@ class WorkingSet:
             event = seal(task, version, fact, command, at, head)
             head = event.hash
             events.append(event)
+            if isinstance(fact, EFFECT_FACTS):
+                self._fold_effect(fact, previous or task, at)
             if not is_direct_claim:  # a turn that is taken at once never lies in the inbox
                 side += rows_of(previous, task, fact, at)
         if task is None:
@@ -96,9 +119,42 @@ class WorkingSet:
 
     def _note(self, events: list[Event], decision: Decision, side: list[Row]) -> None:
         self._events += events
-        self._writes.cards.extend(decision.cards)
+        self.send(decision)
         for query, row in side:
             self._writes.side.setdefault(query, []).append(row)
+
+    def send(self, decision: Decision) -> None:
+        """The cards and messages of a decision, which may come without any fact."""
+        self._writes.cards.extend(decision.cards)
+        for message in decision.messages:
+            self._writes.messages.append(message)
+            self._note_row(ledger_row(message))
+
+    def close(self, namespace: str, closed: tuple[Closing, ...]) -> None:
+        """Messages that need no more attention, and the resume-ledger rows that belong to them."""
+        for closing in closed:
+            self._note_row(
+                ("close_message", (closing.status, closing.why, self._now, namespace, closing.message_id))
+            )
+            status = "applied" if closing.why is None else "dropped"
+            self._note_row(("close_resume", (status, self._now, namespace, closing.message_id)))
+
+    def note(self, query: str, row: tuple[Any, ...]) -> None:
+        """A row for one of the side queries."""
+        self._writes.side.setdefault(query, []).append(row)
+
+    def _note_row(self, row: Row | None) -> None:
+        if row is not None:
+            self.note(*row)
+
+    def _fold_effect(self, fact: EffectFact, task: Task, at: int) -> None:
+        """A row that was not read can only be in doubt: its task ends while it is in flight."""
+        key = (task.namespace, fact.key)
+        known = self.effect(*key)
+        if known is None and isinstance(fact, f.EffectUnknown):
+            self._note_row(("doubt_effect", (at, task.namespace, fact.key, task.id)))
+            return
+        self._effects[key] = evolve_effect(known, fact, task, at)
 
     def _keep(self, before: Task | None, task: Task, command: c.TaskCommand) -> None:
         key = (task.namespace, task.id)
@@ -141,6 +197,9 @@ class WorkingSet:
                 writes.created.append(task)
             else:
                 writes.moved.append((task, seen))
+        for effect_key, effect in self._effects.items():
+            is_new = effect_key not in self._rows.effects
+            (writes.effects_added if is_new else writes.effects_moved).append(effect)
         writes.events = self._events
         writes.sessions = list(self.sessions.values())
         writes.agents = self.agents

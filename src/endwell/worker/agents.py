@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -11,11 +11,19 @@ from endwell.errors import BadInput
 from endwell.model import content
 from endwell.model.commands import AgentSpec
 from endwell.model.typed import Shape, Signature, signature_of
+from endwell.policy.approval import Options, packed_options
 from endwell.policy.retry import RetryPolicy, pack
+from endwell.worker.outside import Outside
+
+OnVersionChange = Literal["continue", "refuse"]
+"""Whether an agent goes on from steps that another version of it has recorded."""
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
-    """`give_up_on` lists exceptions that end a task without a retry."""
+    """`give_up_on` lists exceptions that end a task without a retry.
+
+    With `outside` the function is not called in the worker: a program or another process does the work.
+    """
 
     name: str
     function: Callable[..., Any]
@@ -25,6 +33,11 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     deadline: int | None = None
     version: str | None = None
+    step_timeout: float | None = None
+    on_version_change: OnVersionChange = "continue"
+    kind: str = "agent"
+    options: Options = Options()
+    outside: Outside | None = None
 
     def checked_payload(self, value: Any) -> Any:
         """The payload as the function's own type; a wrong one is refused, naming the field."""
@@ -46,6 +59,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             retry_policy=pack(self.retry) if self.retry else None,
             deadline=self.deadline,
             payload_schema=None if schema is None else content.encode(schema, what="schema").decode(),
+            kind=self.kind,
+            options=packed_options(self.options),
         )
 
     def arguments(self, context: Any, payload: Any) -> tuple[Any, ...]:

@@ -2,49 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-Say = Callable[[str | None], Awaitable[None]]
+from endwell.policy.submitting import Seconds
+from endwell.worker.answers import Approved
+from endwell.worker.bench import Bench
+from endwell.worker.branches import gathered, thread_parts
+from endwell.worker.effect_verbs import EffectVerbs
+from endwell.worker.step_verbs import StepVerbs
+from endwell.worker.wait_verbs import WaitVerbs
+
+Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
-class Context:
+class Context(StepVerbs, EffectVerbs, WaitVerbs):
     """For `async def` agents. A `def` agent gets a `SyncContext` with the same verbs, without await."""
 
-    def __init__(
-        self,
-        *,
-        task_id: str,
-        attempt_id: str,
-        agent: str,
-        agent_key: str | None,
-        idempotency_key: str,
-        retry_count: int,
-        say: Say,
-    ) -> None:
-        self.task_id = task_id
-        self.attempt_id = attempt_id
-        self.agent = agent
-        self.agent_key = agent_key
-        self.idempotency_key = idempotency_key
-        self.retry_count = retry_count
-        self._say = say
-
-    async def progress(self, note: str | None = None) -> None:
-        """Say that the turn is getting somewhere; without a sign of progress it is reaped in the end.
-
-        Raises `StaleAttempt` if the task has been given to somebody else: stop at once then.
-        """
-        await self._say(note)
+    def __init__(self, bench: Bench) -> None:
+        task = bench.task
+        self._bench = bench
+        self.task_id = task.id
+        self.attempt_id = bench.attempt_id
+        self.agent = task.agent
+        self.agent_key = task.agent_key
+        self.idempotency_key = task.idempotency_key
+        self.retry_count = task.retry_count
 
 
 class SyncContext(Context):
-    """For `def` agents, which run in a thread."""
+    """For `def` agents, which run in a thread: every verb blocks until it is done."""
 
-    def __init__(self, *, wait: Callable[[Awaitable[None]], None], **about: Any) -> None:
-        super().__init__(**about)
+    # mypy: each verb is the same one, blocking; hence the ignored overrides.
+
+    def __init__(self, bench: Bench, wait: Wait) -> None:
+        super().__init__(bench)
         self._wait = wait
 
-    def progress(self, note: str | None = None) -> None:  # type: ignore[override]  # the same verb, blocking
-        """Say that the turn is getting somewhere."""
-        self._wait(self._say(note))
+    def step(self, name: str, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Run a function and record what it returns; see `Context.step`."""
+        return self._wait(super().step(name, fn, *args, **options))
+
+    def effect(self, name: str, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call a function that changes the outside world, at most once; see `Context.effect`."""
+        return self._wait(super().effect(name, fn, *args, **options))
+
+    def gather(self, *parts: Callable[[], Any]) -> list[Any]:  # type: ignore[override]
+        """Run functions of no argument beside each other, each in a thread and a branch of its own."""
+        found: list[Any] = self._wait(gathered(self._bench, thread_parts(self._bench, parts)))
+        return found
+
+    def tool(self, tool_name: str, arguments: Any = None, **options: Any) -> Any:
+        """Have a tool executed elsewhere; see `Context.tool`."""
+        return self._wait(super().tool(tool_name, arguments, **options))
+
+    def call(self, agent: str, payload: Any = None, **options: Any) -> Any:
+        """Have another agent carry out a task; see `Context.call`."""
+        return self._wait(super().call(agent, payload, **options))
+
+    def approve(self, question: str, **options: Any) -> Approved:  # type: ignore[override]
+        """Ask people to agree; see `Context.approve`."""
+        agreed: Approved = self._wait(super().approve(question, **options))
+        return agreed
+
+    def sleep(self, duration: Seconds, **options: Any) -> None:  # type: ignore[override]
+        """Let time pass without holding a worker; see `Context.sleep`."""
+        self._wait(super().sleep(duration, **options))
+
+    def wait_signal(self, signal: str, **options: Any) -> Any:
+        """Wait until somebody tells this task something; see `Context.wait_signal`."""
+        return self._wait(super().wait_signal(signal, **options))
+
+    def draft(self, value: Any) -> None:  # type: ignore[override]
+        """Keep a partial deliverable; see `Context.draft`."""
+        self._wait(super().draft(value))
+
+    def progress(self, note: str | None = None) -> None:  # type: ignore[override]
+        """Say that the turn is getting somewhere; see `Context.progress`."""
+        self._wait(super().progress(note))

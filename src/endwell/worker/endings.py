@@ -8,10 +8,12 @@ from typing import Any
 
 from endwell import errors as e
 from endwell.model import content
-from endwell.model.commands import FailTurn, Finish
+from endwell.model.commands import FailTurn, Finish, Submit, Suspend
 from endwell.model.task import ErrorInfo, Task
 from endwell.policy.retry import LONGEST_BACKOFF_SECONDS
 from endwell.worker.agents import Agent
+from endwell.worker.outside import Reported
+from endwell.worker.suspended import Suspended
 
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 8_000
@@ -25,12 +27,12 @@ def finish(
     try:
         result = content.encode(value, what="result")
     except Exception as refusal:  # an object may raise anything while it is looked at
-        error = _refused("result_not_storable", value, refusal, retryable=False)
+        error = refused("result_not_storable", value, refusal, retryable=False)
         return _failed(task, attempt_id, command_id, actor, error, None, fraction)
     try:
         agent.check_result(result)
     except e.BadInput as refusal:
-        error = _refused("bad_result", value, refusal, retryable=True)
+        error = refused("bad_result", value, refusal, retryable=True)
         return _failed(task, attempt_id, command_id, actor, error, None, fraction)
     return Finish(
         command_id=command_id,
@@ -56,15 +58,31 @@ def fail(
     return _failed(task, attempt_id, command_id, actor, error_info(agent, error), _asked(error), fraction)
 
 
+def suspend(
+    task: Task, attempt_id: str, command_id: str, actor: str, waiting: Suspended
+) -> tuple[Submit | Suspend, ...]:
+    """The tasks that are called, then the turn lets go of its worker: all in one commit."""
+    letting_go = Suspend(
+        command_id=command_id,
+        namespace=task.namespace,
+        actor=actor,
+        task_id=task.id,
+        attempt_id=attempt_id,
+        calls=waiting.calls,
+    )
+    return (*waiting.submits, letting_go)
+
+
 def _asked(error: BaseException) -> int | None:
     """When the agent wants its retry; what makes no sense as a time leaves it to the usual backoff."""
-    seconds = error.after_seconds if isinstance(error, e.Retry) else None
+    seconds = error.after_seconds if isinstance(error, (e.Retry, Reported)) else None
     if not isinstance(seconds, (int, float)) or math.isnan(seconds):
         return None
     return int(min(max(seconds, 0), LONGEST_BACKOFF_SECONDS) * _SECOND)
 
 
-def _refused(code: str, value: Any, refusal: Exception, *, retryable: bool) -> ErrorInfo:
+def refused(code: str, value: Any, refusal: Exception, *, retryable: bool) -> ErrorInfo:
+    """Why a result cannot be taken."""
     return ErrorInfo(
         code=code,
         type=type(value).__name__,
@@ -75,17 +93,26 @@ def _refused(code: str, value: Any, refusal: Exception, *, retryable: bool) -> E
 
 def error_info(agent: Agent, error: BaseException) -> ErrorInfo:
     """The error as it is kept: cleaned, cut, and saying whether another try makes sense."""
+    if isinstance(error, Reported):
+        return error.info
     return ErrorInfo(
         code=_code(error),
         type=type(error).__name__,
         message=content.clean_text(content.safe_str(error), MESSAGE_LIMIT),
-        retryable=not isinstance(error, (e.Fail, e.BadInput, *agent.give_up_on)),
+        retryable=is_retryable(error, agent.give_up_on),
         traceback=_traceback(error),
     )
 
 
+def is_retryable(error: BaseException, give_up_on: tuple[type[BaseException], ...]) -> bool:
+    """Whether another try may go better."""
+    if isinstance(error, e.TurnError) and not error.retryable:
+        return False
+    return not isinstance(error, (e.Fail, e.BadInput, *give_up_on))
+
+
 def _code(error: BaseException) -> str:
-    return error.code if isinstance(error, (e.AgentSignal, e.BadInput)) else "exception"
+    return error.code if isinstance(error, (e.AgentSignal, e.BadInput, e.TurnError)) else "exception"
 
 
 def _traceback(error: BaseException) -> str | None:

@@ -22,13 +22,18 @@ from endwell.store.contract import Store
 
 log = logging.getLogger(__name__)
 SECOND = 1_000_000
+LOOK_SECONDS = 1.0
+"""A step that runs for longer is told to the store, so that everybody sees who is at it."""
+MOST_STEPS = 500
+"""Of more steps at once the heartbeat tells only these."""
 
 
 class Named(msgspec.Struct, frozen=True):
-    """What a heartbeat names: attempts held, and claims whose answer the worker has not seen yet."""
+    """What a heartbeat names: attempts held, claims whose answer the worker has not seen, steps under way."""
 
     attempts: tuple[tuple[str, str], ...] = ()
     claims: tuple[str, ...] = ()
+    doing: tuple[tuple[str, str, int], ...] = ()
 
 
 class Heart:
@@ -61,12 +66,18 @@ class Heart:
         self._now_flag: asyncio.Event
         self._stopping = False
         self._thread: RunningThread | None = None
+        self._told: tuple[tuple[str, str, int], ...] = ()
         self.failures = 0
 
     @property
     def is_good(self) -> bool:
         """Whether the lease still holds by this process's own clock."""
-        return self._runtime.clock.monotonic() < self._good_until
+        return self.seconds_left > 0
+
+    @property
+    def seconds_left(self) -> float:
+        """For how long the lease still holds by this process's own clock."""
+        return self._good_until - self._runtime.clock.monotonic()
 
     def start(self) -> None:
         """Beat in a thread until `stop`."""
@@ -101,11 +112,23 @@ class Heart:
                 is_open = is_open or await self._opened(store)
                 if is_open:
                     await self.beat_once(store)
-                await self._runtime.wait(self._now_flag, self._pause_seconds())
-                self._now_flag.clear()
+                await self._rest()
         finally:
             if store is not self._store:
                 await store.close()
+
+    async def _rest(self) -> None:
+        """Until the next beat is due, somebody asks for one, or there is something new to tell."""
+        left = self._pause_seconds()
+        while left > 0 and not self._now_flag.is_set() and self._long() == self._told:
+            await self._runtime.wait(self._now_flag, min(left, LOOK_SECONDS))
+            left -= LOOK_SECONDS
+        self._now_flag.clear()
+
+    def _long(self) -> tuple[tuple[str, str, int], ...]:
+        """The steps that take long enough for others to ask about them."""
+        before = self._runtime.clock.now_us() - int(LOOK_SECONDS * SECOND)
+        return tuple(step for step in self._named().doing if step[2] <= before)[:MOST_STEPS]
 
     async def _opened(self, store: Store) -> bool:
         """A store that cannot be reached is tried again at the next beat, as long as there is a lease."""
@@ -149,7 +172,7 @@ class Heart:
             self._on_lost("the lease ran out before it could be renewed")
 
     def _command(self) -> Heartbeat:
-        named = self._named()
+        named, self._told = self._named(), self._long()
         return Heartbeat(
             command_id=self._runtime.ids.new(),
             namespace=self._namespace,
@@ -158,4 +181,5 @@ class Heart:
             lease=int(self._lease_seconds * SECOND),
             attempts=named.attempts,
             claiming=named.claims,
+            doing=self._told,
         )

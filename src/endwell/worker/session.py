@@ -62,6 +62,11 @@ class WorkerSession:
         """Whether there is a session and its lease still holds by this process's own clock."""
         return bool(self.id) and self._heart is not None and self._heart.is_good
 
+    @property
+    def seconds_left(self) -> float:
+        """For how long the lease still holds; nothing is left when there is no session."""
+        return self._heart.seconds_left if self.id and self._heart is not None else 0.0
+
     async def open(self) -> None:
         """Tell the store, and start the heartbeat; only then is there a session to work under."""
         session_id = self._runtime.ids.new()
@@ -125,22 +130,26 @@ class WorkerSession:
                 log.warning("worker %s cannot open a session yet: %s", self._name, error)
                 await self._runtime.sleep(PAUSE_SECONDS)
 
-    async def close(self) -> None:
-        """Say goodbye: no more beats, and the session ends now rather than by its lease."""
+    async def close(self, reason: str = "goodbye") -> None:
+        """No more beats, and the session ends now rather than by its lease.
+
+        Only "goodbye" promises that nothing of it runs any more.
+        """
         self._closing = True
         if self._starting_over is not None:
             await self._starting_over
         if self._heart is not None:
             await self._heart.stop()
         if self.id:
-            await self._say_goodbye()
+            await self._say_goodbye(reason)
 
-    async def _say_goodbye(self) -> None:
+    async def _say_goodbye(self, reason: str) -> None:
         goodbye = c.CloseSession(
             command_id=self._runtime.ids.new(),
             namespace=self._namespace,
             actor=self._name,
             session_id=self.id,
+            reason=reason,
         )
         try:
             await self._store.commit((goodbye,))

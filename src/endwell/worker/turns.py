@@ -1,78 +1,154 @@
-"""The turns that a worker holds: each runs beside the others and ends in exactly one command, or in silence.
+"""The turns that a worker holds: each runs beside the others and ends once, in a few commands or in silence.
 
 In silence when the attempt was lost meanwhile: a stale worker has nothing to say. A turn keeps its slot
-until its function has really ended, and a function in a thread cannot be ended from outside.
+until all its functions have really ended, and a function in a thread cannot be ended from outside.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from endwell.errors import StaleAttempt, StoreError
+from endwell.errors import StaleAttempt
 from endwell.model import commands as c
 from endwell.model import content
 from endwell.model.task import Task
+from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
 from endwell.runtime.current import CURRENT_TURN
+from endwell.settings.sections import Worker as WorkerSettings
+from endwell.store.contract import Store
+from endwell.store.effect_store import EffectStore
 from endwell.store.rows import Offer
 from endwell.worker import endings
 from endwell.worker.agents import Agent
+from endwell.worker.bench import Bench
+from endwell.worker.branches import captured
 from endwell.worker.context import Context, SyncContext
+from endwell.worker.directory import Directory
+from endwell.worker.suspended import HandedOver, Suspended, meant
+from endwell.worker.threads import TurnThreads, with_step_threads
+from endwell.worker.versions import refuse_other_version
 
-log = logging.getLogger(__name__)
-
-PROGRESS_PAUSE_SECONDS = 0.2
-"""How long a sign of progress waits before a store that failed is told again."""
-
-Commit = Callable[[c.Command], Awaitable[object]]
-Ended = Callable[[c.AttemptCommand | None], None]
+Ending = tuple[c.TaskCommand, ...]
+"""What a turn's end is to the store: the tasks that it calls, then the one command that ends it."""
+Ended = Callable[[Ending], None]
+LeaseLeft = Callable[[], float]
+"""For how many seconds the worker's lease still holds, by its own clock."""
 
 
 class Turn:
-    """One held attempt, and the task that runs it."""
+    """One held attempt, and the asyncio task that runs it."""
 
-    __slots__ = ("actor", "attempt_id", "is_in_thread", "is_lost", "payload", "runner", "task")
+    __slots__ = (
+        "_lease_left",
+        "actor",
+        "attempt_id",
+        "bench",
+        "is_in_thread",
+        "is_lost",
+        "is_over",
+        "payload",
+        "runner",
+        "task",
+        "threads",
+        "verbs",
+    )
 
-    def __init__(self, task: Task, payload: bytes, actor: str) -> None:
+    def __init__(self, task: Task, payload: bytes, actor: str, lease_left: LeaseLeft) -> None:
         self.task = task
         self.payload = payload
         self.actor = actor
         self.attempt_id = task.attempt_id or ""
+        self._lease_left = lease_left
         self.is_lost = False
+        self.is_over = False
         self.is_in_thread = False
+        self.bench: Bench | None = None
+        self.threads: TurnThreads | None = None
+        self.verbs: set[asyncio.Task[Any] | None] = set()
         self.runner: asyncio.Task[None] | None = None
+
+    def covers(self, seconds: float) -> bool:
+        """Whether it stays ours for so long, even if the store is never heard of again."""
+        return self.seconds_left >= seconds
+
+    @property
+    def seconds_left(self) -> float:
+        """For how long it surely stays ours; less than nothing when it is lost."""
+        return -1.0 if self.is_lost else self._lease_left()
+
+    async def look(self) -> None:
+        """The worker's own clock says what is left of the lease."""
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether a function of it is in a thread that nobody can end."""
+        return self.is_in_thread or (self.threads is not None and self.threads.is_busy)
+
+    def lose(self) -> None:
+        """It is no longer ours: stop whatever can be stopped."""
+        self.is_lost = True
+        for task in (self.runner, *self.verbs):
+            if task is not None:
+                task.cancel()
 
 
 class Turns:
-    """Begins turns, and knows which are held. Called on the worker's event loop, except `held`."""
+    """Begins turns, and knows which are held. On the worker's event loop, except `held` and `doing`."""
 
-    def __init__(self, runtime: Runtime, agents: Mapping[str, Agent], commit: Commit, ended: Ended) -> None:
+    def __init__(
+        self,
+        store: Store,
+        runtime: Runtime,
+        agents: Mapping[str, Agent],
+        settings: WorkerSettings,
+        limits: Limits,
+        *,
+        effects: EffectStore | None,
+        directory: Directory,
+        lease_left: LeaseLeft,
+        ended: Ended,
+    ) -> None:
+        self._store = store
+        self._directory = directory
         self._runtime = runtime
+        self._step_runtime = with_step_threads(runtime)
         self._agents = agents
-        self._commit = commit
+        self._settings = settings
+        self._limits = limits
+        self._effects = effects
+        self._lease_left = lease_left
         self._ended = ended
         self._held: dict[str, Turn] = {}
 
     @property
     def count(self) -> int:
-        """How many slots are taken, also by functions that go on although their turn was lost."""
+        """How many slots are taken, also by functions that go on although their turn is over."""
         return len(self._held)
 
     def live(self) -> tuple[Turn, ...]:
         """The turns that are still ours."""
-        return tuple(turn for turn in list(self._held.values()) if not turn.is_lost)
+        return tuple(turn for turn in list(self._held.values()) if not (turn.is_lost or turn.is_over))
 
     def held(self) -> tuple[tuple[str, str], ...]:
         """Task and attempt of everything held. The heartbeat's thread asks this."""
         return tuple((turn.task.id, turn.attempt_id) for turn in self.live())
 
+    def doing(self) -> tuple[tuple[str, str, int], ...]:
+        """Attempt, step and since when, of every step that runs. The heartbeat's thread asks this."""
+        return tuple(
+            (turn.attempt_id, step, since)
+            for turn in self.live()
+            if turn.bench is not None
+            for step, since in list(turn.bench.doing.items())
+        )
+
     def begin(self, offer: Offer, actor: str) -> None:
         """Run a claimed turn."""
-        turn = Turn(offer.task, offer.payload, actor)
+        turn = Turn(offer.task, offer.payload, actor, self._lease_left)
         self._held[turn.attempt_id] = turn
         turn.runner = self._runtime.spawn(self._run(turn), turn.task.id)
         # A task that is cancelled before its first step never enters its coroutine.
@@ -81,10 +157,8 @@ class Turns:
     def abandon(self, attempt_id: str) -> None:
         """The attempt is no longer ours: cancel it and say nothing of how it ends."""
         turn = self._held.get(attempt_id)
-        if turn is not None and not turn.is_lost:
-            turn.is_lost = True
-            if turn.runner is not None:
-                turn.runner.cancel()
+        if turn is not None and not (turn.is_lost or turn.is_over):
+            turn.lose()
 
     def abandon_all(self) -> None:
         """None of it is ours any more."""
@@ -95,42 +169,91 @@ class Turns:
         CURRENT_TURN.set((turn.task.id, turn.attempt_id))
         self._over(turn, await self._outcome(turn))
 
-    def _over(self, turn: Turn, ending: c.AttemptCommand | None = None) -> None:
-        """Give the slot back, once; a function still in its thread gives it back when it returns."""
-        if not turn.is_in_thread and self._held.pop(turn.attempt_id, None) is not None:
-            self._ended(None if turn.is_lost else ending)
+    def _over(self, turn: Turn, ending: Ending = ()) -> None:
+        """The turn has ended, once; what it has to say is said at once."""
+        if not turn.is_over:
+            turn.is_over = True
+            self._give_slot_back(turn)
+            self._ended(() if turn.is_lost else ending)
 
-    async def _outcome(self, turn: Turn) -> c.AttemptCommand | None:
+    def _thread_ended(self, turn: Turn) -> None:
+        if self._give_slot_back(turn):
+            self._ended(())
+
+    def _give_slot_back(self, turn: Turn) -> bool:
+        if not turn.is_over or turn.has_threads:
+            return False
+        return self._held.pop(turn.attempt_id, None) is not None
+
+    async def _outcome(self, turn: Turn) -> Ending:
         """Whatever the function does, it ends its turn and nothing else."""
         agent = self._agents[turn.task.agent]
+        about = (turn.task, turn.attempt_id, self._runtime.ids.new(), turn.actor)
         try:
+            refuse_other_version(agent, turn.task)
             payload = agent.checked_payload(content.decode_stored(turn.payload))
             value = await self._call(agent, turn, payload)
-        except StaleAttempt:
-            turn.is_lost = True
-            return None
-        except BaseException as error:  # SystemExit and the like are an agent's failure, not the worker's end
+        except BaseException as raised:  # SystemExit too is an agent's failure, not the worker's end
+            error = meant(raised)
+            turn.is_lost = turn.is_lost or isinstance(error, StaleAttempt | HandedOver)
             if turn.is_lost:
-                return None
-            fraction = self._runtime.ids.fraction()
-            return endings.fail(
-                turn.task, turn.attempt_id, self._runtime.ids.new(), turn.actor, agent, error, fraction
-            )
-        fraction = self._runtime.ids.fraction()
-        return endings.finish(
-            turn.task, turn.attempt_id, self._runtime.ids.new(), turn.actor, agent, value, fraction
-        )
+                return ()
+            if isinstance(error, Suspended):
+                return endings.suspend(*about, error)
+            return (endings.fail(*about, agent, error, self._runtime.ids.fraction()),)
+        return (endings.finish(*about, agent, value, self._runtime.ids.fraction()),)
 
     async def _call(self, agent: Agent, turn: Turn, payload: Any) -> Any:
+        if agent.outside is not None:
+            return await agent.outside.run(self._new_bench(agent, turn), turn)
+        bench = await self._bench(agent, turn) if agent.signature.wants_context else None
         if agent.signature.is_async:
-            context = Context(**self._about(turn)) if agent.signature.wants_context else None
+            context = None if bench is None else Context(bench)
             return await agent.function(*agent.arguments(context, payload))
-        wait = self._runtime.waiter()
-        blocking = SyncContext(wait=wait, **self._about(turn)) if agent.signature.wants_context else None
+        blocking = None if bench is None else SyncContext(bench, self._waiter(turn))
         loop = asyncio.get_running_loop()
         return await self._runtime.in_thread(
             self._in_thread, loop, turn, agent.function, agent.arguments(blocking, payload)
         )
+
+    async def _bench(self, agent: Agent, turn: Turn) -> Bench:
+        """With all records of the run, read in one question."""
+        bench = self._new_bench(agent, turn)
+        await bench.records()
+        return bench
+
+    def _new_bench(self, agent: Agent, turn: Turn) -> Bench:
+        turn.threads = TurnThreads(self._step_runtime, lambda: self._thread_ended(turn))
+        turn.bench = Bench(
+            turn.task,
+            turn,
+            actor=turn.actor,
+            store=self._store,
+            runtime=self._runtime,
+            settings=self._settings,
+            limits=self._limits,
+            threads=turn.threads,
+            step_timeout=agent.step_timeout,
+            give_up_on=agent.give_up_on,
+            effects=self._effects,
+            directory=self._directory,
+        )
+        return turn.bench
+
+    def _waiter(self, turn: Turn) -> Callable[[Coroutine[Any, Any, Any]], Any]:
+        """For code in a thread: have the event loop carry out a verb, and block until it has."""
+        wait = self._runtime.waiter()
+
+        def waited(verb: Coroutine[Any, Any, Any]) -> Any:
+            if turn.is_lost:
+                verb.close()
+                raise _lost(turn)
+            value, error = wait(_verb(turn, verb))
+            if error is not None:
+                raise error
+            return value
+
+        return waited
 
     def _in_thread(
         self,
@@ -143,7 +266,7 @@ class Turns:
         turn.is_in_thread = True
         try:
             if turn.is_lost:
-                raise StaleAttempt(f"attempt {turn.attempt_id} was lost before it began")
+                raise _lost(turn)
             return function(*arguments)
         except GeneratorExit as error:  # would close the coroutine that waits for it
             raise RuntimeError("the function raised GeneratorExit") from error
@@ -151,38 +274,19 @@ class Turns:
             turn.is_in_thread = False
             if turn.is_lost:
                 with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
-                    loop.call_soon_threadsafe(self._over, turn)
+                    loop.call_soon_threadsafe(self._thread_ended, turn)
 
-    def _about(self, turn: Turn) -> dict[str, Any]:
-        task = turn.task
-        return {
-            "task_id": task.id,
-            "attempt_id": turn.attempt_id,
-            "agent": task.agent,
-            "agent_key": task.agent_key,
-            "idempotency_key": task.idempotency_key,
-            "retry_count": task.retry_count,
-            "say": lambda note: self._progress(turn, note),
-        }
 
-    async def _progress(self, turn: Turn, note: str | None) -> None:
-        """A store that is away for a moment is no fault of the agent's: it is told when it is back."""
-        command = self._sign_of_progress(turn, note)
-        while not turn.is_lost:
-            try:
-                await self._commit(command)
-                return
-            except StoreError as error:
-                log.warning("progress of task %s must wait: %s", turn.task.id, error.message)
-                await self._runtime.sleep(PROGRESS_PAUSE_SECONDS)
-        raise StaleAttempt(f"attempt {turn.attempt_id} no longer holds its task", task_id=turn.task.id)
+async def _verb(turn: Turn, verb: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    """A verb that a thread waits for; a turn that is lost takes it along."""
+    task = asyncio.current_task()
+    turn.verbs.add(task)
+    try:
+        value, error = await captured(verb)
+    finally:
+        turn.verbs.discard(task)
+    return value, _lost(turn) if turn.is_lost and error is not None else error
 
-    def _sign_of_progress(self, turn: Turn, note: str | None) -> c.Progress:
-        return c.Progress(
-            command_id=self._runtime.ids.new(),
-            namespace=turn.task.namespace,
-            actor=turn.actor,
-            task_id=turn.task.id,
-            attempt_id=turn.attempt_id,
-            note=None if note is None else content.clean_text(content.safe_str(note), 500),
-        )
+
+def _lost(turn: Turn) -> StaleAttempt:
+    return StaleAttempt(f"attempt {turn.attempt_id} no longer holds its task", task_id=turn.task.id)

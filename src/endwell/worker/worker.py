@@ -10,22 +10,28 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate, takewhile
 
 from endwell.doorbell.contract import Doorbell, is_rung
-from endwell.errors import NotFound, StaleAttempt, StoreError
+from endwell.errors import EndwellError, NotFound, StaleAttempt, StoreError
 from endwell.model import commands as c
 from endwell.policy.guard import is_suspect
 from endwell.policy.limits import SECOND, Limits
 from endwell.runtime.base import Runtime
-from endwell.runtime.processes import host_name, process_id
+from endwell.runtime.processes import give_way, host_name, process_id
 from endwell.runtime.threads import ThreadPool
 from endwell.settings import Settings
 from endwell.store.contract import Store
+from endwell.store.effect_store import EffectStore
 from endwell.store.rows import Reply
+from endwell.worker import suspending
 from endwell.worker.agents import Agent
+from endwell.worker.directory import Directory
 from endwell.worker.heart import Named
 from endwell.worker.session import PAUSE_SECONDS, WorkerSession
-from endwell.worker.turns import Turn, Turns
+from endwell.worker.suspending import Settled
+from endwell.worker.turns import Ending, Turn, Turns
+from endwell.worker.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +54,10 @@ class Worker:
         *,
         namespace: str,
         agents: Mapping[str, Agent],
+        known: Mapping[str, Agent] | None = None,
         name: str | None = None,
         concurrency: int | None = None,
+        effects: EffectStore | None = None,
     ) -> None:
         self._store = store
         self._bell = bell
@@ -58,17 +66,32 @@ class Worker:
         self._limits = limits
         self._namespace = namespace
         self._agents = dict(agents)
+        self._versions = {name: agent.version for name, agent in agents.items() if agent.version}
         self.concurrency = concurrency or settings.worker.concurrency
         self.name = name or f"{host_name()}-{process_id()}"
         # Threads of their own: functions that hang must not keep the worker from saying goodbye.
         threads = replace(runtime, pool=ThreadPool(self.concurrency, "endwell-agent"))
-        self._turns = Turns(threads, self._agents, store.one, self._note)
+        self.directory = Directory(store, namespace, known or agents, settings.approval)
+        self.watch = Watch(store, runtime, settings.worker, namespace=namespace, actor=self.name)
+        self._turns = Turns(
+            store,
+            threads,
+            self._agents,
+            settings.worker,
+            limits,
+            effects=effects,
+            directory=self.directory,
+            lease_left=lambda: self._session.seconds_left,
+            ended=self._note,
+        )
         self._session = self._new_session()
-        self._outbox: list[c.AttemptCommand] = []
-        self._handing_in: list[c.AttemptCommand] = []
-        self._claiming: tuple[str, ...] = ()
+        self._outbox: list[Ending] = []
+        self._handing_in: list[list[Ending]] = []
+        self._claiming: dict[str, int] = {}
         self._wake = asyncio.Event()
         self._may_be_work = True
+        self._was_full = False
+        self._beside: asyncio.Task[None] | None = None
         self._looked_at = 0.0
         self._stopping = False
         self.refused = 0
@@ -95,6 +118,9 @@ class Worker:
 
     async def start(self) -> None:
         """Register the agents, open a session and start its heartbeat."""
+        for agent in self._agents.values():
+            if agent.outside is not None:
+                await agent.outside.prepare()
         specs = tuple(agent.spec() for agent in self._agents.values())
         await self._store.one(
             c.RegisterAgents(command_id=self._new_id(), namespace=self._namespace, agents=specs)
@@ -103,16 +129,36 @@ class Worker:
         self._unsubscribe = self._bell.subscribe(self._heard)
 
     async def run(self) -> None:
-        """Work until told to stop, then drain."""
-        while not self._stopping:
-            try:
-                if not await self.run_once():
-                    await self._rest()
-            except Exception:
-                self.failures += 1
-                log.exception("worker %s: a round failed", self.name)
-                await self._runtime.sleep(PAUSE_SECONDS)
-        await self._drain()
+        """Work until told to stop, then drain. The watchdog runs beside it."""
+        watching = self._runtime.spawn(self.watch.run(), f"endwell-watch-{self.name}")
+        try:
+            while not self._stopping:
+                await self._round()
+            if self._beside is not None:
+                await asyncio.wait([self._beside])
+            await self._drain()
+        finally:
+            self.watch.stop()
+        await watching
+
+    async def _round(self) -> None:
+        try:
+            self._work_beside()
+            if not await self.run_once():
+                await self._rest()
+        except Exception:
+            self.failures += 1
+            log.exception("worker %s: a round failed", self.name)
+            await self._runtime.sleep(PAUSE_SECONDS)
+
+    def _work_beside(self) -> None:
+        """Where a store works elsewhere, a backlog is worked off on two lines: one's turns run, one waits."""
+        if self._was_full and self._store.lines > 1 and (self._beside is None or self._beside.done()):
+            self._beside = self._runtime.spawn(self._work_off(), self.name)
+
+    async def _work_off(self) -> None:
+        while not self._stopping and await self.run_once():
+            pass
 
     async def run_once(self) -> bool:
         """Hand in what has ended and take what is ready. False when there was nothing to do."""
@@ -120,12 +166,12 @@ class Worker:
         claim = self._claim()
         if claim is None:
             return await self._hand_in()
-        self._claiming = (claim.command_id,)
+        self._claiming[claim.command_id] = claim.limit
         try:
             reply = await self._exchange(claim)
             return reply is not None and self._take(claim, reply)
         finally:
-            self._claiming = ()
+            del self._claiming[claim.command_id]
 
     async def _hand_in(self) -> bool:
         """False when there was nothing to hand in, or nobody to take it."""
@@ -133,17 +179,20 @@ class Worker:
 
     async def _exchange(self, claim: c.ClaimNext | None = None) -> Reply | None:
         """One commit: endings in, a claim with them. The last reply; None when the store is away."""
-        session_id, handed_in = self.session_id, self._outbox[:HAND_IN_LIMIT]
-        self._handing_in = handed_in
-        del self._outbox[:HAND_IN_LIMIT]
+        session_id, handed_in = self.session_id, self._next_endings()
+        self._handing_in.append(handed_in)
+        del self._outbox[: len(handed_in)]
+        commands: list[c.Command] = [command for ending in handed_in for command in ending]
+        if claim:
+            commands.append(claim)
         try:
-            replies = await self._store.commit([*handed_in, claim] if claim else handed_in)
+            replies = await self._store.commit(commands)
         except StoreError as error:
-            replies = [Reply(refusal=error)] * (len(handed_in) + 1)
+            replies = [Reply(refusal=error)] * len(commands)
         except BaseException:
-            self._keep(session_id, handed_in)
+            self._keep(session_id, handed_in, handed_in)
             raise
-        self._keep(session_id, self._settle(handed_in, replies))
+        self._keep(session_id, handed_in, self._settle(handed_in, replies))
         refusal = replies[-1].refusal
         if not isinstance(refusal, StoreError):
             return replies[-1]
@@ -152,22 +201,33 @@ class Worker:
         await self._runtime.sleep(PAUSE_SECONDS)
         return None
 
-    def _keep(self, session_id: str, endings: list[c.AttemptCommand]) -> None:
+    def _next_endings(self) -> list[Ending]:
+        """As many as fit into one commit, and at least one."""
+        sizes = accumulate(len(ending) for ending in self._outbox)
+        fitting = sum(1 for _ in takewhile(lambda size: size <= HAND_IN_LIMIT, sizes))
+        return self._outbox[: max(fitting, 1)]
+
+    def _keep(self, session_id: str, handed_in: list[Ending], unsettled: list[Ending]) -> None:
         """Nothing that has ended is forgotten, unless the lease it ran under is gone."""
         if session_id == self.session_id:
-            self._outbox[:0] = endings
-        self._handing_in = []
+            self._outbox[:0] = unsettled
+        self._handing_in = [each for each in self._handing_in if each is not handed_in]
 
     def _named(self) -> Named:
         """What we hold is ours until the store has its ending. The heartbeat's thread asks this."""
-        ended = [(e.task_id, e.attempt_id) for e in (*self._handing_in, *self._outbox)]
-        return Named((*self._turns.held(), *ended), self._claiming)
+        ended = [*self._outbox, *(ending for some in tuple(self._handing_in) for ending in some)]
+        held = (*self._turns.held(), *((last.task_id, attempt_of(last)) for *_, last in ended))
+        return Named(held, tuple(self._claiming), self._turns.doing())
 
     def _claim(self) -> c.ClaimNext | None:
-        free = min(self.concurrency - self._turns.count, CLAIM_LIMIT)
+        free = min(self._free, CLAIM_LIMIT)
         if self._stopping or not self._may_be_work or free <= 0 or not self._session.is_good:
             return None
-        self._may_be_work = False  # a ring that comes while we look counts again
+        has_other_line = self._was_full and self._store.lines > 1
+        if has_other_line:  # which takes its share of the backlog
+            free = min(free, (self.concurrency + 1) // 2)
+        # a ring that comes while we look counts again
+        self._may_be_work = has_other_line and not self._claiming
         self._looked_at = self._runtime.clock.monotonic()
         live = self._turns.live()
         has_suspect = any(is_suspect(turn.task.crash_count, self._limits.crash_limit) for turn in live)
@@ -178,39 +238,62 @@ class Worker:
             session_id=self.session_id,
             agents=tuple(self._agents),
             limit=free,
-            may_take_suspect=not has_suspect,
+            may_take_suspect=not has_suspect and not self._claiming,
+            versions=self._versions,
         )
 
-    def _settle(
-        self, commands: Sequence[c.AttemptCommand], replies: Sequence[Reply]
-    ) -> list[c.AttemptCommand]:
+    @property
+    def _free(self) -> int:
+        return self.concurrency - self._turns.count - sum(self._claiming.values())
+
+    def _settle(self, endings: Sequence[Ending], replies: Sequence[Reply]) -> list[Ending]:
         """What the store could not take, for another try."""
         unsettled = []
-        for command, reply in zip(commands, replies, strict=False):
-            if isinstance(reply.refusal, StoreError):
-                unsettled.append(command)
-            elif isinstance(reply.refusal, StaleAttempt):
-                self.refused += 1
-                log.warning("refused as stale: %s", reply.refusal.message, extra=_ids(command))
-            elif reply.refusal is not None:
-                name = type(command).__name__
-                log.error("%s was refused: %s", name, reply.refusal.message, extra=_ids(command))
+        answers = iter(replies)
+        for ending in endings:
+            settled = [(command, next(answers)) for command in ending]
+            if any(isinstance(reply.refusal, StoreError) for _, reply in settled):
+                unsettled.append(ending)
+                continue
+            for command, reply in settled:
+                if reply.refusal is not None:
+                    self._note_refusal(command, reply.refusal)
+            if isinstance(ending[-1], c.Suspend):
+                self.watch.nudge()  # its waits may be over before the next tick
+                self._runtime.spawn(self._after_suspend(settled), "endwell-deliver")
         return unsettled
+
+    def _note_refusal(self, command: c.TaskCommand, refusal: EndwellError) -> None:
+        if isinstance(refusal, StaleAttempt):
+            self.refused += 1
+            log.warning("refused as stale: %s", refusal.message, extra=_ids(command))
+        else:
+            log.error("%s was refused: %s", type(command).__name__, refusal.message, extra=_ids(command))
+
+    async def _after_suspend(self, settled: Settled) -> None:
+        """Hand on what came for the turn while it suspended. If that fails, a watchdog does it."""
+        try:
+            follow = await suspending.after(self._store, self._runtime, self.name, settled)
+            if follow:
+                await self._store.commit(follow)
+        except StoreError as error:
+            log.warning("answers for suspended turns must wait: %s", error.message)
 
     def _take(self, claim: c.ClaimNext, reply: Reply) -> bool:
         if isinstance(reply.refusal, NotFound):
             self._session.lose(claim.session_id, reply.refusal.message)
         if claim.session_id != self.session_id:
             return False  # the lease went while we asked; what we were given is not ours any more
-        if len(reply.taken) == claim.limit:
+        self._was_full = len(reply.taken) == claim.limit
+        if self._was_full:
             self._may_be_work = True
         for offer in reply.taken:
             self._turns.begin(offer, self.name)
         return bool(reply.taken)
 
-    def _note(self, ending: c.AttemptCommand | None) -> None:
-        """A turn is over; `None` when it was taken from us and there is nothing to say."""
-        if ending is not None:
+    def _note(self, ending: Ending) -> None:
+        """A turn is over; empty when it was taken from us and there is nothing to say."""
+        if ending:
             self._outbox.append(ending)
         self._wake.set()
 
@@ -223,17 +306,19 @@ class Worker:
 
     async def _rest(self) -> None:
         """Until a ring, an ending, the next start time, or the poll interval."""
-        if self._outbox:
+        give_way()
+        seconds = await self._rest_seconds()
+        if self._outbox or self._stopping or (self._may_be_work and self._free > 0):
             return
-        rung = await self._runtime.wait(self._wake, await self._rest_seconds())
-        self._wake.clear()
+        self._wake.clear()  # what it stood for has been seen to
+        rung = await self._runtime.wait(self._wake, seconds)
         waited = self._runtime.clock.monotonic() - self._looked_at
         if not rung or waited >= self._settings.poll_seconds:
             self._may_be_work = True
 
     async def _rest_seconds(self) -> float:
         seconds = self._settings.poll_seconds
-        if self._turns.count >= self.concurrency:
+        if self._free <= 0 or self._claiming:
             return seconds
         try:
             now = await self._store.now()
@@ -269,7 +354,7 @@ class Worker:
                 await self._runtime.wait(self._wake, left)
                 self._wake.clear()
             await self._hand_in()
-        self._outbox += [self._hand_back(turn) for turn in self._turns.live()]
+        self._outbox += [(self._hand_back(turn),) for turn in self._turns.live()]
         self._turns.abandon_all()
         while self._outbox and await self._hand_in():
             pass
@@ -286,10 +371,18 @@ class Worker:
     async def close(self) -> None:
         """Say goodbye: no more beats, and the session ends now rather than by its lease."""
         self._unsubscribe()
-        await self._session.close()
+        await self._session.close(reason="left" if self._turns.count else "goodbye")
+        for agent in self._agents.values():
+            if agent.outside is not None:
+                await agent.outside.close()
 
     def _new_id(self) -> str:
         return self._runtime.ids.new()
+
+
+def attempt_of(command: c.TaskCommand) -> str:
+    """Whose word a command is."""
+    return command.attempt_id if isinstance(command, c.AttemptCommand) else ""
 
 
 def _ids(command: c.Command) -> dict[str, str | None]:

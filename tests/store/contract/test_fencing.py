@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from endwell.errors import StaleAttempt
 from endwell.model import commands as c
-from endwell.model.task import Task, Wait
+from endwell.model.task import Task
 from tests.store.world import BROKEN, World
 
 WRITES: list[tuple[type[c.TaskCommand], dict[str, Any]]] = [
@@ -18,7 +18,12 @@ WRITES: list[tuple[type[c.TaskCommand], dict[str, Any]]] = [
     (c.FailTurn, {"error": BROKEN}),
     (c.Progress, {}),
     (c.HandBack, {}),
-    (c.Suspend, {"waits": (Wait("call", "tool", 2**60),)}),
+    (c.Suspend, {"calls": (c.Call(tool_call_id="call", kind="tool", within=1),)}),
+    (c.RecordStep, {"step": "1:()plan#1", "content": b"1", "content_hash": "x"}),
+    (c.IntendEffect, {"step": "1:()pay#1", "key": "pay:1", "args_hash": "x", "timeout": 1}),
+    (c.FinishEffect, {"step": "1:()pay#1", "key": "pay:1", "content": b"1", "content_hash": "x"}),
+    (c.DoubtEffect, {"key": "pay:1", "reason": "timeout"}),
+    (c.KeepDraft, {"content": b"1", "content_hash": "x"}),
 ]
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from endwell.errors import NotFound, TaskEnded
 from endwell.model import commands as c
-from endwell.model.task import Wait
 from endwell.policy.limits import SECOND
 from tests.store.world import BROKEN, HOPELESS, World
 
@@ -185,13 +184,11 @@ async def test_an_approval_is_asked_for_again_after_a_person_held_the_task(world
 
 
 async def test_a_suspended_turn_waits_and_goes_on_with_the_answer(world: World) -> None:
-    task = await world.running_task()
-    deadline = await world.store.now() + 60 * SECOND
-    await world.do(world.to(c.Suspend, task, waits=(Wait("call-1", "tool", deadline),)))
-    back = await world.do(world.to(c.Answer, task, tool_call_id="call-1", result_card="card"))
+    task = await world.suspended_task("look")
+    back = await world.do(world.answer(task, "look"))
     assert (back.status, back.turn_id) == ("queued", task.turn_id)
     rows = await world.database.sql("SELECT wait_status, result_card FROM turn_waiting_tools")
-    assert [tuple(row) for row in rows] == [("received", "card")]
+    assert [tuple(row) for row in rows] == [("applied", world.call(task, "look").tool_call_id)]
 
 
 async def test_a_clock_that_passed_is_found_and_ends_the_task(world: World) -> None:

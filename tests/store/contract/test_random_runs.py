@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 
+from endwell.machine.evolve import evolve
+from endwell.machine.evolve_effect import EFFECT_FACTS, evolve_effect
 from endwell.model import commands as c
-from endwell.model.task import Task, Wait
+from endwell.model.card import record_id
+from endwell.model.effect import Effect
+from endwell.model.task import Task
 from endwell.policy.limits import SECOND
 from endwell.store.contract import Store
-from tests.store.world import BROKEN, HOPELESS, World
+from tests.store.world import BROKEN, HOPELESS, SqliteDatabase, World
 
 
 class Monkey:
@@ -57,6 +61,29 @@ class Monkey:
             options["approval_within"] = 60 * SECOND
         return self.world.submit(self.dice.choice(["coder", "limited"]), **options)
 
+    def _content(self) -> dict[str, Any]:
+        return {"content": b"1", "content_hash": "x"}
+
+    def _step(self) -> str:
+        return f"1:()step#{self.dice.randint(1, 3)}"
+
+    def _effect(self) -> dict[str, Any]:
+        number = self.dice.randint(1, 3)
+        return {"key": f"pay:{number}", "step": f"1:()pay#{number}"}
+
+    def _verdict(self) -> str:
+        return self.dice.choice(["done", "not_done", "abandon"])
+
+    def _call_id(self, task: Task) -> str:
+        return record_id(task.id, f"1:(){self.dice.choice(['a', 'b'])}#1")
+
+    def _calls(self, task: Task) -> tuple[c.Call, ...]:
+        kinds = self.dice.sample(["tool", "timer", "signal", "approval"], self.dice.randint(1, 3))
+        return tuple(
+            self.world.call(task, name, kind, within=self.dice.choice([5, 60]), asks="go")
+            for name, kind in zip("abc", kinds, strict=False)
+        )
+
     def _about_sessions(self) -> c.Command:
         session = self.dice.choice(["s1", "s2"])
         held = [task for task in self.known if task.session_id == session][-3:]
@@ -77,8 +104,16 @@ class Monkey:
             (c.FailTurn, lambda: {**attempt, "error": self.dice.choice([BROKEN, HOPELESS])}),
             (c.Progress, lambda: {**attempt, "note": "on it"}),
             (c.HandBack, lambda: attempt),
-            (c.Suspend, lambda: {**attempt, "waits": (Wait("call", "tool", task.updated_at + 60 * SECOND),)}),
-            (c.Answer, lambda: {"tool_call_id": "call"}),
+            (c.Suspend, lambda: {**attempt, "calls": self._calls(task)}),
+            (c.Answer, lambda: {**self._content(), "tool_call_id": self._call_id(task)}),
+            (c.Signal, lambda: {**self._content(), "name": "go"}),
+            (c.InjectTimeout, dict),
+            (c.RecordStep, lambda: {**attempt, **self._content(), "step": self._step()}),
+            (c.KeepDraft, lambda: {**attempt, **self._content()}),
+            (c.IntendEffect, lambda: {**attempt, **self._effect(), "args_hash": "x", "timeout": SECOND}),
+            (c.FinishEffect, lambda: {**attempt, **self._effect(), **self._content()}),
+            (c.DoubtEffect, lambda: {**attempt, "key": self._effect()["key"], "reason": "why"}),
+            (c.SettleEffect, lambda: {"key": self._effect()["key"], "verdict": self._verdict()}),
             (c.Reclaim, lambda: {**attempt, "session_id": task.session_id or "s1"}),
             (c.ClockFired, dict),
             (c.Approve, dict),
@@ -111,12 +146,39 @@ async def test_after_a_random_run_every_row_is_the_fold_of_its_log(world: World,
         tuple(row) for row in await world.database.sql(tasks)
     ]
     waiting = "SELECT id FROM tasks WHERE status = 'waiting_approval' ORDER BY id"
-    asked = "SELECT task_id FROM approvals WHERE decision IS NULL ORDER BY task_id"
+    asked = "SELECT task_id FROM approvals WHERE decision IS NULL AND id = task_id ORDER BY task_id"
     assert [row[0] for row in await world.database.sql(waiting)] == [
         row[0] for row in await world.database.sql(asked)
     ]
+    if isinstance(world.database, SqliteDatabase):  # there the log's order is the order of commits
+        assert await effects_of_log(world.store) == await effects_in_table(world.store)
     offered = "SELECT turn_id FROM tasks WHERE status = 'dispatched' ORDER BY turn_id"
-    inbox = "SELECT turn_id FROM agent_inbox WHERE status = 'pending' ORDER BY turn_id"
+    inbox = (
+        "SELECT turn_id FROM agent_inbox WHERE status = 'pending' AND message_type = 'turn' ORDER BY turn_id"
+    )
     assert [row[0] for row in await world.database.sql(offered)] == [
         row[0] for row in await world.database.sql(inbox)
     ]
+
+
+async def effects_of_log(store: Store) -> dict[str, Effect]:
+    """The effects that the whole log comes to, in the order of its commits."""
+    tasks: dict[str, Task] = {}
+    effects: dict[str, Effect] = {}
+    cursor = ""
+    while page := await store.events_after("default", cursor, 500):
+        for logged in page:
+            event, cursor = logged.event, logged.cursor
+            before = tasks.get(event.task_id)
+            if isinstance(event.fact, EFFECT_FACTS):
+                assert before is not None
+                known = effects.get(event.fact.key)
+                effects[event.fact.key] = evolve_effect(known, event.fact, before, event.at)
+            tasks[event.task_id] = evolve(
+                before, event.fact, event.at, namespace="default", task_id=event.task_id
+            )
+    return effects
+
+
+async def effects_in_table(store: Store) -> dict[str, Effect]:
+    return {effect.key: effect for effect in await store.effects_page("default")}

@@ -6,7 +6,6 @@ import pytest
 
 from endwell.errors import NotFound
 from endwell.model import commands as c
-from endwell.model.task import Wait
 from endwell.policy.limits import SECOND
 from tests.store.world import World
 
@@ -31,8 +30,7 @@ async def test_only_a_lapsed_lease_is_a_ground_for_a_reclaim(world: World) -> No
     task = await world.running_task()
     await world.running_task("s2")
     suspended = await world.running_task()
-    waits = (Wait("call", "tool", await world.store.now() + 60 * SECOND),)
-    await world.do(world.to(c.Suspend, suspended, waits=waits))
+    await world.do(world.to(c.Suspend, suspended, calls=(world.call(suspended),)))
     world.advance(20)
     await world.store.one(world.heartbeat(session="s2"))
     world.advance(15)

@@ -117,7 +117,7 @@ class PostgresDriver:
 
 def _is_guarded(want: Wanted) -> bool:
     """Whether versions and unique keys alone keep two writers of these rows apart."""
-    return not (want.sessions or want.held_by or want.ready)
+    return not (want.sessions or want.held_by or want.ready or want.effects)
 
 
 class ServerClock:

@@ -143,16 +143,18 @@ WHERE s.namespace = m.namespace AND s.agent = m.agent AND s.slot = m.slot;
 INSERT INTO sessions ({session_columns}) SELECT * FROM unnest($1::session_row[])
 ON CONFLICT (namespace, id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at,
     lease_until = excluded.lease_until, unnamed = excluded.unnamed,
-    ended_at = excluded.ended_at, end_reason = excluded.end_reason;
+    ended_at = excluded.ended_at, end_reason = excluded.end_reason, doing = excluded.doing;
 
 -- name: save_agents
 -- What a starting worker says of its agents; the last word counts.
-INSERT INTO agents (namespace, registered_at, name, version, concurrency, retry_policy, deadline, payload_schema)
+INSERT INTO agents (namespace, registered_at, name, version, concurrency, retry_policy, deadline, payload_schema,
+    kind, options)
 SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bigint[],
-    $8::text[])
+    $8::text[], $9::text[], $10::text[])
 ON CONFLICT (namespace, name) DO UPDATE SET registered_at = excluded.registered_at,
     version = excluded.version, concurrency = excluded.concurrency, retry_policy = excluded.retry_policy,
-    deadline = excluded.deadline, payload_schema = excluded.payload_schema;
+    deadline = excluded.deadline, payload_schema = excluded.payload_schema, kind = excluded.kind,
+    options = excluded.options;
 
 -- name: add_slots
 -- Slots of agents with a limit; slots beyond a lowered limit are left and no longer taken.
@@ -193,10 +195,20 @@ WHERE d.namespace = m.namespace AND d.task_id = m.task_id;
 
 -- name: add_approval
 -- Questions to a person; one that is asked again starts anew.
-INSERT INTO approvals (namespace, id, task_id, remind_at, expire_at, created_at)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[])
-ON CONFLICT (namespace, id) DO UPDATE SET remind_at = excluded.remind_at, expire_at = excluded.expire_at,
+INSERT INTO approvals (namespace, id, task_id, question, shown_card, shown_hash, approvers, quorum, remind_at,
+    expire_at, created_at)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
+    $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[])
+ON CONFLICT (namespace, id) DO UPDATE SET question = excluded.question, shown_card = excluded.shown_card,
+    shown_hash = excluded.shown_hash, approvers = excluded.approvers, quorum = excluded.quorum,
+    votes = CASE WHEN approvals.shown_hash = excluded.shown_hash THEN approvals.votes ELSE '' END, remind_at = excluded.remind_at, expire_at = excluded.expire_at,
     created_at = excluded.created_at, decision = NULL, decided_by = NULL, decided_at = NULL;
+
+-- name: vote_approval
+-- Some of several who must agree did.
+UPDATE approvals a SET votes = CASE WHEN a.votes = '' THEN m.by ELSE a.votes || ',' || m.by END
+FROM unnest($1::text[], $2::text[], $3::text[]) AS m(by, namespace, id)
+WHERE a.namespace = m.namespace AND a.id = m.id AND a.decision IS NULL;
 
 -- name: close_approval
 -- The one decision on each.
@@ -206,10 +218,10 @@ WHERE a.namespace = m.namespace AND a.id = m.id AND a.decision IS NULL;
 
 -- name: add_wait
 -- What suspended turns wait for.
-INSERT INTO turn_waiting_tools (namespace, task_id, turn_id, tool_call_id, kind, deadline, wait_status,
+INSERT INTO turn_waiting_tools (namespace, task_id, turn_id, tool_call_id, kind, name, deadline, wait_status,
     created_at, updated_at)
-SELECT w.*, w.at FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[],
-    $7::text[], $8::bigint[]) AS w(namespace, task_id, turn_id, tool_call_id, kind, deadline, wait_status, at)
+SELECT w.*, w.at FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[],
+    $8::text[], $9::bigint[]) AS w(namespace, task_id, turn_id, tool_call_id, kind, name, deadline, wait_status, at)
 ON CONFLICT (namespace, turn_id, tool_call_id) DO UPDATE SET deadline = excluded.deadline,
     wait_status = excluded.wait_status, updated_at = excluded.updated_at;
 
@@ -219,6 +231,106 @@ UPDATE turn_waiting_tools w SET wait_status = m.wait_status, result_card = m.res
 FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[])
     AS m(wait_status, result_card, at, namespace, turn_id, tool_call_id)
 WHERE w.namespace = m.namespace AND w.turn_id = m.turn_id AND w.tool_call_id = m.tool_call_id;
+
+-- name: drop_waits
+-- What ended turns waited for, nobody waits for any more.
+UPDATE turn_waiting_tools w SET wait_status = 'dropped', updated_at = m.at
+FROM unnest($1::bigint[], $2::text[], $3::text[]) AS m(at, namespace, turn_id)
+WHERE w.namespace = m.namespace AND w.turn_id = m.turn_id AND w.wait_status = 'waiting';
+
+-- name: lock_effects
+-- The effects that a batch names, with their locks.
+SELECT {effect_columns} FROM unnest($1::text[], $2::text[]) AS k(of_namespace, of_key)
+JOIN effects ON namespace = of_namespace AND key = of_key ORDER BY namespace, key FOR UPDATE OF effects;
+
+-- name: add_effects
+-- First intents of effects; their keys are unique.
+INSERT INTO effects ({effect_columns}) SELECT * FROM unnest($1::effect_row[]);
+
+-- name: move_effects
+-- Effects as they stand after the batch.
+UPDATE effects e SET {e.moves} FROM unnest($1::effect_row[]) AS m({effect_columns})
+WHERE e.namespace = m.namespace AND e.key = m.key;
+
+-- name: doubt_effect
+-- Intents whose task ended: whether they took place is not known.
+UPDATE effects e SET status = 'unknown', version = e.version + 1, updated_at = m.at
+FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[]) AS m(at, namespace, key, task_id)
+WHERE e.namespace = m.namespace AND e.key = m.key AND e.task_id = m.task_id AND e.status = 'intended';
+
+-- name: add_messages
+-- Messages, once by type and correlation.
+INSERT INTO agent_inbox ({message_columns}) SELECT * FROM unnest($1::message_row[]) ON CONFLICT DO NOTHING;
+
+-- name: close_message
+-- Messages that need no more attention.
+UPDATE agent_inbox i SET status = m.status, watchdog_error = m.why, processed_at = m.at, archived_at = m.at
+FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[]) AS m(status, why, at, namespace, id)
+WHERE i.namespace = m.namespace AND i.id = m.id AND i.status IN ('pending', 'processing');
+
+-- name: add_resume
+-- Answers on their way to turns.
+INSERT INTO turn_resume_ledger (namespace, turn_id, tool_call_id, result_card, task_id, message_id, status,
+    created_at, updated_at)
+SELECT r.*, r.at FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
+    $8::bigint[]) AS r(namespace, turn_id, tool_call_id, result_card, task_id, message_id, status, at)
+ON CONFLICT DO NOTHING;
+
+-- name: close_resume
+-- Answers that were applied, or came too late.
+UPDATE turn_resume_ledger r SET status = m.status, lease_owner = NULL, lease_expires_at = NULL, updated_at = m.at
+FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[]) AS m(status, at, namespace, message_id)
+WHERE r.namespace = m.namespace AND r.message_id = m.message_id AND r.status IN ('pending', 'processing');
+
+-- name: take_resume
+-- Answers that one worker is about to hand on.
+UPDATE turn_resume_ledger r SET status = 'processing', lease_owner = m.owner, lease_expires_at = m.until,
+    attempt_count = r.attempt_count + 1, updated_at = m.at
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[])
+    AS m(owner, until, at, namespace, message_id)
+WHERE r.namespace = m.namespace AND r.message_id = m.message_id AND r.status = 'pending';
+
+-- name: requeue_resumes
+-- Answers whose worker did not hand them on in time.
+UPDATE turn_resume_ledger r SET status = 'pending', lease_owner = NULL, lease_expires_at = NULL, updated_at = m.at
+FROM unnest($1::bigint[], $2::text[]) AS m(at, namespace)
+WHERE r.namespace = m.namespace AND r.status = 'processing' AND r.lease_expires_at <= m.at;
+
+-- name: pending_of_tasks
+-- The pending messages of the tasks that a batch names.
+SELECT {i.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, task_id)
+JOIN agent_inbox i ON i.namespace = k.namespace AND i.task_id = k.task_id AND i.status = 'pending'
+  AND i.message_type <> 'turn'
+ORDER BY i.created_at, i.id;
+
+-- name: calls_of_tasks
+-- Which `tool.call` cards tasks have.
+SELECT c.namespace, c.task_id, c.id FROM unnest($1::text[], $2::text[]) AS k(namespace, task_id)
+JOIN cards c ON c.namespace = k.namespace AND c.id >= k.task_id || '.c.' AND c.id < k.task_id || '.c/';
+
+-- name: live_children
+-- The children of tasks that have not ended.
+SELECT {t.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, parent_id)
+JOIN tasks t ON t.namespace = k.namespace AND t.parent_id = k.parent_id AND t.parent_id IS NOT NULL
+  AND t.clock_at IS NOT NULL
+ORDER BY t.namespace, t.id;
+
+-- name: answers_waiting
+-- Answers that are there although nobody was told of them: task, call, card.
+SELECT w.task_id, w.tool_call_id, max(c.id) FROM turn_waiting_tools w
+JOIN tasks t ON t.namespace = w.namespace AND t.id = w.task_id AND t.status = 'suspended' AND t.turn_id = w.turn_id
+JOIN cards c ON c.namespace = w.namespace
+  AND c.id >= w.task_id || '.a.' || substr(w.tool_call_id, length(w.task_id) + 4) || '~'
+  AND c.id < w.task_id || '.a.' || substr(w.tool_call_id, length(w.task_id) + 4) || chr(127)
+WHERE w.namespace = $1 AND w.wait_status = 'waiting' AND w.deadline <= $2 AND w.kind IN ('tool', 'call')
+  AND NOT EXISTS (SELECT 1 FROM agent_inbox i WHERE i.namespace = w.namespace AND i.task_id = w.task_id
+      AND i.status = 'pending' AND i.message_type <> 'turn' AND i.correlation_id = w.tool_call_id)
+GROUP BY w.task_id, w.tool_call_id LIMIT $3;
+
+-- name: cards_by_ids
+-- Many cards of one namespace.
+SELECT namespace, id, task_id, kind, content, hash, created_at FROM cards
+WHERE namespace = $1 AND id = ANY($2::text[]);
 
 -- name: tasks_by_ids
 -- Many tasks of one namespace.

@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from endwell.model import commands as c
+from endwell.model.effect import Effect
+from endwell.model.message import Message
 from endwell.model.session import Session
 from endwell.model.task import FIELDS, Task
 from endwell.policy.limits import Limits
@@ -49,7 +51,26 @@ class Reading:
             await self._held_by(want.held_by)
         for command in want.ready:
             self.rows.ready[command.command_id] = await self._offers(command)
+        await self._beside(want)
         return self.rows
+
+    async def _beside(self, want: Wanted) -> None:
+        if want.effects:
+            for row in await self._fetch("lock_effects", *_pairs(want.effects)):
+                self.rows.effects[row[0], row[1]] = Effect(*row)
+        if want.inbox:
+            self.rows.inbox = {key: [] for key in want.inbox}
+            for row in await self._fetch("pending_of_tasks", *_pairs(want.inbox)):
+                message = Message(*row)
+                self.rows.inbox[message.namespace, message.task_id or ""].append(message)
+        waiting = [key for key in want.calls if (t := self.rows.tasks.get(key)) is not None and t.waits]
+        if waiting:
+            for namespace, task_id, card_id in await self._fetch("calls_of_tasks", *_pairs(waiting)):
+                self.rows.calls.setdefault((namespace, task_id), set()).add(card_id)
+        if want.children:
+            for row in await self._fetch("live_children", *_pairs(want.children)):
+                child = Task(*row)
+                self.rows.children.setdefault((child.namespace, child.parent_id or ""), []).append(child)
 
     async def _fetch(self, name: str, *parameters: Any) -> Sequence[Any]:
         rows: Sequence[Any] = await self._connection.fetch(QUERIES[name], *parameters)

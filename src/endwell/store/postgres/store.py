@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from endwell.errors import UsageError
+from endwell.model.card import Card
 from endwell.model.commands import Command, Heartbeat
 from endwell.model.task import Task
 from endwell.policy.limits import Limits
@@ -33,6 +34,8 @@ class PostgresStore(Store):
     Belongs to the event loop that opens it; `sibling()` serves another. `shift` is added to the server's
     clock, in microseconds: tests move time with it.
     """
+
+    lines: ClassVar[int] = COMMITTERS
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class PostgresStore(Store):
                 await committer.close()
             await self._questions.close()
 
-    async def commit(self, commands: Sequence[Command]) -> list[Reply]:
+    async def _commit(self, commands: Sequence[Command]) -> list[Reply]:
         line = self._opened()
         urgent = len(commands) == 1 and isinstance(commands[0], Heartbeat)
         parts = [commands[i : i + BATCH_LIMIT] for i in range(0, len(commands), BATCH_LIMIT)]
@@ -120,6 +123,9 @@ class PostgresStore(Store):
 
     async def tasks_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Task]:
         return [Task(*row) for row in await self._rows("tasks_by_ids", namespace, list(ids))]
+
+    async def cards_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Card]:
+        return [Card(*row) for row in await self._rows("cards_by_ids", namespace, list(ids))]
 
     async def events_after(self, namespace: str, cursor: str, limit: int) -> list[Logged]:
         tx, _, seq = cursor.partition(".")

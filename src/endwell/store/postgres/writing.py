@@ -21,13 +21,27 @@ _Key = Callable[[tuple[Any, ...]], Any]
 
 # Within one statement a row may be written once. Of what is saved the last word counts, ...
 _SAVED: Final[dict[str, _Key]] = {"add_approval": itemgetter(0, 1), "add_wait": itemgetter(0, 2, 3)}
-_ADDED: Final = ("add_turn", "add_inbox_turn", "add_dead_letter", "add_approval", "add_wait")
+_ADDED: Final = (
+    "add_turn",
+    "add_inbox_turn",
+    "add_dead_letter",
+    "add_approval",
+    "add_wait",
+    "add_resume",
+)
 # ... of what is closed the first.
 _CLOSED: Final[dict[str, _Key]] = {
     "close_inbox": itemgetter(2, 3),
     "close_dead_letter": itemgetter(2, 3),
     "close_approval": itemgetter(3, 4),
     "answer_wait": itemgetter(3, 4, 5),
+    "drop_waits": itemgetter(1, 2),
+    "doubt_effect": itemgetter(1, 2),
+    "close_message": itemgetter(3, 4),
+    "take_resume": itemgetter(3, 4),
+    "close_resume": itemgetter(2, 3),
+    "requeue_resumes": itemgetter(1),
+    "vote_approval": itemgetter(1, 2),
 }
 
 
@@ -57,6 +71,12 @@ def _rows(writes: Writes) -> Iterable[tuple[str, list[Any]]]:
     if writes.slots:
         slots = {row[1:]: row for row in writes.slots}
         yield "set_slots", _columns([slots[key] for key in sorted(slots)])
+    if writes.effects_added:
+        yield "add_effects", [[astuple(effect) for effect in writes.effects_added]]
+    if writes.effects_moved:
+        yield "move_effects", [[astuple(effect) for effect in writes.effects_moved]]
+    if writes.messages:
+        yield "add_messages", [[astuple(message) for message in writes.messages]]
     if writes.sessions:
         yield "save_sessions", [[astuple(session) for session in writes.sessions]]
     if writes.agents:

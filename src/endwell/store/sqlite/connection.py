@@ -44,6 +44,8 @@ def connect(path: Path, pause: Pause) -> apsw.Connection:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         connection = apsw.Connection(str(path), statementcachesize=200)
         connection.set_busy_handler(pause)
+        # Otherwise the planner looks at bound values, and prepares most statements anew for each new one.
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         for name, value in PRAGMAS:
             connection.execute(f"PRAGMA {name} = {value}").fetchall()
         _refuse_if_not_wal(connection, path)
@@ -136,20 +138,28 @@ class Checkpointer:
     """Folds the write-ahead log back into the file; one process at a time does it."""
 
     def __init__(self, path: Path) -> None:
-        self._log = Path(f"{path}-wal")
-        self._lock_path = Path(f"{path}-checkpoint")
+        self._log = f"{path}-wal"
+        self._lock_path = f"{path}-checkpoint"
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the log has grown; one `stat`."""
+        return self._size() > CHECKPOINT_BYTES
 
     def run_if_needed(self, connection: apsw.Connection) -> None:
-        """Cheap when there is nothing to do: one `stat`."""
-        try:
-            size = self._log.stat().st_size
-        except OSError:
-            return
+        """Cheap when there is nothing to do."""
+        size = self._size()
         if size > CHECKPOINT_BYTES:
             mode = (
                 apsw.SQLITE_CHECKPOINT_TRUNCATE if size > TRUNCATE_BYTES else apsw.SQLITE_CHECKPOINT_PASSIVE
             )
             self._run(connection, mode)
+
+    def _size(self) -> int:
+        try:
+            return os.stat(self._log).st_size
+        except OSError:
+            return 0
 
     def _run(self, connection: apsw.Connection, mode: int) -> None:
         handle = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)

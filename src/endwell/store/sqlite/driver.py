@@ -1,6 +1,6 @@
 """The door's driver for SQLite, inline: one connection, one transaction per batch, no threads.
 
-`SqliteStore` runs it in its writer thread; a simulation may run it where it stands.
+`Desk` runs it in whichever thread asks first; a simulation may run it where it stands.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from typing import Any, Final
 import apsw
 from msgspec.structs import astuple
 
-from endwell.errors import EndwellError, UsageError
+from endwell.errors import EndwellError, StoreError, UsageError
 from endwell.model import commands as c
+from endwell.model.card import Card
+from endwell.model.effect import Effect
+from endwell.model.message import Message
 from endwell.model.session import Session
 from endwell.model.task import FIXED_FIELDS, Task
 from endwell.policy.limits import Limits
@@ -56,15 +59,27 @@ SIDE_QUERIES: Final = (
     "add_dead_letter",
     "add_approval",
     "add_wait",
+    "add_resume",
     "close_inbox",
     "close_dead_letter",
+    "vote_approval",
     "close_approval",
     "answer_wait",
+    "drop_waits",
+    "doubt_effect",
+    "close_message",
+    "take_resume",
+    "close_resume",
+    "requeue_resumes",
 )
 
 
 class _MovedOnError(Exception):
     """A row that was thought to be held as it is has been changed by another process."""
+
+
+class NotAtOnceError(Exception):
+    """Nothing was done: another process holds the file, or the batch has to be taken apart."""
 
 
 class SqliteDriver:
@@ -75,27 +90,46 @@ class SqliteDriver:
         self._limits = limits
         self._now = now
         self._pid = os.getpid()
-        self._doubt: Outcome | None = None
+        self._doubt: tuple[Sequence[c.Command], Outcome] | None = None
         self._is_careful = False
+        self._may_wait = True
         self._held = Held()
-        self._connection = connect(path, pause)
+        self._connection = connect(path, lambda count: self._may_wait and pause(count))
         self._checkpointer = Checkpointer(path)
         self.schema = migrate(self._connection, path)
 
     def close(self) -> None:
         self._connection.close()
 
-    def run(self, commands: Sequence[c.Command]) -> Outcome:
-        """One transaction for all of them; if the database refuses it, each gets one of its own."""
+    def run(self, commands: Sequence[c.Command], *, at_once: bool = False) -> Outcome:
+        """One transaction for all of them; if the database refuses it, each gets one of its own.
+
+        With `at_once` nobody is waited for, and nothing long is begun: `NotAtOnceError` then.
+        """
         self._refuse_after_fork()
+        self._may_wait = not at_once
         try:
-            outcome = self._attempt_with_held(commands)
+            return self._attempt_with_held(commands)
         except _UNSTORABLE as error:
-            outcome = self._one_by_one(commands, error)
+            if at_once:
+                raise NotAtOnceError from error
+            return self._one_by_one(commands, error)
         except (apsw.IOError, apsw.FullError) as error:
-            outcome = self._after_failed_commit(error)
+            return self._after_failed_commit(commands, error)
+        except StoreError as error:
+            if at_once and error.code == "store_busy":
+                raise NotAtOnceError from error
+            raise
+
+    @property
+    def is_log_long(self) -> bool:
+        """Whether it is time for `fold_log_if_long`, which takes a while."""
+        return self._checkpointer.is_needed
+
+    def fold_log_if_long(self) -> None:
+        """Fold the write-ahead log back into the file when it has grown."""
+        self._may_wait = True
         self._checkpointer.run_if_needed(self._connection)
-        return outcome
 
     def _attempt_with_held(self, commands: Sequence[c.Command]) -> Outcome:
         """What this process holds it need not read again: the version guard tells if somebody moved it."""
@@ -113,7 +147,7 @@ class SqliteDriver:
             rows = self._read(door.wanted(commands, careful=self._is_careful))
             outcome = door.outcome(commands, rows, self._now(), self._limits)
             self._write(outcome.writes)
-            self._doubt = outcome
+            self._doubt = (commands, outcome)
         return outcome
 
     def _one_by_one(self, commands: Sequence[c.Command], error: Exception) -> Outcome:
@@ -134,18 +168,26 @@ class SqliteDriver:
             self._is_careful = False
         return merged
 
-    def _after_failed_commit(self, error: apsw.Error) -> Outcome:
+    def _after_failed_commit(self, commands: Sequence[c.Command], error: apsw.Error) -> Outcome:
         """A failed COMMIT may nevertheless have taken place: look, and if so, its outcome stands."""
-        self._held.forget()
         with explained(self.path):
-            trace = None if self._doubt is None else self._doubt.writes.trace
-            if self._doubt is None or trace is None or not self.rows(*trace):
+            outcome = self.stored(commands)
+            if outcome is None:
                 raise error
-            return self._doubt
+            return outcome
+
+    def stored(self, commands: Sequence[c.Command]) -> Outcome | None:
+        """What the last batch came to, if these were its commands and it took place."""
+        self._held.forget()
+        if self._doubt is None or self._doubt[0] is not commands:
+            return None
+        outcome = self._doubt[1]
+        trace = outcome.writes.trace
+        return outcome if trace is not None and self.rows(*trace) else None
 
     def never_wait(self) -> None:
         """From now on a busy file is an error at once: this connection is used where nobody may block."""
-        self._connection.set_busy_handler(None)
+        self._may_wait = False
 
     def rows(self, name: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """The rows of one named query."""
@@ -173,7 +215,21 @@ class SqliteDriver:
         for command in want.ready:
             rows.ready[command.command_id] = self._offers(command, rows)
         self._read_holders(want, rows)
+        self._read_beside(want, rows)
         return rows
+
+    def _read_beside(self, want: Wanted, rows: Rows) -> None:
+        for key in want.effects:
+            for row in self.rows("effect", key):
+                rows.effects[key] = Effect(*row)
+        for key in want.inbox:
+            rows.inbox[key] = [Message(*row) for row in self.rows("pending_messages", key)]
+        for key in want.calls:
+            task = rows.tasks.get(key)
+            if task is not None and task.waits is not None:
+                rows.calls[key] = {card_id for (card_id,) in self.rows("calls_of_task", key)}
+        for key in want.children:
+            rows.children[key] = [Task(*row) for row in self.rows("live_children", key)]
 
     def _read_holders(self, want: Wanted, rows: Rows) -> None:
         for task in rows.tasks.values():
@@ -242,6 +298,12 @@ class SqliteDriver:
             _ADD_CARD.run(self._connection, [astuple(card) for card in writes.cards])
         if writes.slots:
             many(QUERIES["set_slot"], writes.slots)
+        if writes.effects_added:
+            many(QUERIES["add_effect"], [astuple(effect) for effect in writes.effects_added])
+        if writes.effects_moved:
+            many(QUERIES["move_effect"], [astuple(effect) for effect in writes.effects_moved])
+        if writes.messages:
+            many(QUERIES["add_message"], [astuple(message) for message in writes.messages])
         if writes.sessions:
             many(QUERIES["save_session"], [astuple(session) for session in writes.sessions])
         for name in SIDE_QUERIES:
@@ -261,6 +323,10 @@ class SqliteDriver:
                 "this store was opened before the process forked",
                 hint="make a new Endwell object in the child process",
             )
+
+    def cards_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Card]:
+        """Many cards at once."""
+        return [Card(*row) for row in self.rows("cards_by_ids", (namespace, json.dumps(list(ids))))]
 
     def tasks_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Task]:
         """Many tasks at once."""

@@ -66,15 +66,17 @@ UPDATE slots SET task_id = $1 WHERE namespace = $2 AND agent = $3 AND slot = $4;
 INSERT INTO sessions ({session_columns}) VALUES ({session_marks})
 ON CONFLICT (namespace, id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at,
     lease_until = excluded.lease_until, unnamed = excluded.unnamed,
-    ended_at = excluded.ended_at, end_reason = excluded.end_reason;
+    ended_at = excluded.ended_at, end_reason = excluded.end_reason, doing = excluded.doing;
 
 -- name: save_agent
 -- What a starting worker says of an agent; the last word counts.
-INSERT INTO agents (namespace, registered_at, name, version, concurrency, retry_policy, deadline, payload_schema)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO agents (namespace, registered_at, name, version, concurrency, retry_policy, deadline, payload_schema,
+    kind, options)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (namespace, name) DO UPDATE SET registered_at = excluded.registered_at,
     version = excluded.version, concurrency = excluded.concurrency, retry_policy = excluded.retry_policy,
-    deadline = excluded.deadline, payload_schema = excluded.payload_schema;
+    deadline = excluded.deadline, payload_schema = excluded.payload_schema, kind = excluded.kind,
+    options = excluded.options;
 
 -- name: add_slot
 -- A slot of an agent with a limit; slots beyond a lowered limit are left and no longer taken.
@@ -107,9 +109,19 @@ UPDATE dead_letters SET status = $1, closed_at = $2 WHERE namespace = $3 AND tas
 
 -- name: add_approval
 -- A question to a person; one that is asked again starts anew.
-INSERT INTO approvals (namespace, id, task_id, remind_at, expire_at, created_at) VALUES ($1, $2, $3, $4, $5, $6)
-ON CONFLICT (namespace, id) DO UPDATE SET remind_at = excluded.remind_at, expire_at = excluded.expire_at,
+INSERT INTO approvals (namespace, id, task_id, question, shown_card, shown_hash, approvers, quorum, remind_at,
+    expire_at, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+ON CONFLICT (namespace, id) DO UPDATE SET question = excluded.question, shown_card = excluded.shown_card,
+    shown_hash = excluded.shown_hash, approvers = excluded.approvers, quorum = excluded.quorum,
+    votes = CASE WHEN approvals.shown_hash = excluded.shown_hash THEN approvals.votes ELSE '' END,
+    remind_at = excluded.remind_at, expire_at = excluded.expire_at,
     created_at = excluded.created_at, decision = NULL, decided_by = NULL, decided_at = NULL;
+
+-- name: vote_approval
+-- One of several who must agree did.
+UPDATE approvals SET votes = CASE WHEN votes = '' THEN $1 ELSE votes || ',' || $1 END
+WHERE namespace = $2 AND id = $3 AND decision IS NULL;
 
 -- name: close_approval
 -- The one decision.
@@ -118,8 +130,9 @@ WHERE namespace = $4 AND id = $5 AND decision IS NULL;
 
 -- name: add_wait
 -- What a suspended turn waits for.
-INSERT INTO turn_waiting_tools (namespace, task_id, turn_id, tool_call_id, kind, deadline, wait_status, created_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8)
+INSERT INTO turn_waiting_tools (namespace, task_id, turn_id, tool_call_id, kind, name, deadline, wait_status,
+    created_at, updated_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)
 ON CONFLICT (namespace, turn_id, tool_call_id) DO UPDATE SET deadline = excluded.deadline,
     wait_status = excluded.wait_status, updated_at = excluded.updated_at;
 
@@ -127,6 +140,81 @@ ON CONFLICT (namespace, turn_id, tool_call_id) DO UPDATE SET deadline = excluded
 -- The first answer to a wait, or its expiry.
 UPDATE turn_waiting_tools SET wait_status = $1, result_card = $2, updated_at = $3
 WHERE namespace = $4 AND turn_id = $5 AND tool_call_id = $6;
+
+-- name: drop_waits
+-- What an ended turn waited for, nobody waits for any more.
+UPDATE turn_waiting_tools SET wait_status = 'dropped', updated_at = $1
+WHERE namespace = $2 AND turn_id = $3 AND wait_status = 'waiting';
+
+-- name: add_effect
+-- An effect's first intent; its key is unique.
+INSERT INTO effects ({effect_columns}) VALUES ({effect_marks});
+
+-- name: move_effect
+-- An effect as it stands after the batch.
+UPDATE effects SET {effect_moves} WHERE namespace = $1 AND key = $2;
+
+-- name: doubt_effect
+-- An intent whose task ended: whether it took place is not known.
+UPDATE effects SET status = 'unknown', version = version + 1, updated_at = $1
+WHERE namespace = $2 AND key = $3 AND task_id = $4 AND status = 'intended';
+
+-- name: add_message
+-- A message, once by type and correlation.
+INSERT INTO agent_inbox ({message_columns}) VALUES ({message_marks}) ON CONFLICT DO NOTHING;
+
+-- name: close_message
+-- A message that needs no more attention.
+UPDATE agent_inbox SET status = $1, watchdog_error = $2, processed_at = $3, archived_at = $3
+WHERE namespace = $4 AND id = $5 AND status IN ('pending', 'processing');
+
+-- name: add_resume
+-- An answer on its way to a turn.
+INSERT INTO turn_resume_ledger (namespace, turn_id, tool_call_id, result_card, task_id, message_id, status,
+    created_at, updated_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8) ON CONFLICT DO NOTHING;
+
+-- name: close_resume
+-- An answer that was applied, or came too late.
+UPDATE turn_resume_ledger SET status = $1, lease_owner = NULL, lease_expires_at = NULL, updated_at = $2
+WHERE namespace = $3 AND message_id = $4 AND status IN ('pending', 'processing');
+
+-- name: take_resume
+-- An answer that one worker is about to hand on.
+UPDATE turn_resume_ledger SET status = 'processing', lease_owner = $1, lease_expires_at = $2,
+    attempt_count = attempt_count + 1, updated_at = $3
+WHERE namespace = $4 AND message_id = $5 AND status = 'pending';
+
+-- name: requeue_resumes
+-- Answers whose worker did not hand them on in time.
+UPDATE turn_resume_ledger SET status = 'pending', lease_owner = NULL, lease_expires_at = NULL, updated_at = $1
+WHERE namespace = $2 AND status IN ('pending', 'processing') AND status = 'processing' AND lease_expires_at <= $1;
+
+-- name: calls_of_task
+-- Which `tool.call` cards a task has.
+SELECT id FROM cards WHERE namespace = $1 AND id >= $2 || '.c.' AND id < $2 || '.c/';
+
+-- name: live_children
+-- The children of a task that have not ended.
+SELECT {task_columns} FROM tasks
+WHERE namespace = $1 AND parent_id = $2 AND parent_id IS NOT NULL AND clock_at IS NOT NULL ORDER BY id;
+
+-- name: answers_waiting
+-- Answers that are there although nobody was told of them: task, call, card.
+SELECT w.task_id, w.tool_call_id, max(c.id) FROM turn_waiting_tools w
+JOIN tasks t ON t.namespace = w.namespace AND t.id = w.task_id AND t.status = 'suspended' AND t.turn_id = w.turn_id
+JOIN cards c ON c.namespace = w.namespace
+  AND c.id >= w.task_id || '.a.' || substr(w.tool_call_id, length(w.task_id) + 4) || '~'
+  AND c.id < w.task_id || '.a.' || substr(w.tool_call_id, length(w.task_id) + 4) || char(127)
+WHERE w.namespace = $1 AND w.wait_status = 'waiting' AND w.deadline <= $2 AND w.kind IN ('tool', 'call')
+  AND NOT EXISTS (SELECT 1 FROM agent_inbox i WHERE i.namespace = w.namespace AND i.task_id = w.task_id
+      AND i.status = 'pending' AND i.message_type <> 'turn' AND i.correlation_id = w.tool_call_id)
+GROUP BY w.task_id, w.tool_call_id LIMIT $3;
+
+-- name: cards_by_ids
+-- Many cards of one namespace; the ids come as one JSON array.
+SELECT c.namespace, c.id, c.task_id, c.kind, c.content, c.hash, c.created_at FROM json_each($2) ids
+CROSS JOIN cards c ON c.namespace = $1 AND c.id = ids.value;
 
 -- name: events_after
 -- The log after a cursor, in the order of commits.

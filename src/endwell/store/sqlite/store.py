@@ -1,41 +1,56 @@
-"""The store on one SQLite file: commits in one writer thread, long questions in one reader thread.
+"""The store on one SQLite file.
 
-Short questions are answered where they are asked: readers never wait for a writer, and handing one to
-another thread and back takes several times as long as the answer.
+Commits are made at a desk, by whoever asks first. Short questions are answered where they are asked:
+readers never wait for a writer, and handing one to another thread and back takes several times as long
+as the answer. Long questions have a thread of their own. Everything may also be asked without an event
+loop (`runtime.here`); the caller's thread then waits.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import apsw
 
-from endwell.model.commands import Command, Heartbeat
+from endwell.model.card import Card
+from endwell.model.commands import Command
 from endwell.model.task import Task
 from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
+from endwell.runtime.here import is_here
 from endwell.store.contract import BATCH_LIMIT, Ring, Store
 from endwell.store.log import Event, Logged
 from endwell.store.rows import Reply
 from endwell.store.sqlite.connection import BUSY_SECONDS, explained
+from endwell.store.sqlite.desk import Desk
 from endwell.store.sqlite.driver import SqliteDriver
-from endwell.store.sqlite.lanes import Lane, Letter
-
-_Commit = Letter[Sequence[Command], list[Reply]]
-_Question = Letter[Callable[[SqliteDriver], Any], Any]
-
+from endwell.store.sqlite.lanes import Lane
 
 # one or a few index seeks each, whatever the number of tasks
 SHORT_QUESTIONS: Final = frozenset(
-    ("task_by_id", "task_by_key", "card", "agent", "session", "key_holder", "priorities", "next_start")
+    (
+        "task_by_id",
+        "task_by_key",
+        "card",
+        "agent",
+        "session",
+        "key_holder",
+        "priorities",
+        "next_start",
+        "next_wait",
+        "effect",
+        "pending_messages",
+        "approval",
+    )
 )
 
 
 class SqliteStore(Store):
     """Safe with several processes on one file; group commit under load, one commit of latency when idle."""
+
+    answers_here: ClassVar[bool] = True
 
     def __init__(self, path: Path, *, limits: Limits, runtime: Runtime, ring: Ring | None = None) -> None:
         self._path = path
@@ -45,30 +60,18 @@ class SqliteStore(Store):
         self._writer: SqliteDriver | None = None
         self._reader: SqliteDriver | None = None
         self._here: SqliteDriver | None = None
-        self._home: asyncio.AbstractEventLoop | None = None
-        self._commits: Lane[Sequence[Command], list[Reply]]
-        self._questions: Lane[Callable[[SqliteDriver], Any], Any]
+        self._here_lock = runtime.lock()
+        self._desk: Desk
+        self._questions: Lane
 
     async def open(self) -> None:
         self._writer = await self._runtime.in_thread(self._connect)
         self._reader = await self._runtime.in_thread(self._connect)
         self._here = await self._runtime.in_thread(self._connect)
         self._here.never_wait()
-        self._home = asyncio.get_running_loop()
-        self._commits = Lane(
-            self._runtime,
-            "endwell-sqlite-writer",
-            self._serve_commits,
-            limit=BATCH_LIMIT,
-            closing=self._writer.close,
-        )
-        self._questions = Lane(
-            self._runtime,
-            "endwell-sqlite-reader",
-            self._serve_questions,
-            limit=64,
-            closing=self._reader.close,
-        )
+        self._here_lock = self._runtime.lock()
+        self._desk = Desk(self._runtime, self._writer, self._ring)
+        self._questions = Lane(self._runtime, "endwell-sqlite-reader", closing=self._reader.close)
 
     def _connect(self) -> SqliteDriver:
         now = self._runtime.clock.now_us
@@ -83,41 +86,19 @@ class SqliteStore(Store):
 
     async def close(self) -> None:
         if self._writer is not None:
-            await self._commits.close(self._runtime)
-            await self._questions.close(self._runtime)
-            self._driver(self._here).close()
+            await self._desk.close()
+            await self._questions.close()
+            with self._here_lock:
+                self._driver(self._here).close()
             self._writer = self._reader = self._here = None
 
-    async def commit(self, commands: Sequence[Command]) -> list[Reply]:
+    async def _commit(self, commands: Sequence[Command]) -> list[Reply]:
         if len(commands) <= BATCH_LIMIT:
-            urgent = len(commands) == 1 and isinstance(commands[0], Heartbeat)
-            return await self._commits.post(commands, size=len(commands), urgent=urgent)
+            return self._desk.ask_here(commands) if is_here() else await self._desk.ask(commands)
         parts = [commands[i : i + BATCH_LIMIT] for i in range(0, len(commands), BATCH_LIMIT)]
-        posted = [self._commits.post(part, size=len(part)) for part in parts]
-        return [reply for answer in posted for reply in await answer]
-
-    def _serve_commits(self, letters: Sequence[_Commit]) -> None:
-        commands = [command for letter in letters for command in letter.ask]
-        try:
-            outcome = self._driver(self._writer).run(commands)
-        except Exception as error:
-            for letter in letters:
-                letter.error = error
-            return
-        start = 0
-        for letter in letters:
-            letter.answer = outcome.replies[start : start + len(letter.ask)]
-            start += len(letter.ask)
-        if self._ring is not None and outcome.bells:
-            self._ring(outcome.bells)
-
-    def _serve_questions(self, letters: Sequence[_Question]) -> None:
-        for letter in letters:
-            try:
-                with explained(self._path):
-                    letter.answer = letter.ask(self._driver(self._reader))
-            except Exception as error:
-                letter.error = error
+        if is_here():
+            return [reply for part in parts for reply in self._desk.ask_here(part)]
+        return [reply for replies in await self._desk.ask_in_parts(parts) for reply in replies]
 
     @staticmethod
     def _driver(driver: SqliteDriver | None) -> SqliteDriver:
@@ -126,13 +107,13 @@ class SqliteStore(Store):
         return driver
 
     def sibling(self) -> Store:
-        return self  # the writer thread serves every event loop, heartbeats first
+        return self  # the desk serves every event loop, heartbeats first
 
     async def now(self) -> int:
         return self._runtime.clock.now_us()
 
     async def settings(self) -> dict[str, Any]:
-        read: dict[str, Any] = await self._questions.post(lambda driver: driver.settings())
+        read: dict[str, Any] = await self._asked(lambda driver: driver.settings(), is_short=False)
         return read
 
     async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
@@ -142,18 +123,32 @@ class SqliteStore(Store):
         return rows
 
     async def _asked(self, ask: Callable[[SqliteDriver], Any], *, is_short: bool) -> Any:
-        if is_short and asyncio.get_running_loop() is self._home:
+        if is_short:
             self._questions.refuse_if_nobody_serves()
-            await self._runtime.sleep(0)  # whoever asks in a tight loop must not keep others from running
-            try:
-                return ask(self._driver(self._here))
-            except apsw.Error:
-                pass  # recovery after a crash holds readers up for a moment: the thread may wait, we may not
-        return await self._questions.post(ask)
+            if not is_here():
+                await self._runtime.sleep(0)  # whoever asks in a tight loop must not keep others from running
+            if self._here_lock.acquire(is_here()):
+                try:
+                    return ask(self._driver(self._here))
+                except apsw.Error:
+                    pass  # recovery after a crash holds readers up for a moment; the thread may wait
+                finally:
+                    self._here_lock.release()
+        return await self._questions.ask(lambda: self._answer(ask))
+
+    def _answer(self, ask: Callable[[SqliteDriver], Any]) -> Any:
+        with explained(self._path):
+            return ask(self._driver(self._reader))
 
     async def tasks_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Task]:
         found: list[Task] = await self._asked(
             lambda driver: driver.tasks_by_ids(namespace, ids), is_short=len(ids) <= FEW
+        )
+        return found
+
+    async def cards_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Card]:
+        found: list[Card] = await self._asked(
+            lambda driver: driver.cards_by_ids(namespace, ids), is_short=len(ids) <= FEW
         )
         return found
 

@@ -11,8 +11,13 @@ from msgspec.structs import replace
 
 from endwell.errors import BadInput, UnknownAgent
 from endwell.model import content, names, schema_check
+from endwell.model.card import child_id
 from endwell.model.commands import AgentSpec, Submit
+from endwell.model.inside import MAX_DEPTH, OnParentEnd, family_of
+from endwell.model.task import Task
+from endwell.policy.approval import Guard, guard_for, options_of
 from endwell.policy.limits import SECOND
+from endwell.settings import Approval as ApprovalSettings
 
 LONGEST_SECONDS = 10 * 366 * 86_400.0
 """Ten years: a delay or deadline beyond it is a mistake."""
@@ -32,11 +37,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     channel: str = "main"
 
 
-def order_for(request: Request, spec: AgentSpec, *, namespace: str, owner: str) -> Submit:
+def order_for(
+    request: Request, spec: AgentSpec, *, namespace: str, owner: str, approval: ApprovalSettings
+) -> Submit:
     """Everything of the command but its payload and ids, which `filled` puts in; or a clear refusal."""
     _, agent_key = names.agent_reference(request.agent)
     deadline = microseconds(request.deadline, "deadline", least=SHORTEST_DEADLINE_SECONDS)
-    return Submit(
+    order = Submit(
         command_id="",
         namespace=namespace,
         actor=owner,
@@ -53,6 +60,76 @@ def order_for(request: Request, spec: AgentSpec, *, namespace: str, owner: str) 
         deadline=deadline if deadline is not None else spec.deadline,
         owner=owner,
     )
+    return _guarded(order, guard_for(options_of(spec.options), approval))
+
+
+def _guarded(order: Submit, guard: Guard | None) -> Submit:
+    """With the rule that a person must agree before it starts, if there is one."""
+    if guard is None:
+        return order
+    return replace(
+        order,
+        approval_within=int((guard.within_seconds or 0) * SECOND),
+        approval_by=guard.by,
+        approval_quorum=guard.quorum,
+    )
+
+
+class ChildCall(msgspec.Struct, frozen=True, kw_only=True):
+    """How a turn asks another agent, or a tool's worker, for something."""
+
+    tool_call_id: str
+    agent_key: str | None
+    within: int
+    on_parent_end: OnParentEnd = "cancel"
+
+
+def child_order(parent: Task, call: ChildCall, spec: AgentSpec, payload: Any, guard: Guard | None) -> Submit:
+    """The submission that a call comes to. It ends when its parent must, or when the call's time is up."""
+    family = family_of(parent)
+    held = family.held_keys
+    if parent.agent_key is not None:
+        held = (*held, f"{parent.agent}/{parent.agent_key}")
+    _refuse_endless(family.depth + 1, f"{spec.name}/{call.agent_key}", held)
+    encoded = checked_payload(payload, spec)
+    task_id = child_id(call.tool_call_id)
+    order = Submit(
+        command_id=task_id,
+        namespace=parent.namespace,
+        actor=parent.agent,
+        causation_id=parent.turn_id,
+        task_id=task_id,
+        agent=spec.name,
+        agent_key=call.agent_key,
+        payload=encoded,
+        payload_hash=content.fingerprint(encoded),
+        channel=parent.channel,
+        fair_key=parent.fair_key,
+        agent_version=spec.version,
+        trace=parent.trace,
+        parent_id=parent.id,
+        priority=parent.priority,
+        retry_policy=spec.retry_policy,
+        deadline=min(call.within, call.within if spec.deadline is None else spec.deadline),
+        ends_before=parent.ends_by,
+        owner=parent.owner,
+        parent_agent=parent.agent,
+        parent_call=call.tool_call_id,
+        depth=family.depth + 1,
+        held_keys=held,
+        on_parent_end=call.on_parent_end,
+    )
+    return _guarded(order, guard)
+
+
+def _refuse_endless(depth: int, reference: str, held: tuple[str, ...]) -> None:
+    """As the machine does; said here, the agent's code hears of it."""
+    if depth > MAX_DEPTH:
+        why = f"a chain of calls may be {MAX_DEPTH} deep"
+        raise BadInput(why, code="calls_too_deep", hint="do some of the work without calling on")
+    if reference in held:
+        why = f"{reference} is held by a task that waits for this call: it would never start"
+        raise BadInput(why, code="key_held_by_ancestor", hint="call another key")
 
 
 def filled(order: Submit, spec: AgentSpec, payload: Any, key: str | None, task_id: str) -> Submit:

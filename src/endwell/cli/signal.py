@@ -1,0 +1,28 @@
+"""`endwell signal`: tell a task something by name."""
+
+from __future__ import annotations
+
+import click
+
+from endwell.cli.asked import Asked, Command, pass_asked
+from endwell.cli.loading import with_node
+from endwell.cli.output import show
+from endwell.cli.values import payload_of
+
+
+@click.command(cls=Command)
+@click.argument("task_id", metavar="TASK")
+@click.argument("name")
+@click.argument("value", metavar="[JSON|@FILE|-]", required=False)
+@pass_asked
+def signal(asked: Asked, task_id: str, name: str, value: str | None) -> None:
+    """Tell a task something by name.
+
+    A task that does not wait for it yet finds it when it does.
+
+    \b
+      endwell signal 01j8z3k5v7x9a1c3e5g7j9m1p3 payment-received '{"amount": 5}'
+    """
+    said = payload_of(value)
+    done = with_node(asked, lambda node: node.client.signal(task_id, name, said))
+    show(asked, done, lambda found: f"told; the task is {found['task_status']}")

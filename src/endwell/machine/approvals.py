@@ -1,0 +1,123 @@
+"""Approvals: who may decide, on what exactly, and how many must agree. One decision ever.
+
+Before a task starts (its own id is the approval's) or inside a turn (the waiting call's id is).
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from endwell import errors as e
+from endwell.machine import endings
+from endwell.machine.decision import Decision, Seen, refuse
+from endwell.machine.settling import record, settle
+from endwell.model import commands as c
+from endwell.model import facts as f
+from endwell.model import status as s
+from endwell.model.inside import Asked, inside_of
+from endwell.model.task import Task, waits_of
+from endwell.policy.limits import Limits
+
+
+def asked(task: Task, calls: tuple[c.Call, ...], now: int, limits: Limits) -> tuple[f.Fact, ...]:
+    """The questions that a suspending turn puts to people."""
+    remind_at = now + limits.remind_every
+    return tuple(
+        f.ApprovalRequested(
+            id=call.tool_call_id,
+            remind_at=remind_at,
+            expire_at=now + call.within,
+            shown_hash=call.content_hash,
+            question=call.name,
+            by=call.by,
+            quorum=call.quorum,
+        )
+        for call in calls
+        if call.kind == "approval"
+    )
+
+
+def expired(approval_id: str) -> f.ApprovalExpired:
+    """Nobody decided in time."""
+    return f.ApprovalExpired(id=approval_id)
+
+
+def approve(task: Task, command: c.Approve, now: int, limits: Limits, seen: Seen) -> Decision:
+    """One voice of those that must agree; the last of them lets the work go on."""
+    open_one = _open(task, command.approval_id)
+    if open_one is None:
+        return refuse(_not_open(task, command.approval_id))
+    no = _may_not(open_one, command) or _too_late(task, open_one, now)
+    if no is not None:
+        return refuse(no)
+    own_id = None if open_one.id == task.id else open_one.id
+    if len(open_one.votes) + 1 < open_one.quorum:
+        return Decision(facts=(f.ApprovalVoted(by=command.actor, id=own_id),))
+    agreed = (*open_one.votes, command.actor)
+    approved = f.ApprovalApproved(by=", ".join(agreed), run_at=max(now, task.run_at), id=own_id)
+    if own_id is None:
+        return Decision(facts=(approved,))
+    return _decided(task, approved, own_id, now, status="approved", by=list(agreed))
+
+
+def reject(task: Task, command: c.Reject, now: int, limits: Limits, seen: Seen) -> Decision:
+    """One no is enough."""
+    open_one = _open(task, command.approval_id)
+    if open_one is None:
+        return refuse(_not_open(task, command.approval_id))
+    no = _may_not(open_one, command) or _too_late(task, open_one, now)
+    if no is not None:
+        return refuse(no)
+    if open_one.id == task.id:
+        rejected = f.ApprovalRejected(by=command.actor)
+        return endings.end(task, now, s.FAILED, "approval_rejected", dead_letter=False, before=(rejected,))
+    rejected = f.ApprovalRejected(by=command.actor, id=open_one.id)
+    return _decided(task, rejected, open_one.id, now, status="rejected", by=[command.actor])
+
+
+def _decided(task: Task, fact: f.Fact, approval_id: str, now: int, *, status: str, by: list[str]) -> Decision:
+    shown = next(one.shown_hash for one in inside_of(task).asked if one.id == approval_id)
+    answer = record(task, approval_id, now, status=status, by=by, shown_hash=shown)
+    settled = settle(task, waits_of(task), now, {approval_id: answer})
+    return replace(settled, facts=(fact, *settled.facts))
+
+
+def _open(task: Task, approval_id: str | None) -> Asked | None:
+    """What is asked and waited for: a turn that was blocked may go on without asking again."""
+    wanted = approval_id or task.id
+    if wanted != task.id and _deadline(task, wanted) is None:
+        return None
+    return next((one for one in inside_of(task).asked if one.id == wanted), None)
+
+
+def _deadline(task: Task, approval_id: str) -> int | None:
+    """Until when a decision counts."""
+    if approval_id == task.id:
+        return task.expire_at
+    return next((w.deadline for w in waits_of(task) if w.tool_call_id == approval_id and w.is_open), None)
+
+
+def _not_open(task: Task, approval_id: str | None) -> e.WrongStatus:
+    why = f"there is no open approval {approval_id or task.id}"
+    return e.WrongStatus(why, code="approval_not_open", task_id=task.id)
+
+
+def _may_not(open_one: Asked, command: c.Approve | c.Reject) -> e.Refused | None:
+    if open_one.by and command.actor not in open_one.by:
+        who = ", ".join(open_one.by)
+        why = f"{command.actor} may not decide on this; {who} may"
+        return e.Refused(why, code="not_an_approver", field="as")
+    if command.actor in open_one.votes:
+        return e.WrongStatus(f"{command.actor} has already agreed", code="already_voted")
+    if isinstance(command, c.Approve) and command.shown_hash not in (None, open_one.shown_hash):
+        why = "what is to be approved has changed since it was shown"
+        return e.Refused(why, code="approval_changed", hint="look at it again, then decide")
+    return None
+
+
+def _too_late(task: Task, open_one: Asked, now: int) -> e.WrongStatus | None:
+    """Its time is its end, also while no supervisor has looked at the clock yet."""
+    deadline = _deadline(task, open_one.id)
+    if deadline is None or now < deadline:
+        return None
+    return e.WrongStatus("nobody decided in time", code="approval_expired", task_id=task.id)

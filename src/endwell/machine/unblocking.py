@@ -1,0 +1,26 @@
+"""How a blocked task goes on."""
+
+from __future__ import annotations
+
+from endwell.machine.decision import Decision
+from endwell.model import facts as f
+from endwell.model.inside import Asked, inside_of
+from endwell.model.task import Task
+from endwell.policy.limits import Limits
+
+
+def unblock(task: Task, now: int, limits: Limits, *, by: str, run_at: int) -> Decision:
+    """The time a person held the task is given back; an approval still open is asked for again."""
+    held = now - task.held_since if task.held_since is not None else 0
+    unblocked = f.TaskUnblocked(by=by, run_at=run_at, ends_by=task.ends_by + held)
+    if task.expire_at is None:
+        return Decision(facts=(unblocked,))
+    before = next((one for one in inside_of(task).asked if one.id == task.id), Asked(task.id, ""))
+    asked = f.ApprovalRequested(
+        remind_at=now + limits.remind_every,
+        expire_at=task.expire_at + held,
+        shown_hash=before.shown_hash,
+        by=before.by,
+        quorum=before.quorum,
+    )
+    return Decision(facts=(unblocked, asked))

@@ -1,0 +1,34 @@
+"""An effect: a step that changes the outside world, as one row that its key finds from anywhere."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+EffectStatus = Literal["intended", "done", "unknown", "not_done", "abandoned"]
+Verdict = Literal["done", "not_done", "abandon"]
+
+
+class Effect(msgspec.Struct, frozen=True, gc=False):
+    """In the order of the table's columns. The key never contains an attempt."""
+
+    namespace: str
+    key: str
+    task_id: str
+    lineage: str
+    step: str
+    status: EffectStatus
+    args_hash: str
+    attempt_id: str | None
+    session_id: str | None
+    not_after: int | None
+    result_card: str | None
+    result_hash: str | None
+    settled_by: str | None
+    version: int
+    created_at: int
+    updated_at: int
+
+
+EFFECT_FIELDS: Final[tuple[str, ...]] = Effect.__struct_fields__

@@ -1,0 +1,86 @@
+"""Effects: what was changed outside, and a person's word on those of which nobody knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from endwell.errors import NotFound
+from endwell.model import content
+from endwell.model.commands import SettleEffect
+from endwell.model.effect import Effect, Verdict
+from endwell.operate.shapes import moment
+from endwell.runtime.base import Runtime
+from endwell.store.contract import Store
+
+
+class Effects:
+    """What one named person says of effects in one namespace."""
+
+    def __init__(self, store: Store, runtime: Runtime, *, namespace: str, actor: str) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._namespace = namespace
+        self._actor = actor
+
+    async def settle(self, key: str, verdict: Verdict, result: Any = None) -> dict[str, Any]:
+        """Say what became of an unknown effect: done (with its result), not done, or never mind."""
+        effect = await _known(self._store, self._namespace, key)
+        encoded = content.encode(result, what="result")
+        await self._store.one(
+            SettleEffect(
+                command_id=self._runtime.ids.new(),
+                namespace=self._namespace,
+                actor=self._actor,
+                task_id=effect.task_id,
+                key=key,
+                verdict=verdict,
+                content=encoded,
+                content_hash=content.fingerprint(encoded),
+            )
+        )
+        return _shape(await _known(self._store, self._namespace, key))
+
+
+async def page(
+    store: Store,
+    namespace: str,
+    *,
+    status: str | None = None,
+    task_id: str | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
+) -> dict[str, Any]:
+    """Effects by key."""
+    found = await store.effects_page(namespace, status=status, task_id=task_id, after=cursor, limit=limit + 1)
+    items = [_shape(effect) for effect in found[:limit]]
+    return {"items": items, "next": found[limit - 1].key if len(found) > limit else None}
+
+
+async def whole(store: Store, namespace: str, key: str) -> dict[str, Any]:
+    """One effect with its result."""
+    effect = await _known(store, namespace, key)
+    result = None
+    if effect.result_card is not None:
+        result = content.decode_stored((await store.card(namespace, effect.result_card)).content)
+    return {**_shape(effect), "result": result}
+
+
+async def _known(store: Store, namespace: str, key: str) -> Effect:
+    effect = await store.effect(namespace, key)
+    if effect is None:
+        raise NotFound(f"there is no effect {content.shown(key)!r}", code="no_such_effect")
+    return effect
+
+
+def _shape(effect: Effect) -> dict[str, Any]:
+    return {
+        "key": effect.key,
+        "task_id": effect.task_id,
+        "step": effect.step,
+        "status": effect.status,
+        "attempt_id": effect.attempt_id,
+        "not_after": moment(effect.not_after),
+        "settled_by": effect.settled_by,
+        "created_at": moment(effect.created_at),
+        "updated_at": moment(effect.updated_at),
+    }

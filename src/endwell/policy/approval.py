@@ -1,0 +1,124 @@
+"""Who must agree before something starts: a rule on the agent, the tool, or its risk. Pure."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from endwell.errors import BadInput
+from endwell.model import content
+from endwell.settings import Approval as ApprovalSettings
+
+RISKS: Final = ("read_only", "write_draft", "write_external", "money_movement")
+"""What a tool may do to the outside world, from harmless to grave."""
+LONGEST_WITHIN_SECONDS: Final = 10 * 366 * 86_400.0
+_NAME_LIMIT: Final = 200
+
+
+class Approval(msgspec.Struct, frozen=True, kw_only=True):
+    """`@app.agent(approval=Approval(by=("ada",)))`. What is left out, the `[approval]` settings say."""
+
+    by: tuple[str, ...] = ()
+    within: timedelta | float | None = None
+    quorum: int = 1
+
+
+class Guard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The same as it is stored with an agent, and as it is handed to the machine."""
+
+    by: tuple[str, ...] = ()
+    within_seconds: float | None = None
+    quorum: int = 1
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an agent or tool says of itself beyond its columns in the store; it is one JSON text there."""
+
+    timeout_seconds: float | None = None
+    suspend_timeout_seconds: float | None = None
+    risk: str | None = None
+    approval: Guard | None = None
+
+
+_NOTHING_SAID: Final = Options()
+_decoder: Final = msgspec.json.Decoder(Options)
+_encoder: Final = msgspec.json.Encoder(order="sorted")
+
+
+def packed_options(options: Options) -> str | None:
+    """The options as one column's text."""
+    return None if options == _NOTHING_SAID else _encoder.encode(options).decode()
+
+
+def options_of(text: str | None) -> Options:
+    """The options that a column holds."""
+    return _decoder.decode(text) if text else _NOTHING_SAID
+
+
+def guard_for(options: Options, settings: ApprovalSettings) -> Guard | None:
+    """The rule: what the agent or tool asks for itself, else what its risk asks for; or nobody is asked."""
+    asked = options.approval
+    if asked is None and options.risk in settings.risks:
+        asked = Guard()
+    if asked is None:
+        return None
+    within = asked.within_seconds if asked.within_seconds is not None else settings.within_seconds
+    return Guard(by=asked.by or settings.by, within_seconds=within, quorum=asked.quorum)
+
+
+def checked_guard(approval: object) -> Guard | None:
+    """The rule that a registration brings, refused if nobody could ever satisfy it."""
+    if approval is None or approval is False:
+        return None
+    if approval is True:
+        return Guard()
+    if not isinstance(approval, Approval):
+        raise _refusal("approval must be Approval(by=…, within=…, quorum=…), True or False")
+    by = checked_names(approval.by)
+    return Guard(by=by, within_seconds=_seconds(approval.within), quorum=checked_quorum(approval.quorum, by))
+
+
+def checked_risk(risk: object) -> str | None:
+    """One of the known risks, or none."""
+    if risk is None or (isinstance(risk, str) and risk in RISKS):
+        return risk
+    raise _refusal(f"risk must be one of {', '.join(RISKS)}, not {content.safe_repr(risk, 60)}", "risk")
+
+
+def checked_names(by: object) -> tuple[str, ...]:
+    """The names of those who may decide; none means anybody."""
+    names = (by,) if isinstance(by, str) else by
+    if not isinstance(names, (tuple, list)):
+        raise _refusal("by must be names", "by")
+    for name in names:
+        if not isinstance(name, str) or not name or len(name) > _NAME_LIMIT or not name.isprintable():
+            raise _refusal(f"by must be names of people, not {content.safe_repr(name, 60)}", "by")
+    if any("," in name for name in names):
+        raise _refusal("a name must not contain a comma", "by")
+    return tuple(names)
+
+
+def checked_quorum(quorum: object, by: tuple[str, ...]) -> int:
+    """How many must agree: at least one, and no more than may decide."""
+    if not isinstance(quorum, int) or isinstance(quorum, bool) or quorum < 1:
+        raise _refusal("quorum must be a whole number of at least 1", "quorum")
+    if by and quorum > len(set(by)):
+        raise _refusal(f"quorum is {quorum}, but only {len(set(by))} may decide", "quorum")
+    return quorum
+
+
+def _seconds(within: timedelta | float | None) -> float | None:
+    if within is None:
+        return None
+    seconds = within.total_seconds() if isinstance(within, timedelta) else within
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise _refusal("within must be seconds or a timedelta", "within")
+    if not 0 < seconds <= LONGEST_WITHIN_SECONDS:
+        raise _refusal("within must be more than no time, and at most ten years", "within")
+    return float(seconds)
+
+
+def _refusal(problem: str, field: str = "approval") -> BadInput:
+    return BadInput(problem, code="bad_approval", field=field)

@@ -1,0 +1,33 @@
+"""Which store is meant, and where a file of it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from endwell.errors import BadSetting
+from endwell.settings.sections import Settings
+from endwell.settings.show import masked
+
+
+def store_url(settings: Settings, in_code: str | None) -> str:
+    """What was said outside the code wins, then the code, then the default."""
+    url = in_code if in_code is not None and settings.source("store") == "default" else settings.store
+    scheme = urlsplit(url).scheme
+    if scheme not in ("sqlite", "postgresql", "postgres"):
+        raise BadSetting(
+            f"store {masked(url)!r} is neither sqlite:/// nor postgresql://",
+            hint="for example sqlite:///endwell.db",
+            field="store",
+        )
+    return url
+
+
+def sqlite_path(url: str) -> Path:
+    """`sqlite:///file.db` is beside the caller, `sqlite:////var/file.db` is absolute."""
+    path = unquote(url.removeprefix("sqlite:///"))
+    if not url.startswith("sqlite:///") or not path or path == ":memory:":
+        raise BadSetting(
+            f"store {url!r} names no file", hint="for example sqlite:///endwell.db", field="store"
+        )
+    return Path(path)

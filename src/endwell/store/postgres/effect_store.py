@@ -1,0 +1,64 @@
+"""An effect store in a PostgreSQL database."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from endwell.errors import EndwellError, StoreError
+from endwell.settings import masked
+from endwell.store.effect_store import EffectStore
+from endwell.store.postgres.connection import CONNECT_OPTIONS, asyncpg_module
+
+MOST_CONNECTIONS = 4
+
+_CREATE = """CREATE TABLE IF NOT EXISTS endwell_effect_results
+    (key text COLLATE "C" PRIMARY KEY, content bytea NOT NULL, attempt_id text NOT NULL)"""
+_GET = "SELECT content FROM endwell_effect_results WHERE key = $1"
+_PUT = "INSERT INTO endwell_effect_results VALUES ($1, $2, $3) ON CONFLICT (key) DO NOTHING"
+
+
+class PostgresEffectStore(EffectStore):
+    """One table, made when it is first needed."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._pool: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def get(self, key: str) -> bytes | None:
+        async with self._connected() as connection:
+            found: bytes | None = await connection.fetchval(_GET, key)
+            return found
+
+    async def put(self, key: str, content: bytes, attempt_id: str) -> None:
+        async with self._connected() as connection:
+            await connection.execute(_PUT, key, content, attempt_id)
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None and self._loop is asyncio.get_running_loop():
+            await pool.close()
+
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Any]:
+        """A connection of this event loop's; whatever fails is a store that cannot be used."""
+        try:
+            if self._pool is None or self._loop is not asyncio.get_running_loop():
+                await self._open()
+            async with self._pool.acquire() as connection:
+                yield connection
+        except EndwellError:
+            raise
+        except Exception as error:
+            what = type(error).__name__
+            raise StoreError(f"the effect store {masked(self._url)} cannot be used: {what}") from error
+
+    async def _open(self) -> None:
+        asyncpg = asyncpg_module()
+        pool = await asyncpg.create_pool(self._url, min_size=0, max_size=MOST_CONNECTIONS, **CONNECT_OPTIONS)
+        with contextlib.suppress(asyncpg.UniqueViolationError):  # somebody else made it at the same moment
+            await pool.execute(_CREATE)
+        self._pool, self._loop = pool, asyncio.get_running_loop()

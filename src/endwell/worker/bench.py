@@ -1,0 +1,243 @@
+"""The bench: what all verbs of a context share about the turn that they work on.
+
+It names steps, knows what is already recorded, and hands commands to the store until it has taken them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from endwell.errors import AmbiguousStep, BadInput, StaleAttempt, StoreError
+from endwell.model import commands as c
+from endwell.model.card import Card, record_id, records_between
+from endwell.model.inside import inside_of
+from endwell.model.task import Task
+from endwell.policy.limits import SECOND, Limits
+from endwell.runtime.base import Runtime
+from endwell.settings.sections import Worker as WorkerSettings
+from endwell.store.effect_store import EffectStore
+from endwell.store.rows import Reply
+from endwell.worker.directory import Directory
+from endwell.worker.threads import TurnThreads
+from endwell.worker.turn_store import TurnStore
+
+log = logging.getLogger(__name__)
+
+PAUSE_SECONDS = 0.2
+"""How long a command waits before a store that failed is asked again."""
+NAME_LIMIT = 200
+_FAILED = ("failed", "timeout", "canceled", "expired")
+_REFERRING = ("step.reference", "tool.result")
+BRANCH: ContextVar[str] = ContextVar("endwell_branch", default="")
+"""The path of the branch that runs: which gather, which of its parts, and so on inwards."""
+
+AnyCommand = TypeVar("AnyCommand", bound=c.TaskCommand)
+T = TypeVar("T")
+
+
+class Hold(Protocol):
+    """What a verb must know about the hold on its task."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the task has been given to somebody else."""
+
+    def covers(self, seconds: float) -> bool:
+        """Whether this worker's lease holds for so long by its own clock."""
+
+    async def look(self) -> None:
+        """Find out what is left of the lease, where that must be asked for."""
+
+
+class Bench:
+    """One per turn."""
+
+    def __init__(
+        self,
+        task: Task,
+        hold: Hold,
+        *,
+        actor: str,
+        store: TurnStore,
+        runtime: Runtime,
+        settings: WorkerSettings,
+        limits: Limits,
+        threads: TurnThreads,
+        step_timeout: float | None = None,
+        give_up_on: tuple[type[BaseException], ...] = (),
+        directory: Directory,
+        effects: EffectStore | None = None,
+    ) -> None:
+        self.task = task
+        self.attempt_id = task.attempt_id or ""
+        self.hold = hold
+        self.actor = actor
+        self.store = store
+        self.runtime = runtime
+        self.settings = settings
+        self.limits = limits
+        self.threads = threads
+        self.step_timeout = step_timeout or settings.step_timeout_seconds
+        self.give_up_on = give_up_on
+        self.effects = effects
+        self.directory = directory
+        self.run = inside_of(task).run
+        self._said_at = runtime.clock.monotonic()
+        self._records: dict[str, Card] | None = None
+        self._referred: dict[str, Card] = {}
+        self._numbers: Counter[str] = Counter()
+        self._in_flight: set[str] = set()
+        self.doing: dict[str, int] = {}
+
+    def command(self, kind: Callable[..., AnyCommand], **fields: Any) -> AnyCommand:
+        """A command of this attempt."""
+        return kind(
+            command_id=self.runtime.ids.new(),
+            namespace=self.task.namespace,
+            actor=self.actor,
+            task_id=self.task.id,
+            attempt_id=self.attempt_id,
+            **fields,
+        )
+
+    async def commit(self, *commands: c.Command) -> Reply:
+        """Hand them in together; the last reply, or the first refusal raised.
+
+        A store that is away for a moment is no fault of the agent's: it is told when it is back.
+        """
+        sent = self.runtime.clock.monotonic()
+        replies: list[Reply] = await self._until_taken(lambda: self._committed(commands))
+        self._said_at = sent
+        return replies[-1]
+
+    async def expect(self, step: str, seconds: float) -> None:
+        """Before something that takes so long: if the turn would be reaped meanwhile, say what it is at."""
+        reap, grace = self.limits.active_reap, self.limits.step_grace
+        silent = self.runtime.clock.monotonic() - self._said_at
+        if reap is not None and (silent + seconds) * SECOND + grace > reap:
+            await self.commit(self.command(c.StartStep, step=step, timeout=int(seconds * SECOND)))
+
+    async def _committed(self, commands: Sequence[c.Command]) -> list[Reply]:
+        replies = await self.store.commit(commands)
+        for reply in replies:
+            if reply.refusal is not None:
+                raise reply.refusal
+        return replies
+
+    async def asked(self, question: Callable[[], Awaitable[T]]) -> T:
+        """A question to the store, asked until it answers."""
+        answer: T = await self._until_taken(question)
+        return answer
+
+    async def _until_taken(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+        while not self.hold.is_lost:
+            try:
+                return await ask()
+            except StoreError as error:
+                log.warning("task %s must wait for the store: %s", self.task.id, error.message)
+                await self.runtime.sleep(PAUSE_SECONDS)
+        raise StaleAttempt(f"attempt {self.attempt_id} no longer holds its task", task_id=self.task.id)
+
+    async def records(self) -> dict[str, Card]:
+        """What earlier attempts recorded in this run, by record id; read once, in one question."""
+        if self._records is None:
+            self._records = await self._until_taken(self._read_records) if self._may_have() else {}
+        return self._records
+
+    def _may_have(self) -> bool:
+        return inside_of(self.task).steps > 0
+
+    async def _read_records(self) -> dict[str, Card]:
+        first, last = records_between(self.task.id, self.run)
+        cards = await self.store.cards_between(self.task.namespace, first, last)
+        refs = [ref for card in cards if card.kind in _REFERRING and (ref := _reference(card))]
+        if refs:
+            found = await self.store.cards_by_ids(self.task.namespace, refs)
+            self._referred = {card.id: card for card in found}
+        return {card.id: card for card in cards}
+
+    async def recorded(self, step: str) -> Card | None:
+        """The record of one step, if it has one."""
+        return (await self.records()).get(record_id(self.task.id, step))
+
+    async def answered(self, step: str) -> tuple[str, Card | None]:
+        """The identity under which a waiting step is known in this turn, and its record.
+
+        What failed in an earlier turn is asked for anew: trying again is what the new turn is for.
+        """
+        card = await self.recorded(step)
+        if card is None or not _failed_before(card, self.task.turn_id):
+            return step, card
+        again = f"{step}@{self.task.turn_number}"
+        return again, await self.recorded(again)
+
+    async def referred(self, record: Card) -> Card:
+        """The card with the content that a record points to; read together with the records."""
+        return await self.card(_reference(record) or "")
+
+    async def card(self, card_id: str) -> Card:
+        """One card of this run, or of the task that it points to."""
+        found = self._referred.get(card_id)
+        if found is None:
+            found = await self._until_taken(lambda: self.store.card(self.task.namespace, card_id))
+        return found
+
+    def begin(self, name: str) -> str:
+        """The identity of the next step of this name: run, branch, name, number."""
+        _check_name(name)
+        place = f"({BRANCH.get()}){name}"
+        if place in self._in_flight:
+            raise AmbiguousStep(
+                f"two steps named {name!r} at once: after a crash nobody could tell which is which",
+                hint="give them different names, or run them in the branches of ctx.gather(...)",
+            )
+        self._in_flight.add(place)
+        self._numbers[place] += 1
+        return f"{self.run}:{place}#{self._numbers[place]}"
+
+    def end(self, step: str) -> None:
+        """The step is no longer in flight."""
+        self._in_flight.discard(step.partition(":")[2].rpartition("#")[0])
+
+    def begin_gather(self) -> str:
+        """The path of the next gather of this branch."""
+        branch = BRANCH.get()
+        place = f"({branch})"
+        if place in self._in_flight:
+            raise AmbiguousStep(
+                "two gathers at once: after a crash nobody could tell which is which",
+                hint="put all parts into one ctx.gather(...), or one gather inside another",
+            )
+        self._in_flight.add(place)
+        self._numbers[place] += 1
+        return f"{branch},{self._numbers[place]}" if branch else str(self._numbers[place])
+
+    def end_gather(self, path: str) -> None:
+        """The gather is over."""
+        self._in_flight.discard(f"({path.rpartition(',')[0]})")
+
+
+def _failed_before(record: Card, turn_id: str | None) -> bool:
+    said = msgspec.json.decode(record.content)
+    return said["status"] in _FAILED and said.get("turn") != turn_id
+
+
+def _reference(record: Card) -> str | None:
+    """The card that a record points to, if it does."""
+    found: str | None = msgspec.json.decode(record.content).get("ref")
+    return found
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name or len(name) > NAME_LIMIT or not name.isprintable():
+        raise BadInput(
+            f"a step's name must be printable text of 1 to {NAME_LIMIT} characters",
+            code="bad_step_name",
+            field="name",
+        )

@@ -1,0 +1,182 @@
+"""Calling the functions of steps: within their time, off the event loop, their values kept as JSON."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from endwell.errors import BadInput, ReplayMismatch, StepFailed, StepTimeout, TurnError, UsageError
+from endwell.model import content
+from endwell.model.card import Card
+from endwell.model.task import ErrorInfo
+from endwell.model.typed import Shape, is_async, result_of
+from endwell.policy.limits import SECOND
+from endwell.policy.retry import RetryPolicy, backoff
+from endwell.runtime.base import Runtime
+from endwell.worker.bench import Bench
+from endwell.worker.threads import ThreadCall, TurnThreads
+
+Duration = float | timedelta
+Tries = int | RetryPolicy | None
+MOST_CALLS = 1_000
+
+_error_decoder = msgspec.json.Decoder(ErrorInfo)
+
+
+class Work:
+    """A function with its arguments, how long it may take, and what it must return."""
+
+    __slots__ = ("_call", "_is_async", "name", "seconds", "shape", "thread")
+
+    def __init__(self, name: str, fn: Callable[..., Any], call: Callable[[], Any], seconds: float) -> None:
+        self.name = name
+        self.seconds = seconds
+        self.shape = _ANYTHING
+        self.thread: ThreadCall | None = None
+        self._call = call
+        self._is_async = is_async(fn)
+
+    @classmethod
+    def of(
+        cls, name: str, fn: Callable[..., Any], call: Callable[[], Any], seconds: float, result: Any
+    ) -> Work:
+        """With the shape of what it returns: as said, or as the function is annotated."""
+        if not callable(fn):
+            raise UsageError(f"step {name!r}: {content.safe_repr(fn, 60)} is not a function")
+        work = cls(name, fn, call, seconds)
+        work.shape = result_of(fn) if result is None else Shape.of(result)
+        return work
+
+    async def run(
+        self, runtime: Runtime, threads: TurnThreads, *, before: Callable[[], None] | None = None
+    ) -> Any:
+        """What it returns; `StepTimeout` when that takes too long, and what comes later is discarded.
+
+        `before` is called immediately before the function, where the function is.
+        """
+        call = self._call if before is None else partial(_after, before, self._call)
+        scope = runtime.timeout(self.seconds)
+        try:
+            async with scope:
+                value = await (call() if self._is_async else self._in_thread(threads, call))
+        except TimeoutError:
+            if not scope.expired():
+                raise  # the function's own
+            raise self._late() from None
+        if scope.expired():
+            raise self._late()
+        return value
+
+    async def _in_thread(self, threads: TurnThreads, call: Callable[[], Any]) -> Any:
+        self.thread = ThreadCall(call)
+        value = await threads.run(self.thread)
+        return await value if inspect.isawaitable(value) else value
+
+    def _late(self) -> StepTimeout:
+        return StepTimeout(f"step {self.name!r} took longer than {self.seconds:g} s")
+
+    @property
+    def is_still_running(self) -> bool:
+        """Whether its function goes on in a thread although nobody waits for it."""
+        return self.thread is not None and self.thread.is_running
+
+    def encoded(self, value: Any) -> bytes:
+        """The value as it is kept."""
+        return content.encode(value, what=f"result of step {self.name}")
+
+    def checked(self, encoded: bytes) -> Any:
+        """What was kept, as the declared type: the first run and every later one see the same."""
+        try:
+            return self.shape.check(content.decode_stored(encoded), f"result of step {self.name}")
+        except BadInput as refusal:
+            raise TurnError(refusal.message, code="bad_step_result", hint=refusal.hint) from refusal
+
+    def replayed(self, encoded: bytes) -> Any:
+        """The same for a record; if it does not fit, the code has changed since."""
+        try:
+            return self.checked(encoded)
+        except TurnError as refusal:
+            raise ReplayMismatch(
+                f"what step {self.name!r} recorded does not fit any more: {refusal.message}",
+                hint="steps that have run keep their types; give the changed step a new name",
+            ) from refusal
+
+
+def _after(before: Callable[[], None], call: Callable[[], Any]) -> Any:
+    before()
+    return call()
+
+
+_ANYTHING = Shape.of(Any)
+
+
+def bound(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
+    """The call without arguments."""
+    return partial(fn, *args, **kwargs) if args or kwargs else fn
+
+
+def inputs_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Equal inputs have equal fingerprints."""
+    return content.fingerprint(content.encode([args, kwargs], what=f"inputs of step {name}"))
+
+
+def seconds_of(duration: Duration | None, default: float, what: str = "timeout") -> float:
+    """A duration in seconds; above zero and finite."""
+    if duration is None:
+        return default
+    seconds: object = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if isinstance(seconds, (int, float)) and math.isfinite(seconds) and seconds > 0:
+        return float(seconds)
+    raise UsageError(f"{what} must be a number of seconds above zero, or a timedelta")
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """The content of a `step.checked` card: a value, and the fingerprint of what it was computed from."""
+
+    inputs: str
+    value: msgspec.Raw
+
+
+_checked_decoder = msgspec.json.Decoder(Checked)
+
+
+def tries_of(bench: Bench, retry: Tries) -> RetryPolicy:
+    """How often a step is tried: a number counts every call, the first one too."""
+    if isinstance(retry, RetryPolicy):
+        return retry
+    calls: object = 1 if retry is None else retry
+    if isinstance(calls, int) and 1 <= calls <= MOST_CALLS:
+        return msgspec.structs.replace(bench.limits.retry, max_retries=calls - 1)
+    raise UsageError(f"retry must be a number of calls from 1 to {MOST_CALLS:,}, or a RetryPolicy")
+
+
+async def pause_before(bench: Bench, step: str, policy: RetryPolicy, number: int) -> None:
+    """The backoff before retry `number` of a step; the turn need show no progress meanwhile."""
+    seconds = backoff(policy, number, bench.runtime.ids.fraction()) / SECOND
+    await bench.expect(step, seconds)
+    await bench.runtime.sleep(seconds)
+
+
+async def replayed(bench: Bench, work: Work, card: Card, inputs: str = "") -> Any:
+    """What a record says: a value, or that the step failed for good."""
+    match card.kind:
+        case "step.failure":
+            error = _error_decoder.decode(card.content)
+            raise StepFailed(error.message or f"step {work.name!r} failed for good", code=error.code)
+        case "step.checked":
+            checked = _checked_decoder.decode(card.content)
+            if inputs and checked.inputs != inputs:
+                raise ReplayMismatch(
+                    f"step {work.name!r} was recorded with other inputs",
+                    hint="compute what a step is given from recorded values, or give the step a new name",
+                )
+            return work.replayed(bytes(checked.value))
+        case "step.reference":
+            return work.replayed((await bench.referred(card)).content)
+    return work.replayed(card.content)

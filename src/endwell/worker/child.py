@@ -1,0 +1,239 @@
+"""The other side of `isolated.py`: a process that loads the app, carries out one turn and ends.
+
+Its standard input and output belong to the conversation with the worker. Agent code gets an empty input
+instead, and what it prints goes to standard error. The context is the same as inside the worker, on a
+bench whose store is the worker's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from endwell import errors
+from endwell.model import content
+from endwell.model.task import ErrorInfo, Task
+from endwell.policy.limits import Limits
+from endwell.runtime.base import Runtime
+from endwell.runtime.current import CURRENT_TURN
+from endwell.runtime.loops import new_loop
+from endwell.runtime.processes import lift_memory_limit, limit_memory
+from endwell.runtime.signals import on_stop_signals
+from endwell.settings.sections import Approval as ApprovalSettings
+from endwell.settings.sections import Worker as WorkerSettings
+from endwell.worker.agents import Agent
+from endwell.worker.bench import Bench
+from endwell.worker.branches import captured
+from endwell.worker.context import Context, SyncContext
+from endwell.worker.directory import Directory
+from endwell.worker.endings import error_info, refused
+from endwell.worker.heart import LOOK_SECONDS
+from endwell.worker.homes import load
+from endwell.worker.link import LINE_BYTES, Leased, Link
+from endwell.worker.outside import MEGABYTE
+from endwell.worker.remote import RemoteStore, error_said, waiting_said
+from endwell.worker.suspended import HandedOver, Suspended, meant
+from endwell.worker.threads import TurnThreads, with_step_threads
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn, and what its worker knows that is needed to carry it out."""
+
+    task: Task
+    actor: str
+    settings: WorkerSettings
+    limits: Limits
+    approval: ApprovalSettings
+    payload: msgspec.Raw
+
+
+_order_decoder = msgspec.json.Decoder(Order)
+
+
+def main(order: str) -> None:
+    """Load the agent that the order names, say so, and wait for its turn."""
+    runtime = Runtime.system()
+    link = Link(*_taken_over(), runtime.clock)
+    about = json.loads(order)
+    try:
+        app = load(about)
+        agent = _found(app, about["agent"])
+    except BaseException as error:
+        if not isinstance(error, errors.UsageError):
+            traceback.print_exc()
+        link.say({"broken": _broken(error)})
+        return
+    link.say({"ready": True})
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_serve(app, agent, link, runtime, about["memory_mb"]))
+
+
+def _taken_over() -> tuple[int, int]:
+    """The pipes to the worker, out of reach of whatever the agent's code prints or starts."""
+    pipes = os.dup(0), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(line_buffering=True)
+    return pipes
+
+
+def _found(app: Any, name: str) -> Agent:
+    agent = app.agents.get(name)
+    if not isinstance(agent, Agent):
+        raise errors.UsageError(f"loading the app does not register an agent {name!r}")
+    return agent
+
+
+def _broken(error: BaseException) -> ErrorInfo:
+    kind, text = type(error).__name__, content.safe_str(error, 1_000)
+    message = text if isinstance(error, errors.UsageError) else f"loading the app raised {kind}: {text}"
+    return ErrorInfo(code="agent_not_loaded", type=kind, message=message)
+
+
+async def _serve(app: Any, agent: Agent, link: Link, runtime: Runtime, memory_mb: int | None) -> None:
+    await link.open()
+    line = await link.read()
+    if not line:
+        return
+    order = _order_decoder.decode(line)
+    runtime.spawn(link.listen(), "endwell-answers")
+    CURRENT_TURN.set((order.task.id, order.task.attempt_id or ""))
+    turn = ChildTurn(app, agent, link, runtime, order)
+    link.send(await turn.last_word(None if memory_mb is None else memory_mb * MEGABYTE))
+    if app.effects is not None:
+        await app.effects.close()
+
+
+class ChildTurn:
+    """One turn, carried out here as the worker would."""
+
+    def __init__(self, app: Any, agent: Agent, link: Link, runtime: Runtime, order: Order) -> None:
+        self._app = app
+        self._agent = agent
+        self._link = link
+        self._runtime = runtime
+        self._order = order
+
+    async def last_word(self, memory_bytes: int | None) -> bytes:
+        """How the turn ended, as the worker is told."""
+        try:
+            payload = self._agent.checked_payload(content.decode_stored(bytes(self._order.payload)))
+            value = await self._called(payload, memory_bytes)
+        except BaseException as raised:  # whatever it is, it is the turn's failure
+            lift_memory_limit()
+            return _left(self._agent, meant(raised))
+        lift_memory_limit()
+        return _succeeded(value)
+
+    async def _called(self, payload: Any, limit: int | None) -> Any:
+        agent = self._agent
+        bench = await self._bench() if agent.signature.wants_context else None
+        if not agent.signature.is_async:
+            blocking = None if bench is None else SyncContext(bench, _waiter(self._runtime))
+            arguments = agent.arguments(blocking, payload)
+            return await self._runtime.in_thread(_limited, limit, agent.function, arguments)
+        arguments = agent.arguments(None if bench is None else Context(bench), payload)
+        _let_clean_up()
+        return await _limited(limit, agent.function, arguments)
+
+    async def _bench(self) -> Bench:
+        """With all records of the run, read in one question."""
+        order, runtime, store = self._order, self._runtime, RemoteStore(self._link.ask)
+        bench = Bench(
+            order.task,
+            Leased(self._link, runtime.clock),
+            actor=order.actor,
+            store=store,
+            runtime=runtime,
+            settings=order.settings,
+            limits=order.limits,
+            threads=TurnThreads(with_step_threads(runtime), lambda: None),
+            step_timeout=self._agent.step_timeout,
+            give_up_on=self._agent.give_up_on,
+            effects=self._app.effects,
+            directory=Directory(store, order.task.namespace, self._app.agents, order.approval),
+        )
+        await bench.records()
+        self._runtime.spawn(self._tell(bench), "endwell-doing")
+        return bench
+
+    async def _tell(self, bench: Bench) -> None:
+        """Which steps take long: the worker's heartbeat tells everybody."""
+        told: dict[str, int] = {}
+        while True:
+            await self._runtime.sleep(LOOK_SECONDS)
+            if bench.doing != told:
+                told = dict(bench.doing)
+                self._link.say({"doing": told})
+
+
+def _waiter(runtime: Runtime) -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    """For code in a thread: have the event loop carry out a verb, and block until it has."""
+    wait = runtime.waiter()
+
+    def waited(verb: Coroutine[Any, Any, Any]) -> Any:
+        value, error = wait(captured(verb))
+        if error is not None:
+            raise error
+        return value
+
+    return waited
+
+
+def _let_clean_up() -> None:
+    """A coroutine that is to be killed is cancelled first, as it would be inside the worker."""
+    this = asyncio.current_task()
+
+    def cancel(_: int) -> None:
+        if this is not None:
+            this.cancel()
+
+    on_stop_signals(asyncio.get_running_loop(), cancel)
+
+
+def _limited(limit: int | None, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Limit the memory where the function runs: a new thread reserves some for itself first."""
+    if limit is not None:
+        limit_memory(limit)
+    return function(*arguments)
+
+
+def _succeeded(value: Any) -> bytes:
+    try:
+        return b'{"result":%b}' % content.encode(value, what="result")
+    except Exception as refusal:
+        return msgspec.json.encode({"error": refused("result_not_storable", value, refusal, retryable=False)})
+
+
+def _left(agent: Agent, error: BaseException) -> bytes:
+    """The function was left by an exception: it waits, it is over, or it failed."""
+    match error:
+        case Suspended():
+            line = msgspec.json.encode({"suspended": waiting_said(error)})
+            return line if len(line) < LINE_BYTES else _failed(agent, _too_much())
+        case HandedOver():
+            return msgspec.json.encode({"handed_over": True})
+        case errors.StaleAttempt():
+            return msgspec.json.encode({"lost": error_said(error)})
+    return _failed(agent, error)
+
+
+def _too_much() -> errors.BadInput:
+    why = f"what the turn waits for comes to more than {LINE_BYTES:,} bytes"
+    return errors.BadInput(why, code="payload_too_large", hint="wait for fewer things at once")
+
+
+def _failed(agent: Agent, error: BaseException) -> bytes:
+    info = error_info(agent, error)
+    if isinstance(error, MemoryError):
+        info = msgspec.structs.replace(info, code="agent_out_of_memory")
+    after = error.after_seconds if isinstance(error, errors.Retry) else None
+    return msgspec.json.encode({"error": info, "after": after if isinstance(after, int | float) else None})

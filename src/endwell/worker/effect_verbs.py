@@ -1,0 +1,100 @@
+"""The verb that changes the outside world, at most once: `effect`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from endwell.errors import BadInput
+from endwell.model.inside import lineage_of
+from endwell.worker.bench import Bench
+from endwell.worker.calling import Duration, Tries, Work, bound, inputs_of, replayed, seconds_of, tries_of
+from endwell.worker.effects import Effecting, Order
+
+KEY_LIMIT = 500
+KEY_PARAMETER = "idempotency_key"
+
+
+class EffectVerbs:
+    """For a context that has a bench."""
+
+    _bench: Bench
+
+    async def effect(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        key: str | None = None,
+        reconcile: Callable[..., Any] | None = None,
+        timeout: Duration | None = None,
+        retry: Tries = None,
+        deduplicates: bool = False,
+        accept_risk: bool = False,
+        result: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call a function that changes the outside world; it takes place at most once under its key.
+
+        The function is given the key as `idempotency_key` if it has such a parameter; `endwell.effect_key()`
+        says it too. It may raise `NotDone` if nothing has happened. After a crash, a timeout or any other
+        exception `reconcile(key, *args)` is asked: `Done(value)` or the value, `NOT_DONE` or `None`, or
+        `CANNOT_TELL`; if that does not settle it, a person is asked. `deduplicates=True` says that the
+        outside ignores a second call with the same key; `accept_risk=True` that one would do no harm.
+        `retry=3` calls the function up to three times, where it is sure that nothing has happened.
+        """
+        bench = self._bench
+        step = bench.begin(name)
+        try:
+            effect_key = _default_key(bench, step) if key is None else _checked(key)
+            seconds = seconds_of(timeout, bench.settings.effect_timeout_seconds)
+            call = bound(fn, args, _with_key(fn, kwargs, effect_key))
+            work = Work.of(name, fn, call, seconds, result)
+            card = await bench.recorded(step)
+            if card is not None:
+                return await replayed(bench, work, card)
+            asking = None
+            if reconcile is not None:
+                asked = bound(reconcile, (effect_key, *args), kwargs)
+                asking = Work.of(f"{name} (reconcile)", reconcile, asked, seconds, Any)
+            order = Order(
+                step=step,
+                key=effect_key,
+                args_hash=inputs_of(name, args, kwargs),
+                work=work,
+                reconcile=asking,
+                policy=tries_of(bench, retry),
+                deduplicates=deduplicates,
+                accept_risk=accept_risk,
+            )
+            return await Effecting(bench, order).run()
+        finally:
+            bench.end(step)
+
+
+def _default_key(bench: Bench, step: str) -> str:
+    """The same in every run and replay of the task; the attempt is no part of it."""
+    return f"{lineage_of(bench.task)}:{step.partition(':')[2]}"
+
+
+def _checked(key: object) -> str:
+    if isinstance(key, str) and 0 < len(key) <= KEY_LIMIT and key.isprintable():
+        return key
+    raise BadInput(
+        f"an effect's key must be printable text of 1 to {KEY_LIMIT} characters",
+        code="bad_effect_key",
+        field="key",
+    )
+
+
+def _with_key(fn: Callable[..., Any], kwargs: dict[str, Any], key: str) -> dict[str, Any]:
+    """The key as an argument, where the function has a place for it."""
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # some builtins do not say
+        return kwargs
+    named = parameters.get(KEY_PARAMETER)
+    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    takes_it = named is not None and named.kind is not inspect.Parameter.POSITIONAL_ONLY
+    return {KEY_PARAMETER: key, **kwargs} if takes_it or (named is None and takes_any) else kwargs

@@ -1,0 +1,270 @@
+"""Agent functions in a process of their own, which can be killed when they are stuck or eat the memory.
+
+The child is a fresh interpreter that loads the app again (`worker/child.py`); it carries out one turn and
+ends. Both sides speak JSON lines. The worker's first line is the turn (`child.Order`). The child says, in
+this order:
+
+    {"ready": true}                                               or {"broken": error}
+    {"doing": {step: since}}                                      any number of times, as the next two
+    {"ask": "store", "id": n, "with": {"method": "card", "arguments": [...]}}
+    {"ask": "lease", "id": n, "with": {}}
+    {"result": value}                                             or how else the turn ended:
+    {"error": {...}, "after": seconds}
+    {"suspended": {"calls": [...], "submits": [...]}}
+    {"handed_over": true}
+    {"lost": error}
+
+Each `ask` is answered by `{"answer": n, "lease_left": seconds, "value": ...}`, or with `error` for `value`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from endwell.errors import EndwellError, StaleAttempt, UsageError
+from endwell.model.task import ErrorInfo
+from endwell.runtime import guarded
+from endwell.runtime.base import Runtime
+from endwell.runtime.guarded import Ended, Guarded, LineTooLong, NotStarted
+from endwell.worker.homes import home_of
+from endwell.worker.link import LINE_BYTES
+from endwell.worker.outside import GRACE_SECONDS, Reported, checked_memory, checked_seconds, failure
+from endwell.worker.remote import Desk, ErrorSaid, error_of, error_said
+from endwell.worker.suspended import HandedOver
+
+if TYPE_CHECKING:
+    from endwell.worker.bench import Bench
+    from endwell.worker.turns import Turn
+
+LOAD_SECONDS = 120.0
+"""How long a child may take to load the app."""
+LEAVE_SECONDS = 5.0
+"""How long a child may take to end once it has said its result."""
+_ONE_HEAP: Final = {"MALLOC_ARENA_MAX": "1"}
+"""Otherwise the C library sets some of a memory limit aside for each thread, so for each step."""
+_BOOT: Final = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
+    "from endwell.worker.child import main; main(sys.argv[1])"
+)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Isolated:
+    """One agent's children: one per turn, and a spare that has already loaded the app."""
+
+    app: object
+    agent: str
+    function: Callable[..., Any]
+    runtime: Runtime
+    timeout: float | None = None
+    memory_mb: int | None = None
+    _spare: asyncio.Task[Guarded] | None = None
+
+    async def prepare(self) -> None:
+        """Load the app in a child, which stays as the spare: what cannot work is refused now."""
+        try:
+            child = await self._taken()
+        except Reported as broken:
+            problem = f"agent {self.agent!r} cannot run in a process of its own: {broken.info.message}"
+            raise UsageError(problem, hint="register it at the top level of a module") from None
+        self._spare = self.runtime.spawn(_itself(child), f"endwell-spare-{self.agent}")
+
+    async def run(self, bench: Bench, turn: Turn) -> Any:
+        """One turn in one child, which is gone when this returns, however it does."""
+        async with await self._taken() as child:
+            child.limit(float("inf") if self.timeout is None else self.timeout)
+            child.write(_order(turn, bench))
+            if self._spare is None:
+                self._spare = self.runtime.spawn(self._loaded(), f"endwell-spare-{self.agent}")
+            return await _Conversation(self, child, turn, bench).result()
+
+    async def close(self) -> None:
+        """End the spare."""
+        spare = self._own_spare()
+        if spare is not None:
+            spare.cancel()
+            await asyncio.wait([spare])
+            if not spare.cancelled() and spare.exception() is None:
+                await spare.result().close()
+
+    async def _taken(self) -> Guarded:
+        """The spare, as soon as it is loaded, if there is a good one; else a new child."""
+        spare = self._own_spare()
+        if spare is not None:
+            child = await spare
+            if not child.is_over:
+                return child
+            await child.close()
+        return await self._loaded()
+
+    def _own_spare(self) -> asyncio.Task[Guarded] | None:
+        """Whoever asks has the spare for himself; one on another event loop is of no use here."""
+        spare, self._spare = self._spare, None
+        return spare if spare is not None and spare.get_loop() is asyncio.get_running_loop() else None
+
+    async def _loaded(self) -> Guarded:
+        """A child that has loaded the app and waits for a turn."""
+        home = home_of(self.app, self.function, self.agent)
+        order = json.dumps({**home, "agent": self.agent, "memory_mb": self.memory_mb})
+        argv = [sys.executable, "-P", "-c", _BOOT, order, json.dumps(sys.path)]
+        try:
+            child = await guarded.start(
+                argv,
+                env=None if self.memory_mb is None else {**os.environ, **_ONE_HEAP},
+                line_limit=LINE_BYTES,
+                grace_seconds=GRACE_SECONDS,
+                on_stderr=_pass_on,
+            )
+        except NotStarted as error:
+            raise failure("agent_not_loaded", f"no process could be started: {error}") from None
+        try:
+            child.limit(LOAD_SECONDS)
+            said = _decoded(await child.read_line())
+            if said.get("ready") is not True:
+                raise await self._not_loaded(child, said)
+        except BaseException:
+            await child.close()
+            raise
+        return child
+
+    async def _not_loaded(self, child: Guarded, said: dict[str, Any]) -> Reported:
+        if "broken" in said:
+            return Reported(msgspec.convert(said["broken"], ErrorInfo))
+        child.stop()
+        return failure("agent_not_loaded", f"its process {await child.ended()} while loading", child.tail)
+
+
+class _Conversation:
+    """What a child asks during its turn, until it says how the turn ended."""
+
+    def __init__(self, isolated: Isolated, child: Guarded, turn: Turn, bench: Bench) -> None:
+        self._isolated = isolated
+        self._child = child
+        self._turn = turn
+        self._bench = bench
+        self._desk = Desk(bench)
+        self._asking: set[asyncio.Task[None]] = set()
+        self._raised: BaseException | None = None
+
+    async def result(self) -> Any:
+        try:
+            said = await self._last_word()
+            self._child.limit(LEAVE_SECONDS)
+            ended = await self._child.ended()
+        finally:
+            for asking in self._asking:
+                asking.cancel()
+        if self._raised is not None:
+            raise self._raised
+        if "result" in said:
+            return said["result"]
+        raise self._left(said) or self._died(ended)
+
+    def _left(self, said: dict[str, Any]) -> BaseException | None:
+        """What left the agent's function, as it would have inside the worker."""
+        if "suspended" in said:
+            return self._desk.suspended(said["suspended"])
+        if "handed_over" in said:
+            return HandedOver("the task is in a person's hands")
+        if "lost" in said:
+            return error_of(msgspec.convert(said["lost"], ErrorSaid))
+        if "error" in said:
+            return Reported(msgspec.convert(said["error"], ErrorInfo), said.get("after"))
+        return None
+
+    def _died(self, ended: Ended) -> Reported:
+        if ended.cause == "timeout":
+            late = f"it did not end within {self._isolated.timeout:g} s and was killed"
+            return failure("agent_timeout", late)
+        return failure("agent_died", f"its process {ended}", self._child.tail)
+
+    async def _last_word(self) -> dict[str, Any]:
+        """How the turn ended; empty when the child ends without a word of it."""
+        try:
+            while (line := await self._child.read_line()) is not None:
+                said = _decoded(line)
+                if "doing" in said:
+                    self._bench.doing = said["doing"]
+                    continue
+                if "ask" not in said:
+                    return said
+                asking = self._isolated.runtime.spawn(self._answer(said), f"endwell-ask-{said['ask']}")
+                self._asking.add(asking)
+                asking.add_done_callback(self._asking.discard)
+        except LineTooLong:
+            self._child.stop()
+        return {}
+
+    async def _answer(self, said: dict[str, Any]) -> None:
+        """An `EndwellError` is an answer; a lost turn, or anything else, ends the child and is raised."""
+        answer: dict[str, Any] = {"answer": said["id"]}
+        try:
+            if said["ask"] != "lease":
+                answer["value"] = await self._desk.answer(**said["with"])
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            if isinstance(error, StaleAttempt) or not isinstance(error, EndwellError):
+                self._raised = error
+                self._child.stop()
+                return
+            answer["error"] = error_said(error)
+        answer["lease_left"] = self._turn.seconds_left
+        self._child.write(msgspec.json.encode(answer) + b"\n")
+
+
+def checked_isolation(
+    agent: str, isolation: object, timeout: float | timedelta | None, memory_mb: int | None
+) -> dict[str, Any] | None:
+    """The limits of an isolated agent; None for one that runs in the worker, where none can be kept."""
+    if isolation not in (None, "process"):
+        raise UsageError(f"agent {agent!r}: isolation must be 'process' or left out", field="isolation")
+    if isolation is None and (timeout is not None or memory_mb is not None):
+        problem = f"agent {agent!r}: a function inside the worker cannot be killed at a limit"
+        raise UsageError(problem, hint='add isolation="process"', field="isolation")
+    if isolation is None:
+        return None
+    return {
+        "timeout": checked_seconds(agent, "timeout", timeout),
+        "memory_mb": checked_memory(agent, memory_mb),
+    }
+
+
+def _order(turn: Turn, bench: Bench) -> bytes:
+    """The turn as `child.Order` reads it."""
+    order = {
+        "task": turn.task,
+        "actor": turn.actor,
+        "settings": bench.settings,
+        "limits": bench.limits,
+        "approval": bench.directory.approval,
+        "payload": msgspec.Raw(turn.payload),
+    }
+    return msgspec.json.encode(order) + b"\n"
+
+
+async def _itself(child: Guarded) -> Guarded:
+    return child
+
+
+def _decoded(line: bytes | None) -> dict[str, Any]:
+    """One message; empty at the end of the output, or when the line was cut by the child's death."""
+    try:
+        said = msgspec.json.decode(line or b"{}")
+    except msgspec.DecodeError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _pass_on(data: bytes) -> None:
+    """What a child prints appears where its worker's own prints do."""
+    sys.stderr.write(data.decode(errors="replace"))

@@ -1,0 +1,173 @@
+"""The verbs with which a turn records its work: `step`, `gather`, `draft`, `progress`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Literal
+
+import msgspec
+
+from endwell.errors import AgentSignal, StaleAttempt, StepFailed, StepTimeout, UsageError
+from endwell.model import commands as c
+from endwell.model import content
+from endwell.model.task import ErrorInfo
+from endwell.policy.limits import SECOND
+from endwell.policy.retry import RetryPolicy
+from endwell.worker.bench import Bench
+from endwell.worker.branches import async_parts, gathered
+from endwell.worker.calling import (
+    Checked,
+    Duration,
+    Tries,
+    Work,
+    bound,
+    inputs_of,
+    pause_before,
+    replayed,
+    seconds_of,
+    tries_of,
+)
+from endwell.worker.endings import is_retryable
+
+OnTimeout = Literal["retryable", "permanent"]
+NOTE_LIMIT = 500
+
+_error_encoder = msgspec.json.Encoder(order="sorted")
+
+
+class StepVerbs:
+    """For a context that has a bench."""
+
+    _bench: Bench
+
+    async def step(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        timeout: Duration | None = None,
+        retry: Tries = None,
+        on_timeout: OnTimeout = "retryable",
+        check_inputs: bool = False,
+        result: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run a function and record what it returns; once recorded, it is never run again.
+
+        `fn` may be `async def` or `def`; a `def` runs in a thread. What comes back is always the recorded
+        value, as `result=` or the function's return annotation says. `retry=3` calls it up to three times.
+        `on_timeout="permanent"` makes a timeout a failure that is recorded for good. `check_inputs=True`
+        refuses a replay with other inputs.
+        """
+        bench = self._bench
+        step = bench.begin(name)
+        try:
+            seconds = seconds_of(timeout, bench.step_timeout)
+            work = Work.of(name, fn, bound(fn, args, kwargs), seconds, result)
+            inputs = inputs_of(name, args, kwargs) if check_inputs else ""
+            card = await bench.recorded(step)
+            if card is not None:
+                return await replayed(bench, work, card, inputs)
+            return await _Step(bench, step, work, inputs, on_timeout).run(tries_of(bench, retry))
+        finally:
+            bench.end(step)
+
+    async def gather(self, *parts: Any) -> list[Any]:
+        """Run parts beside each other, each in a branch of its own; their values in order.
+
+        Parts are verbs that were not awaited (`ctx.step(...)`) or functions of no argument. All of them
+        end before the first failure is raised; what they wait for is waited for together.
+        """
+        return await gathered(self._bench, async_parts(parts))
+
+    async def draft(self, value: Any) -> None:
+        """Keep a partial deliverable; it is salvaged if the task ends without a whole one."""
+        encoded = content.encode(value, what="draft")
+        bench = self._bench
+        await bench.commit(
+            bench.command(c.KeepDraft, content=encoded, content_hash=content.fingerprint(encoded))
+        )
+
+    async def progress(self, note: str | None = None) -> None:
+        """Say that the turn is getting somewhere; without a sign of progress it is reaped in the end.
+
+        Raises `StaleAttempt` if the task has been given to somebody else: stop at once then.
+        """
+        text = None if note is None else content.clean_text(content.safe_str(note), NOTE_LIMIT)
+        await self._bench.commit(self._bench.command(c.Progress, note=text))
+
+
+class _Step:
+    """One step that has no record yet."""
+
+    def __init__(self, bench: Bench, step: str, work: Work, inputs: str, on_timeout: str) -> None:
+        if on_timeout not in ("retryable", "permanent"):
+            raise UsageError('on_timeout must be "retryable" or "permanent"')
+        self._bench = bench
+        self._step = step
+        self._work = work
+        self._inputs = inputs
+        self._is_permanent = on_timeout == "permanent"
+
+    async def run(self, policy: RetryPolicy) -> Any:
+        """Call until it returns something that can be kept, or there is no point in another call."""
+        for number in count(1):
+            try:
+                return await self._once()
+            except (StaleAttempt, AgentSignal):
+                raise
+            except Exception as error:
+                if number > policy.max_retries or not is_retryable(error, self._bench.give_up_on):
+                    raise
+            await pause_before(self._bench, self._step, policy, number)
+        raise AssertionError("unreachable")
+
+    async def _once(self) -> Any:
+        bench, work = self._bench, self._work
+        began = bench.runtime.clock.monotonic()
+        await bench.expect(self._step, work.seconds)
+        bench.doing[self._step] = bench.runtime.clock.now_us()
+        try:
+            value = await work.run(bench.runtime, bench.threads)
+        except StepTimeout as late:
+            await self._record_timeout(late)
+            raise
+        finally:
+            del bench.doing[self._step]
+        encoded = work.encoded(value)
+        checked = work.checked(encoded)  # before it is recorded: a record stays for ever
+        await self._record(encoded, int((bench.runtime.clock.monotonic() - began) * SECOND))
+        return checked
+
+    async def _record(self, encoded: bytes, took: int) -> None:
+        if self._inputs:
+            encoded = msgspec.json.encode(Checked(self._inputs, msgspec.Raw(encoded)))
+        await self._bench.commit(
+            self._bench.command(
+                c.RecordStep,
+                step=self._step,
+                content=encoded,
+                content_hash=content.fingerprint(encoded),
+                took=took,
+                is_checked=bool(self._inputs),
+            )
+        )
+
+    async def _record_timeout(self, late: StepTimeout) -> None:
+        """A failure for good is a record like any other; one that may be tried again leaves none."""
+        error = ErrorInfo(late.code, type(late).__name__, late.message, retryable=not self._is_permanent)
+        encoded = _error_encoder.encode(error) if self._is_permanent else None
+        await self._bench.commit(
+            self._bench.command(
+                c.RecordStep,
+                step=self._step,
+                content=encoded,
+                content_hash="" if encoded is None else content.fingerprint(encoded),
+                result_type="permanent_failure" if self._is_permanent else "retryable_failure",
+                took=int(self._work.seconds * SECOND),
+                error=error,
+            )
+        )
+        if self._is_permanent:
+            raise StepFailed(late.message, code=late.code) from late

@@ -1,0 +1,50 @@
+"""How a turn's function is left in the middle; an agent's `except Exception` does not stop that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from endwell.errors import StaleAttempt
+from endwell.model import commands as c
+
+
+class Suspended(BaseException):
+    """The turn waits for answers; its function runs again from the top when they are there.
+
+    `submits` are the tasks that answer some of the calls, created in the same commit.
+    """
+
+    def __init__(self, calls: tuple[c.Call, ...], submits: tuple[c.Submit, ...] = ()) -> None:
+        super().__init__(f"waiting for {', '.join(call.tool_call_id for call in calls)}")
+        self.calls = calls
+        self.submits = submits
+
+
+class HandedOver(BaseException):
+    """The task is in a person's hands now: the turn ends here, and has nothing to say."""
+
+
+def merged(waiting: list[Suspended]) -> Suspended:
+    """What several branches wait for, as one suspension."""
+    calls = tuple(call for one in waiting for call in one.calls)
+    return Suspended(calls, tuple(submit for one in waiting for submit in one.submits))
+
+
+def meant(error: BaseException) -> BaseException:
+    """What an exception group of a turn stands for: `asyncio.TaskGroup` wraps whatever leaves it."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = list(_leaves(error))
+    over = next((leaf for leaf in leaves if isinstance(leaf, HandedOver | StaleAttempt)), None)
+    waiting = [leaf for leaf in leaves if isinstance(leaf, Suspended)]
+    if over is not None:
+        return over
+    return merged(waiting) if len(waiting) == len(leaves) else error
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

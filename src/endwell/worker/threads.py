@@ -1,0 +1,86 @@
+"""Threads for the synchronous functions of steps.
+
+They are not those that agents run in: a step never waits for a thread that its own agent holds. A function
+that nobody waits for any more cannot be ended from outside; until it returns, its turn keeps its slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from endwell.runtime.base import Runtime
+from endwell.runtime.threads import ThreadPool
+
+
+def with_step_threads(runtime: Runtime) -> Runtime:
+    """The same runtime with as many threads as there are steps at once."""
+    return replace(runtime, pool=ThreadPool(sys.maxsize, "endwell-step"))
+
+
+class ThreadCall:
+    """One function in a thread. First each side makes its mark, then it looks for the other's."""
+
+    __slots__ = ("_function", "has_begun", "is_left", "is_over")
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self.has_begun = False
+        self.is_left = False
+        self.is_over = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the function is at work at this moment, for all we know."""
+        return self.has_begun and not self.is_over
+
+    def run(self) -> Any:
+        """In the thread; a call that was left before it began never begins."""
+        self.has_begun = True
+        try:
+            return None if self.is_left else self._function()
+        except GeneratorExit as error:  # would close the coroutine that waits for it
+            raise RuntimeError("the function raised GeneratorExit") from error
+        finally:
+            self.is_over = True
+
+
+class TurnThreads:
+    """The threads of one turn. `freed` hears, on the event loop, that a late one has ended."""
+
+    def __init__(self, runtime: Runtime, freed: Callable[[], None]) -> None:
+        self._runtime = runtime
+        self._freed = freed
+        self._late: set[ThreadCall] = set()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a function goes on that nobody waits for any more."""
+        return bool(self._late)
+
+    async def run(self, call: ThreadCall) -> Any:
+        """What the function returns; leaving the wait does not end it."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await self._runtime.in_thread(self._in_thread, loop, call)
+        finally:
+            call.is_left = True
+            if call.is_running:
+                self._late.add(call)
+
+    def _in_thread(self, loop: asyncio.AbstractEventLoop, call: ThreadCall) -> Any:
+        try:
+            return call.run()
+        finally:
+            if call.is_left:
+                with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
+                    loop.call_soon_threadsafe(self._end, call)
+
+    def _end(self, call: ThreadCall) -> None:
+        if call in self._late:
+            self._late.discard(call)
+            self._freed()

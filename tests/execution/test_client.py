@@ -1,0 +1,96 @@
+"""What a client relies on: the agents as last registered, and rings that it must not miss."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from endwell.client import SPEC_SECONDS
+from endwell.errors import TaskFailed
+from endwell.model import commands as c
+from endwell.model.task import Task
+from endwell.policy.limits import SECOND
+from tests.execution.test_library import small_app
+from tests.execution.test_worker import drained
+from tests.execution.world import World
+
+
+async def test_an_agent_that_others_serve_is_soon_known_as_it_was_registered_last(world: World) -> None:
+    async def registered(deadline: int) -> None:
+        spec = c.AgentSpec(name="remote", deadline=deadline * SECOND)
+        await world.store.one(
+            c.RegisterAgents(
+                command_id=world.app.runtime.ids.new(), namespace=world.namespace, agents=(spec,)
+            )
+        )
+
+    async def deadline_of_a_new_task() -> int:
+        task = await (await world.client.submit("remote")).task()
+        return (task.ends_by - task.created_at) // SECOND
+
+    await registered(deadline=100)
+    assert await deadline_of_a_new_task() == 100
+    await registered(deadline=200)
+    world.clock.advance(SPEC_SECONDS)
+    assert await deadline_of_a_new_task() == 200
+
+
+@pytest.fixture
+async def patient_world(store_url: str) -> AsyncIterator[World]:
+    """Nobody looks again by itself: what is not heard of is not found."""
+    async with World(store_url, settings={"worker.poll_seconds": 3600.0}) as world:
+        yield world
+
+
+async def test_a_task_that_ends_while_one_looks_at_it_is_heard_of(
+    patient_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = patient_world
+
+    @world.app.agent("quick")
+    async def quick() -> str:
+        return "done"
+
+    worker = await world.started_worker()
+    handle = await world.client.submit("quick")
+    look = world.store.task
+
+    async def look_and_be_overtaken(namespace: str, task_id: str) -> Task:
+        seen = await look(namespace, task_id)
+        await drained(worker, world.client)
+        return seen
+
+    monkeypatch.setattr(world.store, "task", look_and_be_overtaken)
+    assert await handle.result(20) == "done"
+
+
+def test_a_blocking_call_on_the_fronts_own_loop_is_refused(store_url: str) -> None:
+    app = small_app(store_url)
+
+    @app.agent("impatient")
+    async def impatient() -> Any:
+        return app.submit("double", 1).id
+
+    with app.running(), pytest.raises(TaskFailed, match="own event loop"):
+        app.submit("impatient").result(20)
+
+
+async def test_a_backlog_is_worked_off_without_ever_taking_more_than_there_is_room_for(world: World) -> None:
+    running, most, runs = 0, 0, 0
+
+    @world.app.agent("clerk")
+    async def clerk() -> None:
+        nonlocal running, most, runs
+        running, runs = running + 1, runs + 1
+        most = max(most, running)
+        await asyncio.sleep(0.03)
+        running -= 1
+
+    handles = await world.client.submit_many("clerk", [None] * 30)
+    await world.working(concurrency=5)
+    for handle in handles:
+        await handle.result(20)
+    assert (most, runs) == (5, 30)

@@ -1,0 +1,185 @@
+"""The walk can fail inside a turn too: each of these small defects is found by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from endwell.machine import approvals, clocks, endings, evolve_effect, steps, waiting
+from endwell.machine.decision import NOTHING, Decision, Seen
+from endwell.model import commands as c
+from endwell.model import facts as f
+from endwell.model.task import Task
+from endwell.policy import ledger
+from tests.machine.explore import explore, report
+from tests.machine.planting import Plant, folded, handler, replaced
+from tests.machine.world import World
+from tests.machine.worlds import APPROVALS, EFFECTS, OTHER_WAITS, STEPS, WAITS
+
+ENOUGH = 20_000
+
+
+def _done_is_done_again(*args: Any, **facts: Any) -> ledger.LedgerAnswer:
+    answer = RIGHT_ANSWER(*args, **facts)
+    is_done = isinstance(answer, ledger.ReturnRecordedResult)
+    return ledger.AllowExecute(facts["now"] + facts["timeout"]) if is_done else answer
+
+
+RIGHT_ANSWER = ledger.answer
+RIGHT_VOICE = approvals._may_not
+
+
+def _anybodys_intent(effect: Any, attempt_id: str) -> bool:
+    return effect is not None and effect.status == "intended"
+
+
+def _a_second_answer_applies(right: Any, task: Task, command: c.Answer, *args: Any) -> Decision:
+    decision: Decision = right(task, command, *args)
+    if not any(message.watchdog_error == "late" for message in decision.messages):
+        return decision
+    again = f.WaitAnswered(
+        tool_call_id=command.tool_call_id, wait_status="applied", result_card="second", wait_by=task.wait_by
+    )
+    return replace(decision, facts=(again,))
+
+
+def _a_late_answer_is_thrown_away(right: Any, *args: Any) -> Decision:
+    decision: Decision = right(*args)
+    return replace(decision, messages=tuple(m for m in decision.messages if m.watchdog_error is None))
+
+
+def _anything_is_skipped(right: Any, task: Task, command: c.Deliver, *args: Any) -> Decision:
+    decision: Decision = right(task, command, *args)
+    skipped = tuple(replace(closing, status="skipped") for closing in decision.closed)
+    return replace(decision, closed=skipped)
+
+
+def _nobodys_block(right: Any, task: Task, command: c.Block, *args: Any) -> Decision:
+    blocked: Decision = right(task, replace(command, attempt_id=None), *args)
+    return blocked
+
+
+def _no_lineage(right: Any, *args: Any) -> Decision:
+    decision: Decision = right(*args)
+    return (
+        decision if decision.spawn is None else replace(decision, spawn=replace(decision.spawn, lineage=None))
+    )
+
+
+def _one_voice_is_enough(open_one: Any, command: Any) -> Any:
+    return RIGHT_VOICE(replace(open_one, votes=()), command)
+
+
+def _the_cap_comes_first(patch: pytest.MonkeyPatch) -> None:
+    rules = clocks._BY_STATUS["suspended"]
+    by_cap = sorted(rules, key=lambda entry: entry[0].name == "inject_timeout")
+    patch.setitem(clocks._BY_STATUS, "suspended", tuple(by_cap))
+
+
+def _an_open_step_is_forgotten(task: Task, now: int, limits: Any, allowed: int = 0, over: str = "") -> int:
+    return now + max(int(limits.active_reap), allowed)
+
+
+def _no_card_is_looked_for(
+    right: Any, task: Task, command: Any, now: int, limits: Any, seen: Seen
+) -> Decision:
+    every = frozenset(f"t.c.{name}" for name in ("w1", "w2", "lost"))
+    reported: Decision = right(task, command, now, limits, replace(seen, calls=every))
+    return reported
+
+
+DEFECTS: dict[str, tuple[World, Plant]] = {
+    "a ledger that allows what is intended": (
+        EFFECTS,
+        replaced(ledger, "_while_intended", lambda effect, now, margin: ledger.AllowExecute(now)),
+    ),
+    "unknown taken for not done": (
+        EFFECTS,
+        replaced(ledger, "_unknown", lambda effect: ledger.AllowExecute(0)),
+    ),
+    "a done effect that is executed again": (EFFECTS, replaced(ledger, "answer", _done_is_done_again)),
+    "an effect finished by who did not intend it": (EFFECTS, replaced(steps, "_is_ours", _anybodys_intent)),
+    "not done from whoever says so": (
+        EFFECTS,
+        replaced(ledger, "may_run_again", lambda **reasons: True),
+    ),
+    "an intent settled while it is in flight": (
+        EFFECTS,
+        replaced(steps, "_may_settle_intent", lambda *args: True),
+    ),
+    "an intent that is not doubted at the end": (
+        EFFECTS,
+        replaced(endings, "open_intents", lambda task, reason: ()),
+    ),
+    "an end that doubts what another has settled": (
+        EFFECTS,
+        replaced(evolve_effect, "_is_still", lambda effect, task: True),
+    ),
+    "a person's word that frees nobody": (
+        EFFECTS,
+        replaced(steps, "unblock", lambda *args, **options: NOTHING),
+    ),
+    "a block by a stale attempt": (EFFECTS, handler(c.Block, _nobodys_block)),
+    "a replay that forgets its lineage": (EFFECTS, handler(c.Replay, _no_lineage)),
+    "a report that clears the siblings' deadlines": (
+        WAITS,
+        folded(f.WaitTimedOut, lambda before, after, fact: replace(after, wait_by=None)),
+    ),
+    "a report that is told again and again": (
+        WAITS,
+        folded(f.WaitTimedOut, lambda before, after, fact: replace(after, waits=before.waits)),
+    ),
+    "a second answer that applies": (WAITS, handler(c.Answer, _a_second_answer_applies)),
+    "a late answer that is thrown away": (WAITS, handler(c.Answer, _a_late_answer_is_thrown_away)),
+    "a message of a live task that is skipped": (WAITS, handler(c.Deliver, _anything_is_skipped)),
+    "an early answer that is forgotten": (
+        WAITS,
+        replaced(waiting, "_apply_early", lambda *args: NOTHING),
+    ),
+    "a cap that comes before the reports": (WAITS, _the_cap_comes_first),
+    "a skipped wait that loses its cap": (
+        OTHER_WAITS,
+        folded(f.WaitTimedOut, lambda before, after, fact: replace(after, suspend_by=None)),
+    ),
+    "a tool without a card that is reported": (OTHER_WAITS, handler(c.InjectTimeout, _no_card_is_looked_for)),
+    "a sleep that cannot end": (EFFECTS, replaced(waiting, "_cannot_end", lambda *args: False)),
+    "an approval by anybody": (APPROVALS, replaced(approvals, "_may_not", lambda *args: None)),
+    "a voice that counts twice": (APPROVALS, replaced(approvals, "_may_not", _one_voice_is_enough)),
+    "an expired approval that is approved": (
+        APPROVALS,
+        replaced(approvals, "_too_late", lambda *args: None),
+    ),
+    "an approval decided by a tool's answer": (
+        APPROVALS,
+        lambda patch: patch.setitem(waiting._ANSWERED_BY, "tool_result", ("tool", "call", "approval")),
+    ),
+    "a reminder of what is decided": (
+        APPROVALS,
+        folded(f.ApprovalApproved, lambda before, after, fact: replace(after, remind_at=before.remind_at)),
+    ),
+    "a refused output that keeps its run": (
+        STEPS,
+        folded(f.TaskRetryScheduled, lambda before, after, fact: replace(after, inside=before.inside)),
+    ),
+    "an open step that loses its time": (
+        STEPS,
+        replaced(steps, "progress_deadline", _an_open_step_is_forgotten),
+    ),
+    "an end that nobody in the family hears of": (
+        STEPS,
+        replaced(endings, "tell_family", lambda *args: ()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_the_walk_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, plant = DEFECTS[name]
+    plant(monkeypatch)
+
+    walk = explore(world, ENOUGH)
+
+    assert walk.violation is not None
+    assert len(report(walk)) > 2

@@ -1,0 +1,278 @@
+"""Commits are made by whoever asks first, where it stands; nobody is held up by that, and none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from endwell.errors import UsageError
+from endwell.runtime.here import run_here
+from endwell.store.contract import BATCH_LIMIT
+from endwell.store.sqlite import connection as connection_module
+from endwell.store.sqlite.connection import CHECKPOINT_BYTES
+from endwell.store.sqlite.store import SqliteStore
+from tests.store.world import SqliteDatabase, World
+
+
+class Bell:
+    """Counts how often it is rung: once after each transaction that concerns somebody."""
+
+    def __init__(self) -> None:
+        self.rings = 0
+
+    def __call__(self, _topics: set[str]) -> None:
+        self.rings += 1
+
+
+@pytest.fixture
+async def world(sqlite_database: SqliteDatabase) -> AsyncIterator[World]:
+    world = World(sqlite_database)
+    await world.open()
+    yield world
+    await world.close()
+
+
+@pytest.fixture
+def bell() -> Bell:
+    return Bell()
+
+
+@pytest.fixture
+async def store(sqlite_database: SqliteDatabase, bell: Bell) -> AsyncIterator[SqliteStore]:
+    store = sqlite_database.store(ring=bell)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@contextmanager
+def somebody_else_writing(path: Path) -> Iterator[None]:
+    other = apsw.Connection(str(path))
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+
+
+async def test_commits_that_are_asked_for_at_once_share_a_transaction(
+    world: World, store: SqliteStore, bell: Bell
+) -> None:
+    await asyncio.gather(*(store.commit([world.submit()]) for _ in range(BATCH_LIMIT)))
+    assert bell.rings == 1
+    assert await store.counts("default") == {"queued": BATCH_LIMIT}
+
+
+async def test_a_transaction_stays_short_however_many_ask(
+    world: World, store: SqliteStore, bell: Bell
+) -> None:
+    await asyncio.gather(*(store.commit([world.submit()]) for _ in range(2 * BATCH_LIMIT + 1)))
+    assert bell.rings == 3
+
+
+async def test_the_event_loop_goes_on_while_another_process_writes(
+    world: World, sqlite_database: SqliteDatabase
+) -> None:
+    with somebody_else_writing(sqlite_database.path):
+        commit = asyncio.create_task(world.store.commit([world.submit()]))
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert not commit.done()
+    assert (await commit)[0].is_new
+
+
+async def test_others_run_between_the_commits_of_one_who_asks_all_the_time(
+    world: World, store: SqliteStore
+) -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    for _ in range(20):
+        await store.commit([world.submit()])
+    counting.cancel()
+    assert turns >= 20
+
+
+async def test_a_heartbeat_goes_before_everything_that_waits(
+    world: World, sqlite_database: SqliteDatabase
+) -> None:
+    await world.open_session()
+    served: list[str] = []
+
+    async def ask(name: str, *commands: Any) -> None:
+        await world.store.commit(commands)
+        served.append(name)
+
+    with somebody_else_writing(sqlite_database.path):
+        many = [world.submit() for _ in range(BATCH_LIMIT)]
+        asked = [asyncio.create_task(ask(name, *many)) for name in ("first", "second")]
+        await asyncio.sleep(0)
+        asked.append(asyncio.create_task(ask("heartbeat", world.heartbeat())))
+        await asyncio.sleep(0)
+    await asyncio.gather(*asked)
+    assert served[0] == "heartbeat"
+
+
+async def test_threads_and_event_loops_that_ask_at_once_lose_nothing(
+    world: World, store: SqliteStore, bell: Bell
+) -> None:
+    each, threads = 40, 6
+
+    async def on_a_loop() -> None:
+        await asyncio.gather(*(store.commit([world.submit()]) for _ in range(each)))
+
+    def without_a_loop() -> None:
+        for _ in range(each):
+            assert run_here(store.commit([world.submit()]))[0].is_new
+
+    def on_another_loop() -> None:
+        asyncio.run(on_a_loop())
+
+    await asyncio.gather(
+        on_a_loop(),
+        *(asyncio.to_thread(without_a_loop) for _ in range(threads)),
+        asyncio.to_thread(on_another_loop),
+    )
+    assert await store.counts("default") == {"queued": each * (threads + 2)}
+    assert bell.rings < each * (threads + 2)
+    assert await world.problems() == []
+
+
+async def test_a_thread_waits_for_another_process_that_writes(
+    world: World, sqlite_database: SqliteDatabase
+) -> None:
+    with somebody_else_writing(sqlite_database.path):
+        command = world.submit()
+        commit = asyncio.create_task(asyncio.to_thread(lambda: run_here(world.store.commit([command]))))
+        await asyncio.wait([commit], timeout=0.05)
+        assert not commit.done()
+    assert (await commit)[0].is_new
+
+
+async def test_much_is_committed_without_an_event_loop(world: World) -> None:
+    replies = run_here(world.store.commit([world.submit() for _ in range(2 * BATCH_LIMIT + 1)]))
+    assert all(reply.is_new for reply in replies)
+    assert run_here(world.store.counts("default")) == {"queued": 2 * BATCH_LIMIT + 1}
+
+
+async def test_a_command_that_the_database_refuses_fails_alone_also_without_an_event_loop(
+    world: World,
+) -> None:
+    good, bad = world.submit(), world.submit(priority=2**80)
+    stored, refused = run_here(world.store.commit([good, bad]))
+    assert stored.is_new
+    assert refused.refusal is not None
+    assert await world.store.counts("default") == {"queued": 1}
+
+
+async def test_the_log_is_folded_back_without_an_event_loop_too(
+    world: World, sqlite_database: SqliteDatabase
+) -> None:
+    payload = b'"' + b"x" * 500_000 + b'"'
+    sizes = []
+    for _ in range(20):
+        run_here(world.store.commit([world.submit(payload=payload) for _ in range(4)]))
+        sizes.append(os.stat(f"{sqlite_database.path}-wal").st_size)
+    assert CHECKPOINT_BYTES < max(sizes) < 1.5 * CHECKPOINT_BYTES
+
+
+async def test_commits_go_on_although_the_log_cannot_be_folded_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise apsw.IOError("the disk answered nonsense")
+
+    monkeypatch.setattr(connection_module, "CHECKPOINT_BYTES", 0)
+    monkeypatch.setattr(connection_module.Checkpointer, "_run", fail)
+    for _ in range(3):
+        assert (await world.reply(world.submit())).is_new
+    assert await world.store.counts("default") == {"queued": 3}
+
+
+class Interrupted:
+    """A connection during whose next COMMIT somebody presses Ctrl-C, before or after it took place."""
+
+    def __init__(self, real: Any, when: str) -> None:
+        self._real = real
+        self._when: str | None = when
+
+    def execute(self, sql: str, *rest: Any) -> Any:
+        if sql == "COMMIT" and self._when is not None:
+            when, self._when = self._when, None
+            if when == "after":
+                self._real.execute(sql)
+            raise KeyboardInterrupt
+        return self._real.execute(sql, *rest)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_whoever_is_interrupted_takes_nobody_else_along(world: World, when: str) -> None:
+    await world.open_session()
+    task = await world.queued_task()
+    neighbour = asyncio.create_task(world.store.commit([world.claim_next()]))
+    await asyncio.sleep(0)  # it has asked, and lets others join
+    driver = world.store._writer  # type: ignore[attr-defined]
+    driver._connection = Interrupted(driver._connection, when)
+    with pytest.raises(KeyboardInterrupt):
+        run_here(world.store.commit([world.submit()]))
+    (reply,) = await neighbour
+    assert [offer.task.id for offer in reply.taken] == [task.id]
+    assert (await world.history(task)).count("task.claimed") == 1
+    assert await world.problems() == []
+
+
+async def test_whoever_lost_patience_is_served_nevertheless(world: World) -> None:
+    commit = asyncio.create_task(world.store.commit([world.submit()]))
+    await asyncio.sleep(0)
+    commit.cancel()
+    await asyncio.wait([commit])
+    await world.store.close()
+    await world.open()
+    assert await world.store.counts("default") == {"queued": 1}
+
+
+async def test_closing_serves_what_waits_and_refuses_what_comes_later(
+    world: World, sqlite_database: SqliteDatabase
+) -> None:
+    with somebody_else_writing(sqlite_database.path):
+        waiting = [asyncio.create_task(world.store.commit([world.submit()])) for _ in range(3)]
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(world.store.close())
+        await asyncio.wait([closing], timeout=0.05)
+        assert not closing.done()
+    await closing
+    assert [reply.is_new for commit in waiting for reply in await commit] == [True, True, True]
+    with pytest.raises(UsageError, match="closed"):
+        run_here(world.store.commit([world.submit()]))
+    with pytest.raises(UsageError, match="closed"):
+        await world.store.commit([world.submit()])
+
+
+async def test_a_forked_child_is_refused_without_an_event_loop(world: World) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            run_here(world.store.commit([world.submit()]))
+        except UsageError:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
