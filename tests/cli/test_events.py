@@ -42,7 +42,7 @@ def test_a_cursor_goes_on_where_it_was(command: Command, stock: Stock, store: st
 
 def test_a_follower_sees_what_happens_meanwhile(shell: Shell, stock: Stock) -> None:
     words = [sys.executable, "-m", "endwell", "events", "tail", "-f", "--json"]
-    child = start(words, shell.environment, cwd=shell.directory)
+    child = start(words, {**shell.environment, "PYTHONFAULTHANDLER": "1"}, cwd=shell.directory)
     try:
         seen: list[dict[str, Any]] = []
         while not seen or seen[-1]["type"] != "task.dlq":
@@ -52,6 +52,9 @@ def test_a_follower_sees_what_happens_meanwhile(shell: Shell, stock: Stock) -> N
         os.kill(child.pid, signal.SIGINT)
         assert child.wait(SECONDS) == 130
     finally:
+        if child.poll() is None:
+            os.kill(child.pid, signal.SIGABRT)  # where it hangs is then told on stderr
+            child.wait(SECONDS)
         child.kill()
         child.wait(SECONDS)
         child.close()

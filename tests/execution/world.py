@@ -28,7 +28,7 @@ from endwell.store.rows import Offer
 from endwell.worker.worker import Worker
 
 START_US = 1_700_000_000 * SECOND
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 40.0
 """How long a condition may take to come true before the test gives up on it."""
 
 QUICK: dict[str, object] = {
@@ -316,7 +316,7 @@ async def eventually(
         if await answer if isinstance(answer, Awaitable) else answer:
             return
         if time.monotonic() > give_up_at:
-            raise AssertionError(f"not within {PATIENCE_SECONDS:g} s: {what}")
+            raise AssertionError(f"not within {seconds:g} s: {what}")
         await asyncio.sleep(0.005)
 
 

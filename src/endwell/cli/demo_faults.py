@@ -7,6 +7,8 @@ whether that was still so when the signal came. Nothing here counts itself as a 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import NamedTuple
 
 from endwell.cli.demo_crew import Crew, Member
 from endwell.cli.demo_journal import Frozen, Journal, Killed
@@ -18,14 +20,22 @@ from endwell.store.contract import Store
 
 PATIENCE_SECONDS = 15.0
 """How long to wait for a worker that holds work, or for a frozen one to be given up."""
-REFUSAL_SECONDS = 2.0
-"""How long a woken worker may take until it has tried to write."""
+REFUSAL_SECONDS = 1.0
+"""How long a woken worker may take until it has tried to write, or has heard that it must not."""
 PROBE_SECONDS = 0.5
 LOOK_SECONDS = 0.01
 
 
 class FaultNotPossible(EndwellError):
     """There was nobody to hit; the verdict will say what could not be shown."""
+
+
+class Asleep(NamedTuple):
+    """A worker that was frozen while it held work."""
+
+    victim: Member
+    held: Holding
+    at: int
 
 
 class Faults:
@@ -53,7 +63,7 @@ class Faults:
         self._show = show
         self._dice = dice
         self._start = start
-        self._asleep: tuple[Member, Holding, int] | None = None
+        self._asleep: list[Asleep] = []
 
     async def kill_worker(self) -> None:
         """SIGKILL to a worker that holds tasks; a successor is started at once."""
@@ -76,8 +86,8 @@ class Faults:
         at = await self._store.now()
         self._journal.write(Killed(victim.pid, victim.role, victim.name, session_id, at))
 
-    async def freeze(self, write: Callable[[], Awaitable[None]]) -> None:
-        """SIGSTOP to a worker that holds tasks; `write` shows that the store is still free to be written.
+    async def freeze(self, write: Callable[[], Awaitable[None]], count: int = 1) -> None:
+        """SIGSTOP to workers that hold tasks; `write` shows that the store is still free to be written.
 
         A process that stops in the middle of a write keeps the file locked, and everybody waits for it:
         that is SQLite, and not what is to be shown. It is woken at once and stopped at another moment.
@@ -86,12 +96,15 @@ class Faults:
             victim, held = await self._at_work()
             victim.freeze()
             if await self._goes_on(write) and await self._still_holds(victim):
-                self._asleep = victim, held, await self._store.now()
+                self._asleep.append(Asleep(victim, held, await self._store.now()))
                 self._show.say(f"froze {victim.name} (pid {victim.pid}), which held {held.tasks}")
-                return
-            victim.wake()
+                if len(self._asleep) >= count:
+                    return
+            else:
+                victim.wake()
             await self._runtime.sleep(0.05)
-        raise FaultNotPossible("no worker could be frozen while it held work and no lock")
+        if not self._asleep:
+            raise FaultNotPossible("no worker could be frozen while it held work and no lock")
 
     async def _goes_on(self, write: Callable[[], Awaitable[None]]) -> bool:
         writing = self._runtime.spawn(_awaited(write()), "endwell-demo-write")
@@ -105,18 +118,20 @@ class Faults:
         return held is not None and held.tasks > 0
 
     async def wake(self) -> bool:
-        """SIGCONT once the frozen worker's tasks were taken from it. Whether a stale write was refused."""
-        if self._asleep is None:
-            return False
-        victim, held, at = self._asleep
-        self._asleep = None
-        await self._until(lambda: self._watcher.reclaimed_from[held.session_id] > 0, PATIENCE_SECONDS)
+        """SIGCONT once the frozen workers' tasks were taken from them. Whether a stale write was refused."""
+        asleep, self._asleep = self._asleep, []
         before = self._watcher.events["write.refused"]
-        woken_at = await self._store.now()
-        victim.wake()
-        self._show.say(f"woke {victim.name} (pid {victim.pid}), which knows nothing of that")
-        self._journal.write(Frozen(victim.pid, victim.name, held.session_id, at, woken_at))
+        for each in asleep:
+            await self._until(partial(self._is_robbed, each), PATIENCE_SECONDS)
+            woken_at = await self._store.now()
+            each.victim.wake()
+            self._show.say(f"woke {each.victim.name} (pid {each.victim.pid}), which knows nothing of that")
+            name, pid = each.victim.name, each.victim.pid
+            self._journal.write(Frozen(pid, name, each.held.session_id, each.at, woken_at))
         return await self._until(lambda: self._watcher.events["write.refused"] > before, REFUSAL_SECONDS)
+
+    def _is_robbed(self, each: Asleep) -> bool:
+        return self._watcher.reclaimed_from[each.held.session_id] > 0
 
     async def _until(self, true: Callable[[], bool], seconds: float) -> bool:
         limit = self._runtime.clock.monotonic() + seconds

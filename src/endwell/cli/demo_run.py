@@ -38,8 +38,9 @@ QUICK: dict[str, object] = {
 }
 SCRIPT = ("kill", "kill", "freeze", "kill", "kill", "wake", "pmo", "kill", "kill", "kill", "pmo")
 PACE_SECONDS = 0.5
-MORE_FREEZES = 4
-"""A woken worker may hear from its heartbeat, before it writes anything, that all is lost; then once more."""
+MORE_FREEZES = 7
+"""A woken worker mostly hears from its heartbeat, before it writes anything, that all is lost; then all are
+frozen once more."""
 READER_SECONDS = 30.0
 _REST_LOOK_SECONDS = 0.1
 
@@ -148,8 +149,8 @@ class Run:
         for _ in range(MORE_FREEZES):
             if await self._faults.wake():
                 return
-            await self._submit(3)
-            await self._faults.freeze(lambda: self._submit(1))
+            await self._submit(6)
+            await self._faults.freeze(lambda: self._submit(1), count=len(WORKERS))
         await self._faults.wake()
 
     async def _submit(self, count: int) -> None:

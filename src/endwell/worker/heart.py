@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 SECOND = 1_000_000
 LOOK_SECONDS = 1.0
 """A step that runs for longer is told to the store, so that everybody sees who is at it."""
+LAST_TRY = 20
+"""A beat gets at least this part of a lease for its answer: a store that is merely slow is not lost."""
 MOST_STEPS = 500
 """Of more steps at once the heartbeat tells only these."""
 
@@ -163,7 +165,7 @@ class Heart:
         return min(self._interval_seconds, self._time_left()) if self.is_good else self._interval_seconds
 
     def _time_left(self) -> float:
-        return max(0.05, self._good_until - self._runtime.clock.monotonic())
+        return max(self._lease_seconds / LAST_TRY, self._good_until - self._runtime.clock.monotonic())
 
     def _note_failure(self, error: Exception) -> None:
         self.failures += 1

@@ -44,6 +44,7 @@ class Watch:
         self._namespace = namespace
         self._actor = actor
         self._nudged = asyncio.Event()
+        self._ticking = asyncio.Lock()
         self._stopping = False
         self._looked_at = 0
         self.failures = 0
@@ -64,13 +65,14 @@ class Watch:
                 await self._pause()
 
     async def run_once(self) -> None:
-        """One tick: answers that are there come before the report that they are not."""
-        now = await self._store.now()
-        await self._requeue_expired_resume_ledgers()
-        await self._reconcile(now)
-        await self._inject_timeouts(now)
-        await self._clear_up(now)
-        self._looked_at = now
+        """One tick at a time: answers that are there come before the report that they are not."""
+        async with self._ticking:
+            now = await self._store.now()
+            await self._requeue_expired_resume_ledgers()
+            await self._reconcile(now)
+            await self._inject_timeouts(now)
+            await self._clear_up(now)
+            self._looked_at = now
 
     async def _requeue_expired_resume_ledgers(self) -> None:
         await self._store.one(c.RequeueResumes(**self._about()))

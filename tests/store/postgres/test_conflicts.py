@@ -114,6 +114,25 @@ async def test_somebody_who_was_first_is_noticed_by_the_version(
     await world.close()
 
 
+async def test_a_session_that_is_being_closed_takes_nothing_more(
+    postgres_database: PostgresDatabase, stranger: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await world_with(postgres_database, monkeypatch)
+    await world.open_session("s1")
+    task = await world.queued_task()
+    async with stranger.transaction():
+        await stranger.execute("UPDATE sessions SET ended_at = lease_until, end_reason = 'test'")
+        claim = asyncio.create_task(world.reply(world.claim_next("s1")))
+        await asyncio.wait(
+            [claim, asyncio.create_task(waits_for_a_lock(stranger))], return_when="FIRST_COMPLETED"
+        )
+    reply = await claim
+    assert reply.refusal is not None
+    assert not reply.taken
+    assert (await world.task(task)).status == "queued"
+    await world.close()
+
+
 async def test_a_row_that_somebody_keeps_locked_fails_alone(
     postgres_database: PostgresDatabase, stranger: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

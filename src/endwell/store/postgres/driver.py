@@ -44,7 +44,7 @@ class PostgresDriver:
             limits=self._limits,
             shift=shift,
             locking=careful or not _is_guarded(want),
-            renewing=any(isinstance(command, (c.Heartbeat, c.CloseSession)) for command in commands),
+            sessions=_sessions_query(commands),
         )
         if not careful and _is_guarded(want):
             return await self._guarded(commands, want, reading, shift)
@@ -113,6 +113,14 @@ class PostgresDriver:
             return False
         name, parameters = trace
         return bool(await self.connection.fetchval(QUERIES[name], *parameters))
+
+
+def _sessions_query(commands: Sequence[c.Command]) -> str:
+    if any(isinstance(command, (c.Heartbeat, c.CloseSession)) for command in commands):
+        return "lock_sessions"
+    return (
+        "hold_sessions" if any(isinstance(command, c.ClaimNext) for command in commands) else "see_sessions"
+    )
 
 
 def _is_guarded(want: Wanted) -> bool:

@@ -35,6 +35,12 @@ JOIN tasks t ON t.namespace = k.namespace AND t.idempotency_key = k.key AND t.id
 SELECT {now}, {session_columns} FROM unnest($1::text[], $2::text[]) AS k(of_namespace, of_id)
 JOIN sessions ON namespace = of_namespace AND id = of_id;
 
+-- name: hold_sessions
+-- Sessions that take tasks: none of them may be closed before what it takes is written.
+SELECT {now}, {session_columns} FROM unnest($1::text[], $2::text[]) AS k(of_namespace, of_id)
+JOIN sessions ON namespace = of_namespace AND id = of_id
+ORDER BY namespace, id FOR SHARE OF sessions;
+
 -- name: lock_sessions
 -- Sessions that are to be renewed or closed.
 SELECT {now}, {session_columns} FROM unnest($1::text[], $2::text[]) AS k(of_namespace, of_id)

@@ -28,13 +28,13 @@ class Reading:
         limits: Limits,
         shift: int,
         locking: bool,
-        renewing: bool,
+        sessions: str,
     ) -> None:
         self._connection = connection
         self._limits = limits
         self._shift = shift
         self._tasks_query = "lock_tasks" if locking else "see_tasks"
-        self._sessions_query = "lock_sessions" if renewing else "see_sessions"
+        self._sessions_query = sessions
         self.rows = Rows(tasks=known)
         self.now: int | None = None
 
