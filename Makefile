@@ -5,10 +5,11 @@ PYTHON ?= python3
 VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
+SEEDS ?= 400
 SUITE := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := setup
-.PHONY: setup demo test lint format docs covered explore bench clean help
+.PHONY: setup demo test lint format docs covered explore campaign bench clean help
 
 setup: $(READY)  ## build .venv
 	@echo "Ready: $(BIN)/endwell"
@@ -36,6 +37,9 @@ covered: $(READY)  ## run the suite and write docs/covered.txt from it
 
 explore: $(READY)  ## walk millions of states of the task machine
 	@$(BIN)/python -m tests.machine.explore --states 3000000
+
+campaign: $(READY)  ## 400 simulated installations under thousands of faults
+	@$(BIN)/python -m endwell.testing.campaign --seeds $(SEEDS) --corpus tests/testing/corpus
 
 bench: $(READY)  ## measure speed on this machine
 	@$(BIN)/endwell bench

@@ -1,14 +1,19 @@
-"""What every test may ask for: a PostgreSQL database, and the report on covered requirements."""
+"""What every test may ask for: databases and servers, and the report on covered requirements."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from typing import TypeVar
 
 import pytest
 
 from tests.servers.postgres import Postgres, PostgresServer, postgres_for_tests
+from tests.servers.small import NatsServer, SmallServer, ValkeyServer
 
-pytest_plugins = ["pytester", "tests.requirement_report"]
+Small = TypeVar("Small", bound=SmallServer)
+
+pytest_plugins = ["pytester", "tests.requirement_report", "tests.tally"]
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +37,43 @@ def honest_postgres_server() -> Iterator[PostgresServer]:
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """A Redis server that this process shares among its tests; started by the first that asks."""
+    yield from _url_of(ValkeyServer)
+
+
+@pytest.fixture(scope="session")
+def nats_url() -> Iterator[str]:
+    """A NATS server that this process shares among its tests; started by the first that asks."""
+    yield from _url_of(NatsServer)
+
+
+@pytest.fixture
+def own_valkey() -> Iterator[ValkeyServer]:
+    """A Redis server for this test alone, to be killed and started at will."""
+    yield from _running(ValkeyServer())
+
+
+@pytest.fixture
+def own_nats() -> Iterator[NatsServer]:
+    """A NATS server for this test alone, to be killed and started at will."""
+    yield from _running(NatsServer())
+
+
+def _url_of(kind: type[SmallServer]) -> Iterator[str]:
+    if named := os.environ.get(kind.variable):
+        yield named
+        return
+    for server in _running(kind()):
+        yield server.url
+
+
+def _running(server: Small) -> Iterator[Small]:
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

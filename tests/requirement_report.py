@@ -108,8 +108,8 @@ class RequirementReport:
             return
         green = exitstatus == pytest.ExitCode.OK
         if self._config.getoption("write_covered"):
-            self._write(allowed=green and self._is_whole_run())
-        elif self._is_whole_run():
+            self._write(allowed=green and self.is_whole_run())
+        elif self.is_whole_run():
             self._check_claims()
         if green and self._notes:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -120,7 +120,8 @@ class RequirementReport:
             terminalreporter.write_line(note, red=True)
         terminalreporter.write_line(self._summary())
 
-    def _is_whole_run(self) -> bool:
+    def is_whole_run(self) -> bool:
+        """Whether all tests were asked for."""
         narrowed = any(self._config.getoption(name, None) for name in NARROWING)
         return not narrowed and self._config.args_source is not pytest.Config.ArgsSource.ARGS
 

@@ -182,4 +182,15 @@ def test_every_command_in_the_documentation_exists(capsys: pytest.CaptureFixture
     assert "Usage: endwell" in capsys.readouterr().out
 
 
-GROUPS = {"task", "dlq", "events", "config", "effect", "tool", "approval"}
+def test_the_settings_that_the_documentation_shows_are_settings(tmp_path: Path) -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/operations.md").read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        (tmp_path / "endwell.toml").write_text(block)
+        shown = json.loads(ran([*ENDWELL, "config", "show", "--json"], tmp_path))
+        said = {item["key"]: item["value"] for item in shown["items"] if "endwell.toml" in item["source"]}
+        assert said["relay.secret"] == "***"
+        assert said["relay.kind"] == "webhook"
+
+
+GROUPS = {"task", "dlq", "events", "config", "effect", "tool", "approval", "inbox"}

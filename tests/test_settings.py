@@ -8,7 +8,7 @@ import pytest
 
 from endwell import settings
 from endwell.errors import BadSetting
-from endwell.settings import Settings, check, describe, load, masked, override
+from endwell.settings import Settings, as_queued, check, describe, load, masked, override
 
 
 def from_file(directory: Path, text: str) -> Settings:
@@ -58,6 +58,9 @@ DEFAULTS = {
     "retry.jitter": 0.2,
     "retry.delays": (),
     "task.deadline_seconds": 86400,
+    "progress.repeat_limit": 10,
+    "progress.stall_seconds": 1800,
+    "progress.action": "stop",
     "approval.risks": ("money_movement",),
     "approval.within_seconds": 14400,
     "approval.by": (),
@@ -71,6 +74,21 @@ DEFAULTS = {
     "redis.url": "",
     "redis.prefix": "",
     "nats.url": "",
+    "relay.kind": "",
+    "relay.url": "",
+    "relay.secret": "",
+    "relay.events": ("state", "task", "step"),
+    "relay.start": "beginning",
+    "relay.batch": 100,
+    "relay.webhook_batch": 1,
+    "relay.timeout_seconds": 10,
+    "relay.lease_seconds": 30,
+    "relay.tries": 5,
+    "relay.retry_seconds": 0.5,
+    "relay.pause_seconds": 30,
+    "relay.poll_seconds": 5,
+    "relay.lag_seconds": 60,
+    "doorbell.kind": "auto",
     "app.target": "app:app",
 }
 
@@ -163,8 +181,7 @@ def test_a_rule_that_may_be_off_is_off_at_zero_and_below(tmp_path: Path, key: st
         ("retry.delays", '["1"]', "must be a number, not '1'"),
         ("approval.by", "[1]", "a list of texts"),
         ("approval.by", '["ada", " "]', "a list of texts"),
-        ("queue.kind", "redis", "not available in this release"),
-        ("queue.kind", "kafka", 'must be "native"'),
+        ("queue.kind", "kafka", "must be one of native, redis"),
     ],
 )
 def test_a_bad_variable_is_refused_by_key_variable_and_problem(
@@ -277,6 +294,25 @@ def test_a_dispatch_is_rung_again_before_it_times_out() -> None:
         check(override(Settings(), {off: 0}, source="here"))
 
 
+@pytest.mark.parametrize("kind", ["redis", "nats"])
+def test_a_doorbell_without_its_server_is_refused(kind: str) -> None:
+    assert f"{kind}.url is not set" in checked(doorbell__kind=kind)
+    url = {"redis": "redis://cache", "nats": "nats://one,tls://two"}[kind]
+    check(override(Settings(), {"doorbell.kind": kind, f"{kind}.url": url}, source="here"))
+
+
+def test_a_server_of_another_kind_is_refused_without_showing_its_password() -> None:
+    said = checked(redis__url="nats://me:hunter2@bus")
+    assert "redis.url (here) must begin with redis://" in said
+    assert "hunter2" not in said
+    assert "nats.url (here) must begin with nats://" in checked(nats__url="nats://one,http://two")
+
+
+def test_an_unknown_doorbell_is_refused() -> None:
+    with pytest.raises(BadSetting, match="one of auto, store, redis, nats, not 'kafka'"):
+        override(Settings(), {"doorbell.kind": "kafka"}, source="here")
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
@@ -317,3 +353,36 @@ def test_a_wrong_type_is_refused_without_showing_what_may_be_a_password(tmp_path
 
 def test_the_public_names_are_these() -> None:
     assert sorted(settings.__all__) == sorted(name for name in settings.__all__ if hasattr(settings, name))
+
+
+@pytest.mark.covers("S4.18", "S4.19", "S4.20", "S4.29")
+def test_with_the_redis_queue_its_own_words_are_lease_heartbeat_and_retries(tmp_path: Path) -> None:
+    environ = {
+        "ENDWELL__QUEUE__KIND": "redis",
+        "ENDWELL__REDIS__URL": "redis://127.0.0.1",
+        "VISIBILITY_TIMEOUT_S": "90",
+        "HEARTBEAT_INTERVAL_S": "9",
+        "MAX_RETRIES": "2",
+    }
+    settings = as_queued(load(environ, tmp_path))
+    check(settings)
+    assert (settings.worker.lease_seconds, settings.worker.heartbeat_seconds) == (90.0, 9.0)
+    assert settings.retry.max_retries == 2
+    assert settings.source("worker.lease_seconds") == "queue.VISIBILITY_TIMEOUT_S"
+    usual = as_queued(load({**environ, "ENDWELL__QUEUE__KIND": "native"}, tmp_path))
+    assert (usual.worker.lease_seconds, usual.retry.max_retries) == (30.0, 3)
+
+
+def test_the_redis_queue_without_a_server_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match=r"redis\.url is not set"):
+        check(load({"ENDWELL__QUEUE__KIND": "redis"}, tmp_path))
+
+
+def test_a_visibility_timeout_that_one_late_heartbeat_would_cost_is_refused(tmp_path: Path) -> None:
+    environ = {
+        "ENDWELL__QUEUE__KIND": "redis",
+        "ENDWELL__REDIS__URL": "redis://127.0.0.1",
+        "VISIBILITY_TIMEOUT_S": "60",
+    }
+    with pytest.raises(BadSetting, match=r"queue\.VISIBILITY_TIMEOUT_S"):
+        check(as_queued(load(environ, tmp_path)))

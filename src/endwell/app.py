@@ -15,14 +15,20 @@ from endwell.doorbell.local import LocalDoorbell
 from endwell.errors import UsageError
 from endwell.model import names
 from endwell.model.effect import Verdict
+from endwell.pmo.relay.service import Relay
+from endwell.pmo.relay.sink import Sink
+from endwell.pmo.relay.webhook import Webhook
 from endwell.pmo.service import Pmo
+from endwell.pmo.streams import Streams
 from endwell.policy.limits import Limits
+from endwell.queue.contract import Intake
+from endwell.queue.redis_streams.names import Names, consumer_name
 from endwell.registry import Registry
 from endwell.runtime.base import Runtime
 from endwell.runtime.here import run_here
 from endwell.runtime.portal import Portal
-from endwell.runtime.processes import os_user
-from endwell.settings import Settings, check, load, override
+from endwell.runtime.processes import host_name, os_user, process_id
+from endwell.settings import Settings, as_queued, check, load, override
 from endwell.settings.store_url import sqlite_path, store_url
 from endwell.store.contract import Store
 from endwell.store.effect_store import EffectStore
@@ -51,6 +57,7 @@ class Endwell(Registry):
     ) -> None:
         self.namespace = names.namespace_name(namespace)
         self.settings = _settings(settings)
+        self.settings = as_queued(self.settings)
         check(self.settings)
         self.url = store_url(self.settings, url)
         self.owner = self.settings.human.owner or os_user()
@@ -71,12 +78,25 @@ class Endwell(Registry):
         return PostgresStore(self.url, limits=self.limits, runtime=self.runtime, ring=ring)
 
     def open_bell(self) -> Doorbell:
-        """A doorbell that fits the store, not yet opened."""
+        """The doorbell that the settings name, or the one that fits the store; not yet opened."""
+        kind = bell_kind(self.settings)
+        if kind == "nats":
+            return _nats_bell(self.settings, self.runtime)
+        if kind == "redis":
+            return _redis_bell(self.settings, self.runtime)
         if self.url.startswith("sqlite:"):
             return LocalDoorbell(str(sqlite_path(self.url)), runtime=self.runtime)
         from endwell.doorbell.postgres import PostgresDoorbell  # asyncpg is an extra
 
         return PostgresDoorbell(self.url, runtime=self.runtime)
+
+    def open_relay(self, store: Store, name: str) -> Relay | None:
+        """What tells the outside, if the settings name a place to tell."""
+        settings = self.settings.relay
+        if not settings.kind:
+            return None
+        sink = _sink(self.settings, self.runtime)
+        return Relay(store, sink, self.runtime, settings, namespace=self.namespace, name=name)
 
     def connect(self) -> Node:
         """`async with app.connect() as node:` gives an open store, a doorbell and a client."""
@@ -128,6 +148,14 @@ class Endwell(Registry):
         """Say what became of an unknown effect: `done`, `not_done` or `abandon`."""
         return self._asked(lambda client: client.settle_effect(key, verdict, result, by=by))
 
+    def unblock(self, task_id: str) -> None:
+        """Let a blocked task go on."""
+        self.task(task_id).unblock()
+
+    def assign(self, task_id: str, owner: str) -> None:
+        """Name another person who answers for the task."""
+        self.task(task_id).assign(owner)
+
     def _asked(self, ask: Callable[[Client], Coroutine[Any, Any, dict[str, Any]]]) -> dict[str, Any]:
         front = self.front()
         return front.ask(lambda: ask(front.client))
@@ -171,6 +199,7 @@ class Node:
             owner=self.app.owner,
             poll_seconds=self.app.settings.worker.poll_seconds,
             approval=self.app.settings.approval,
+            tick_seconds=self.app.settings.pmo.watchdog_interval_seconds,
         )
         return self
 
@@ -206,12 +235,60 @@ class Node:
             name=name,
             concurrency=concurrency,
             effects=app.effects,
+            intake=self._intake(name, served),
+        )
+
+    def _intake(self, name: str | None, agents: Mapping[str, Agent]) -> Intake | None:
+        app, settings = self.app, self.app.settings
+        if settings.queue.kind != "redis":
+            return None
+        from endwell.queue.redis_streams.consumer import StreamIntake  # redis is an extra
+
+        pid = process_id()
+        return StreamIntake(
+            settings.redis.url,
+            Names.of(settings.redis.prefix, app.namespace),
+            consumer_name(name or f"{host_name()}-{pid}", pid),
+            app.runtime,
+            agents=agents,
+            heartbeat_seconds=settings.queue.HEARTBEAT_INTERVAL_S,
+            quiet_seconds=settings.pmo.dispatched_retry_seconds or settings.queue.RECLAIM_INTERVAL_S,
+        )
+
+    def _streams(self, name: str, is_patient: Callable[[], bool]) -> Streams:
+        from endwell.queue.redis_streams.orchestrator import StreamOrchestrator  # redis is an extra
+
+        app, settings = self.app, self.app.settings
+        names = Names.of(settings.redis.prefix, app.namespace)
+        consumer = consumer_name(name, process_id())
+        stream = StreamOrchestrator(settings.redis.url, names, consumer, app.runtime)
+        return Streams(
+            self.store,
+            self.bell,
+            app.runtime,
+            settings,
+            stream,
+            namespace=app.namespace,
+            actor=name,
+            is_patient=is_patient,
         )
 
     def pmo(self, *, name: str | None = None) -> Pmo:
         """A supervisor on this node, not yet started."""
         app = self.app
-        return Pmo(self.store, app.runtime, app.settings, namespace=app.namespace, name=name)
+        relay = app.open_relay(self.store, name or "pmo")
+        if relay is not None:
+            self.bell.subscribe(relay.heard)
+        streams = self._streams if app.settings.queue.kind == "redis" else None
+        return Pmo(
+            self.store,
+            app.runtime,
+            app.settings,
+            namespace=app.namespace,
+            name=name,
+            relay=relay,
+            streams=streams,
+        )
 
 
 class Services:
@@ -325,6 +402,52 @@ class _Front:
             self.portal.call(self.node.__aexit__)
         finally:
             self.portal.close()
+
+
+def _sink(settings: Settings, runtime: Runtime) -> Sink:
+    relay = settings.relay
+    match relay.kind:
+        case "nats" | "jetstream":
+            from endwell.pmo.relay.nats import NatsSink  # nats-py is an extra
+
+            url = relay.url or settings.nats.url
+            return NatsSink(url, is_stream=relay.kind == "jetstream", timeout_seconds=relay.timeout_seconds)
+        case "redis" | "redis_stream":
+            from endwell.pmo.relay.redis import RedisSink  # redis is an extra
+
+            url, prefix = relay.url or settings.redis.url, settings.redis.prefix
+            return RedisSink(url, prefix=prefix, is_stream=relay.kind == "redis_stream")
+    return Webhook(
+        relay.url,
+        runtime=runtime,
+        secret=relay.secret,
+        batch=relay.webhook_batch,
+        timeout_seconds=relay.timeout_seconds,
+    )
+
+
+def bell_kind(settings: Settings) -> str:
+    """`nats`, `redis`, or `store` for the one that the store brings."""
+    if settings.doorbell.kind != "auto":
+        return settings.doorbell.kind
+    return "nats" if settings.nats.url else "redis" if settings.redis.url else "store"
+
+
+def _nats_bell(settings: Settings, runtime: Runtime) -> Doorbell:
+    from endwell.doorbell.nats import NatsDoorbell  # nats-py is an extra
+
+    return NatsDoorbell(settings.nats.url, runtime=runtime, patience_seconds=settings.worker.poll_seconds)
+
+
+def _redis_bell(settings: Settings, runtime: Runtime) -> Doorbell:
+    from endwell.doorbell.redis import RedisDoorbell  # redis is an extra
+
+    return RedisDoorbell(
+        settings.redis.url,
+        runtime=runtime,
+        prefix=settings.redis.prefix,
+        patience_seconds=settings.worker.poll_seconds,
+    )
 
 
 def _settings(given: Mapping[str, object] | Settings | None) -> Settings:

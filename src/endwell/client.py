@@ -27,10 +27,10 @@ from endwell.operate.actions import Actions
 from endwell.operate.answers import Answers
 from endwell.operate.approvals import Approvals
 from endwell.operate.effects import Effects
-from endwell.operate.why import why
-from endwell.policy.submitting import Request, Seconds, filled, order_for, unknown_agent
+from endwell.operate.why import TICK_SECONDS, why
+from endwell.policy.submitting import Cause, Request, Seconds, filled, order_for, unknown_agent
 from endwell.runtime.base import Runtime
-from endwell.runtime.processes import give_way
+from endwell.runtime.current import CURRENT_TURN
 from endwell.settings import Approval as ApprovalSettings
 from endwell.store.contract import Store
 from endwell.worker.agents import Agent
@@ -62,8 +62,10 @@ class Client:
         owner: str,
         poll_seconds: float,
         approval: ApprovalSettings,
+        tick_seconds: float = TICK_SECONDS,
     ) -> None:
         self.store = store
+        self._tick_seconds = tick_seconds
         self.namespace = namespace
         self._runtime = runtime
         self._agents = agents
@@ -83,9 +85,22 @@ class Client:
         delay: Seconds | None = None,
         deadline: Seconds | None = None,
         channel: str = "main",
+        caused_by: str | None = None,
+        detached: bool = False,
     ) -> AsyncHandle:
-        """Ask for work. The same key with the same agent and payload is the same task."""
-        request = Request(agent=agent, priority=priority, delay=delay, deadline=deadline, channel=channel)
+        """Ask for work. The same key with the same agent and payload is the same task.
+
+        What an agent submits is caused by its task, and so is what names one with `caused_by`: the runaway
+        guard counts along that chain. `detached=True` begins a chain of its own.
+        """
+        request = Request(
+            agent=agent,
+            priority=priority,
+            delay=delay,
+            deadline=deadline,
+            channel=channel,
+            cause=None if detached else await self._cause(caused_by),
+        )
         spec = await self.spec(agent)
         command = filled(self._order(request, spec), spec, payload, key, self._runtime.ids.new())
         reply = await self.store.one(command)
@@ -101,13 +116,22 @@ class Client:
         delay: Seconds | None = None,
         deadline: Seconds | None = None,
         channel: str = "main",
+        caused_by: str | None = None,
+        detached: bool = False,
     ) -> list[AsyncHandle]:
         """Ask for much work at once. Everything is checked first; if one is bad, none is stored.
 
         Only whether an earlier task has a key shows at the door: such a one is refused, the others stand.
         """
         spec = await self.spec(agent)
-        request = Request(agent=agent, priority=priority, delay=delay, deadline=deadline, channel=channel)
+        request = Request(
+            agent=agent,
+            priority=priority,
+            delay=delay,
+            deadline=deadline,
+            channel=channel,
+            cause=None if detached else await self._cause(caused_by),
+        )
         order = self._order(request, spec)
         commands = [
             self._numbered(number, order, spec, payload, key)
@@ -127,6 +151,15 @@ class Client:
                 hint=refusal.hint,
                 field=f"[{number}].{refusal.field}" if refusal.field else f"[{number}]",
             ) from refusal
+
+    async def _cause(self, caused_by: str | None) -> Cause | None:
+        """The task on whose account something is asked for: the one named, else that of the running turn."""
+        if caused_by is not None:
+            return Cause.of(await self.store.task(self.namespace, caused_by))
+        turn = CURRENT_TURN.get()
+        if turn is None or turn.namespace != self.namespace:
+            return None
+        return Cause(turn.task_id, turn.deliveries)
 
     def _order(self, request: Request, spec: AgentSpec) -> Submit:
         return order_for(request, spec, namespace=self.namespace, owner=self._owner, approval=self._approval)
@@ -178,6 +211,18 @@ class Client:
         about = {"namespace": self.namespace, "actor": by or self._owner}
         return await Effects(self.store, self._runtime, **about).settle(key, verdict, result)
 
+    async def why(self, task_id: str) -> dict[str, Any]:
+        """Where a task is, what moves it next, when it ends at the latest."""
+        return await why(self.store, self.namespace, task_id, tick_seconds=self._tick_seconds)
+
+    async def unblock(self, task_id: str) -> Task:
+        """Let a blocked task go on."""
+        return await self.actions.unblock(task_id)
+
+    async def assign(self, task_id: str, owner: str) -> Task:
+        """Name another person who answers for the task."""
+        return await self.actions.assign(task_id, owner)
+
     def _answers(self) -> Answers:
         return Answers(self.store, self._runtime, namespace=self.namespace, actor=self._owner)
 
@@ -187,7 +232,7 @@ class Client:
     async def wait_ended(self, task_id: str, timeout: float | None = None) -> Task:
         """The task once it has ended."""
         with self._waiters.listening(task_id) as ended:
-            give_way()
+            self._runtime.give_way()
             task = await self.store.task(self.namespace, task_id)
             if task.is_ended:
                 return task
@@ -238,11 +283,19 @@ class AsyncHandle:
 
     async def why(self) -> dict[str, Any]:
         """Where it is, what moves it next, when it ends at the latest."""
-        return await why(self._client.store, self._client.namespace, self.id)
+        return await self._client.why(self.id)
 
     async def cancel(self, reason: str = "cancelled") -> Task:
         """End it now."""
         return await self._client.actions.cancel(self.id, reason)
+
+    async def unblock(self) -> Task:
+        """Let it go on, if it is blocked."""
+        return await self._client.unblock(self.id)
+
+    async def assign(self, owner: str) -> Task:
+        """Name another person who answers for it."""
+        return await self._client.assign(self.id, owner)
 
 
 class Front(Protocol):
@@ -286,6 +339,14 @@ class Handle:
     def cancel(self, reason: str = "cancelled") -> Task:
         """End it now."""
         return self._front.ask(self._handle.cancel, reason)
+
+    def unblock(self) -> Task:
+        """Let it go on, if it is blocked."""
+        return self._front.ask(self._handle.unblock)
+
+    def assign(self, owner: str) -> Task:
+        """Name another person who answers for it."""
+        return self._front.ask(self._handle.assign, owner)
 
 
 class _Waiters:

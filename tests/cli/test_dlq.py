@@ -67,6 +67,7 @@ def test_a_payload_can_be_replaced_from_a_file(
         (("--set", "notes[5]=1"), "bad_path"),
         (("--set", "value.deeper=1"), "bad_path"),
         (("--set", "nonsense"), "bad_path"),
+        (("--set", " =5"), "bad_path"),
         (("--set", "value={"), "bad_json"),
         (("--set", "value=NaN"), "not_finite_number"),
     ],

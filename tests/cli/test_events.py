@@ -157,3 +157,35 @@ async def test_verifying_does_not_mistake_work_for_tampering(
         monkeypatch.setattr(node.store, "events_between", read_after_somebody_wrote)
         answer = await verify.verify(node.store, ["default"])
     assert answer == {"ok": True, "checked": 1, "found": 0, "problems": []}
+
+
+def test_an_export_makes_another_store_with_the_same_results(
+    command: Command, stock: Stock, store: str, tmp_path: Path
+) -> None:
+    backup, other = str(tmp_path / "backup.jsonl"), f"sqlite:///{tmp_path}/other.db"
+    written = command("events", "export", backup, "--store", store, "--json")
+    assert (written.code, written.document["messages"]) == (0, 0)
+    assert os.stat(backup).st_mode & 0o077 == 0
+    again = command("events", "export", backup, "--store", store, "--json")
+    assert (again.code, again.error["code"]) == (2, "usage"), "a file that is there is not overwritten"
+
+    read = command("events", "import", backup, "--store", other, "--json")
+    assert (read.code, read.document["tasks"]) == (0, 2)
+    assert command("events", "verify", "--store", other).code == 0
+    shown = command("task", "show", stock.succeeded, "--store", other, "--json").document
+    assert shown == command("task", "show", stock.succeeded, "--store", store, "--json").document
+    assert shown["result"] == 6
+    second = command("events", "import", backup, "--store", other, "--json")
+    assert (second.code, second.error["code"]) == (4, "store_not_empty")
+
+
+def test_an_export_goes_through_a_pipe(shell: Shell, stock: Stock) -> None:
+    written = shell.run("events", "export")
+    assert written.code == 0
+    read = shell.run("events", "import", "-", "--store", "sqlite:///other.db", "--json", stdin=written.out)
+    assert (read.code, read.document["tasks"]) == (0, 2)
+    cut = shell.run(
+        "events", "import", "-", "--store", "sqlite:///third.db", "--json", stdin=written.out[:-20]
+    )
+    assert (cut.code, cut.error["code"]) == (4, "bad_line")
+    assert cut.error["field"] == f"line {len(written.out.splitlines())}"

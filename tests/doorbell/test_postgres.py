@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import asyncpg
 import pytest
@@ -11,15 +10,9 @@ import pytest
 from endwell.doorbell import EVERYTHING, Doorbell
 from endwell.doorbell.postgres import CHANNEL, LARGEST_PAYLOAD, PostgresDoorbell, packed
 from endwell.runtime import Runtime
-from tests.doorbell.contract import PATIENCE, DoorbellContract, Ear
+from tests.doorbell.contract import DoorbellContract, Ear
+from tests.doorbell.served import ServedContract, becomes
 from tests.servers.postgres import PostgresServer
-
-
-async def becomes(question: Callable[[], bool]) -> None:
-    """Wait until the answer is yes."""
-    async with asyncio.timeout(PATIENCE):
-        while not question():  # noqa: ASYNC110 - nobody tells us
-            await asyncio.sleep(0.005)
 
 
 class TestPostgresDoorbell(DoorbellContract):
@@ -70,38 +63,29 @@ class TestPostgresDoorbell(DoorbellContract):
         await ear.wait_for("goodbye")
 
 
-async def test_a_bell_comes_back_after_the_server_does(honest_postgres_server: PostgresServer) -> None:
-    url = honest_postgres_server.create_database()
-    bell = PostgresDoorbell(url, runtime=Runtime.system())
-    other = PostgresDoorbell(url, runtime=Runtime.system())
-    ear, other_ear = Ear(bell), Ear(other)
-    await bell.open()
-    await other.open()
-
-    await asyncio.to_thread(honest_postgres_server.kill)
-    await becomes(lambda: not bell.health().connected and not other.health().connected)
-    bell.ring(["within"])
-    await ear.wait_for("within")
-    assert bell.health().last_error
-
-    await asyncio.to_thread(honest_postgres_server.start)
-    await becomes(lambda: bell.health().connected and other.health().connected)
-    bell.ring(["again"])
-    await other_ear.wait_for("again")
-    assert EVERYTHING in frozenset().union(*other_ear.calls)
-    await bell.close()
-    await other.close()
+@pytest.fixture(scope="module")
+def one_server() -> Iterator[PostgresServer]:
+    """A server to be killed, for several tests: it takes a second to make."""
+    server = PostgresServer()
+    server.start()
+    yield server
+    server.stop()
 
 
-async def test_a_server_that_is_not_there_leaves_a_bell_for_this_process_alone(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    bell = PostgresDoorbell("postgresql://me:secret@127.0.0.1:1/none", runtime=Runtime.system())
-    ear = Ear(bell)
-    await bell.open()
-    bell.ring(["a"])
-    await ear.wait_for("a")
-    assert not bell.health().connected
-    assert "polling" in caplog.text
-    assert "secret" not in caplog.text
-    await bell.close()
+class TestPostgresServer(ServedContract):
+    """What a server may do to it."""
+
+    def bell_at(self, url: str) -> Doorbell:
+        return PostgresDoorbell(url, runtime=Runtime.system(), look_seconds=0.2, patience_seconds=0.2)
+
+    def nowhere(self) -> str:
+        return "postgresql://me:secret@127.0.0.1:1/none"
+
+    @pytest.fixture
+    def server(self, one_server: PostgresServer) -> Iterator[PostgresServer]:
+        yield one_server
+        one_server.restart()  # one that a test's own thread started ends with that thread
+
+    @pytest.fixture
+    def server_url(self, one_server: PostgresServer) -> str:
+        return one_server.url("postgres")

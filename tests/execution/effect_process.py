@@ -1,13 +1,11 @@
 """A worker process whose one effect is interrupted where the test says.
 
-`python -m tests.execution.effect_process {...}`. Every call of the effect's function leaves a line in a
+Every call of the effect's function leaves a line in a
 sink file, which no Endwell process looks at.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import signal
 import sys
@@ -16,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from endwell import NOT_DONE, Context, Done, Endwell
-from endwell.runtime.processes import PIPE, Child, start
+from endwell.runtime.processes import Child
 from endwell.store.sqlite.effect_store import SqliteEffectStore
-from tests.execution.ten_steps import ROOT, Sink
+from tests.execution.ten_steps import Sink
+from tests.nursery import born
 
 KEY = "pay:42"
 WINDOWS = ("before the call", "after the call", "after the put", "between intent and call")
@@ -75,9 +74,7 @@ def app_for(url: str, namespace: str, settings: dict[str, object], home: Path, w
 
 
 def started(about: dict[str, Any]) -> Child:
-    child = start(
-        [sys.executable, "-m", __name__, json.dumps(about)], cwd=ROOT, env=dict(os.environ), stdout=PIPE
-    )
+    child = born(__name__, about)
     assert child.read_line(30) == "ready"
     return child
 
@@ -90,7 +87,3 @@ async def main(about: dict[str, Any]) -> None:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         await worker.run()
-
-
-if __name__ == "__main__":
-    asyncio.run(main(json.loads(sys.argv[1])))

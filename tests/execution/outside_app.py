@@ -1,4 +1,4 @@
-"""An app whose agents work outside their worker, and a worker process that serves it: `python -m` this.
+"""An app whose agents work outside their worker, and a worker process that serves it.
 
 Isolated agents must be found again by another process, so the app is a variable of this module.
 """
@@ -18,8 +18,9 @@ from typing import Any
 
 from endwell import Context, Endwell, EndwellError, Fail, Retry, SqliteEffectStore, SyncContext
 from endwell.model import commands as c
-from endwell.runtime.processes import PIPE, Child, start
+from endwell.runtime.processes import Child
 from endwell.runtime.signals import on_stop_signals
+from tests.nursery import born
 
 ROOT = Path(__file__).parents[2]
 ABOUT = json.loads(os.environ.get("OUTSIDE_APP", "{}"))
@@ -317,14 +318,12 @@ def started(
     """A worker process that is able to work."""
     where = {"url": url, "namespace": namespace, "effects": effects and str(effects)}
     about = json.dumps({**where, "settings": settings, "options": options})
-    child = start(
-        [sys.executable, "-m", __name__], cwd=ROOT, env={**os.environ, "OUTSIDE_APP": about}, stdout=PIPE
-    )
+    child = born(__name__, {}, OUTSIDE_APP=about)
     assert child.read_line(60) == "ready"
     return child
 
 
-async def main() -> None:
+async def main(_: dict[str, Any]) -> None:
     async with app.connect() as node:
         worker = node.worker(**ABOUT["options"])
         await worker.start()
@@ -335,7 +334,3 @@ async def main() -> None:
         sys.stdout.flush()
         await worker.run()
         await worker.close()
-
-
-if __name__ == "__main__":
-    asyncio.run(main())

@@ -1,14 +1,15 @@
 """A worker process that carries out one long task and is killed or frozen at a commit of the test's choice.
 
-`python -m tests.execution.ten_steps {...}`. The task has ten recorded steps, two of them effects, and waits
-for a tool, another agent, a person and a timer. Every call of a function leaves a line in the sink file.
+The task has ten recorded steps, two of them effects, and waits for a tool, another agent, a person and a
+timer. Every call of a function leaves a line in the sink file.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -16,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from endwell import NOT_DONE, Context, Done, Endwell
-from endwell.runtime.processes import PIPE, Child, start
+from endwell.runtime import Runtime, SystemClock
+from endwell.runtime.processes import Child
 from endwell.store.postgres.driver import PostgresDriver
 from endwell.store.rows import Outcome, Writes
 from endwell.store.sqlite.driver import SqliteDriver
+from tests.nursery import born
 
-ROOT = Path(__file__).parents[2]
 STEPS = tuple(f"step-{number}" for number in range(1, 9))
 EFFECTS = ("pay", "ship")
 
@@ -30,11 +32,11 @@ class Sink:
     """The outside world: it only remembers what was done to it."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     def note(self, name: str, key: str = "") -> None:
         line = f"{name} {key}\n".encode()
-        handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(handle, line)
         finally:
@@ -47,11 +49,24 @@ class Sink:
         return f"{name} {key}" in self._lines()
 
     def _lines(self) -> list[str]:
-        return self._path.read_text().splitlines() if self._path.exists() else []
+        return self.path.read_text().splitlines() if self.path.exists() else []
 
 
-def app_for(url: str, namespace: str, settings: dict[str, object], sink: Sink) -> Endwell:
-    app = Endwell(url, namespace=namespace, settings=settings)
+class ShiftedClock(SystemClock):
+    """The clock of a machine that has the wrong time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._shift_us = int(seconds * 1_000_000)
+
+    def now_us(self) -> int:
+        return super().now_us() + self._shift_us
+
+
+def app_for(
+    url: str, namespace: str, settings: dict[str, object], sink: Sink, shift_seconds: float = 0.0
+) -> Endwell:
+    runtime = Runtime.system(clock=ShiftedClock(shift_seconds)) if shift_seconds else None
+    app = Endwell(url, namespace=namespace, settings=settings, runtime=runtime)
 
     def work(name: str) -> str:
         sink.note(name)
@@ -119,8 +134,7 @@ class Trap:
     def _strike(self, where: str) -> None:
         if self.count == self.at and self.where == where:
             self.at = -1
-            sys.stdout.write("struck\n")
-            sys.stdout.flush()
+            say("struck")
             # to this very thread: sent to the process, it may go on for a while and begin another commit
             signal.pthread_kill(threading.get_ident(), self.signal)
 
@@ -151,22 +165,52 @@ def set_trap(trap: Trap) -> None:
 
 def started(about: dict[str, Any]) -> Child:
     """Such a process; it prints `ready`, then `struck` just before it is killed or frozen."""
-    argv = [sys.executable, "-m", __name__, json.dumps(about)]
-    return start(argv, cwd=ROOT, env=dict(os.environ), stdout=PIPE)
+    return born(__name__, about)
+
+
+def say(word: str) -> None:
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
+class Complaints(logging.Handler):
+    """Says once that the store could not be written."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "store failed" in record.getMessage() or "full" in record.getMessage():
+            say("full")
+            logging.getLogger("endwell").removeHandler(self)
+
+
+def size_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+async def fill_disk(size: int, seconds: float) -> None:
+    """For a while nothing is written beyond that place in a file. Python ignores the signal for it."""
+    logging.getLogger("endwell").addHandler(Complaints())
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
+    await asyncio.sleep(seconds)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
 
 async def main(about: dict[str, Any]) -> None:
+    """`waits`: for a signal before it begins. `file_bytes`: so large may files become, for `full_seconds`."""
     sink = Sink(Path(about["sink"]))
-    app = app_for(about["url"], about["namespace"], about["settings"], sink)
+    shift = about.get("shift_seconds", 0.0)
+    app = app_for(about["url"], about["namespace"], about["settings"], sink, shift)
     async with app.connect() as node:
         worker = node.worker(concurrency=4)
         await worker.start()
+        begin = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, begin.set)
         if about.get("at"):
             set_trap(Trap(about["at"], about["where"], about["how"]))
-        sys.stdout.write("ready\n")
-        sys.stdout.flush()
+        say("ready")
+        if about.get("waits"):
+            await begin.wait()
+        if "file_bytes" in about:
+            full = asyncio.ensure_future(fill_disk(about["file_bytes"], about["full_seconds"]))
+            full.add_done_callback(lambda _: None)
         await worker.run()
-
-
-if __name__ == "__main__":
-    asyncio.run(main(json.loads(sys.argv[1])))

@@ -136,7 +136,6 @@ async def test_a_child_whose_word_was_lost_still_wakes_its_parent(world: World) 
     helper_node.store.commit = helper_node.store._commit  # type: ignore[method-assign]
     await world.working(helper_node, agents=["helper"])
     await child_in(world, handle, "succeeded")
-    assert (await handle.task()).status == "suspended"
     await boss_worker.watch.run_once()
     assert await handle.result(20) == "done"
 
@@ -202,7 +201,7 @@ async def test_the_end_of_a_parent_settles_its_children_as_the_call_said(
     assert terminal(await world.history(handle)) == ["task.cancelled"]
 
 
-async def test_children_whose_parents_end_was_not_told_are_settled_by_a_watchdog(world: World) -> None:
+async def test_children_whose_parents_end_was_not_told_are_settled_by_the_supervisor(world: World) -> None:
     @world.app.agent("sleeper")
     async def sleeper(ctx: Context) -> None:
         await ctx.wait_signal("never")
@@ -211,14 +210,15 @@ async def test_children_whose_parents_end_was_not_told_are_settled_by_a_watchdog
     async def boss(ctx: Context) -> None:
         await ctx.call("sleeper")
 
-    worker = await world.working()
+    await world.working()
     handle = await world.submitted("boss")
     await child_in(world, handle, "suspended")
     node = await world.another_node()
     node.store.commit = node.store._commit  # type: ignore[method-assign]  # what follows is lost
     await (await node.client.task(handle.id)).cancel()
     await child_in(world, handle, "suspended")
-    await worker.watch.run_once()
+    world.clock.advance(6)
+    await (await world.supervisor()).inbox.run_once()
     assert (await child_in(world, handle, "cancelled")).reason == "parent_ended"
 
 

@@ -135,8 +135,8 @@ async def test_frozen_past_its_lease_between_intent_and_call(scene: Scene) -> No
     scene.worker()
     await scene.until(handle, "succeeded")
     assert scene.sink.calls() == ["pay"]
+    sessions = await scene.world.store.open_sessions(scene.world.namespace)  # before it can begin anew
     frozen.thaw()
-    sessions = await scene.world.store.open_sessions(scene.world.namespace)
 
     async def has_noticed() -> bool:
         now = await scene.world.store.now()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from endwell import AsyncHandle, StaleAttempt, TaskFailed
+from endwell import AsyncHandle, Context, Fail, Retry, StaleAttempt, TaskFailed
 from endwell.policy.limits import SECOND
 from tests.execution.world import START_US, World, eventually, terminal
 
@@ -210,7 +210,7 @@ async def test_three_retries_are_four_executions_with_growing_waits(world: World
     with pytest.raises(TaskFailed, match="the API is down") as failed:
         await handle.result(1)
     task = failed.value.task
-    assert (task.reason, task.retry_count, task.dead_letter) == ("retries_exhausted", 4, "open")
+    assert (task.reason, task.retry_count, task.dead_letter) == ("api_retries_exhausted", 4, "open")
     letter = await world.store.dead_letter(world.namespace, handle.id)
     assert (letter.status, letter.retry_count) == ("open", 4)
     assert terminal(await world.history(handle)) == ["task.failed"]
@@ -247,3 +247,79 @@ async def test_jitter_spreads_the_retries_of_many_tasks(sqlite_url: str) -> None
         waits = [((await handle.task()).run_at - START_US) / SECOND for handle in handles]
     assert all(50 <= wait < 150 for wait in waits)
     assert len({round(wait) for wait in waits}) > 10
+
+
+class Overloaded(Exception):
+    """As HTTP clients say it."""
+
+    status_code = 503
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        (Overloaded("later"), "api_retries_exhausted"),
+        (TimeoutError("slow"), "api_retries_exhausted"),
+        (Retry("more to do", after=0.1), "continuations_exhausted"),
+        (ValueError("no"), "retries_exhausted"),
+        (Fail("never"), "agent_gave_up"),
+    ],
+    ids=["api", "timeout", "continuation", "exception", "gave up"],
+)
+@pytest.mark.covers("S2.23", "S2.24")
+async def test_each_way_to_run_out_of_tries_has_a_reason_of_its_own(
+    sqlite_world: World, raised: Exception, reason: str
+) -> None:
+    @sqlite_world.app.agent("doomed")
+    async def doomed() -> None:
+        raise raised
+
+    await sqlite_world.working()
+    handle = await sqlite_world.submitted("doomed")
+    await run_out(sqlite_world, handle)
+    task = await handle.task()
+    assert (task.status, task.reason, task.dead_letter) == ("failed", reason, "open")
+    assert task.retry_count == (1 if reason == "agent_gave_up" else 4)
+
+
+@pytest.mark.covers("S2.25")
+async def test_a_working_timeout_ends_as_done_when_the_work_is_recorded_and_as_failed_when_it_is_not(
+    sqlite_world: World,
+) -> None:
+    """Both hang after their work; of one it is recorded, so its next turn finds it complete."""
+    world = sqlite_world
+    computed: list[str] = []
+
+    def compute(what: str) -> str:
+        computed.append(what)
+        return what.upper()
+
+    @world.app.agent("recording", retries=1)
+    async def recording(ctx: Context) -> str:
+        value = str(await ctx.step("compute", compute, "recorded"))
+        if ctx.retry_count == 0:
+            await asyncio.Event().wait()
+        return value
+
+    @world.app.agent("careless", retries=1)
+    async def careless(ctx: Context) -> str:
+        computed.append("careless")
+        await asyncio.Event().wait()
+        return "never"
+
+    await world.working()
+    handles = [await world.submitted("recording"), await world.submitted("careless")]
+    pmo = await world.supervisor()
+
+    async def over() -> bool:
+        tasks = [await handle.task() for handle in handles]
+        hangs = all(task.is_ended or task.status == "running" for task in tasks)
+        world.clock.advance(301 if hangs else 1)  # whoever is to be taken gets the time for it
+        await pmo.watchdog.run_once()
+        return all(task.is_ended for task in tasks)
+
+    await eventually(over)
+    done, failed = [await handle.task() for handle in handles]
+    assert (done.status, await handles[0].result(1)) == ("succeeded", "RECORDED")
+    assert (failed.status, failed.reason) == ("failed", "retries_exhausted")
+    assert computed.count("recorded") == 1

@@ -35,6 +35,7 @@ class Crew:
         """Let the supervisor tick until the condition holds."""
 
         async def ticked() -> bool:
+            await asyncio.sleep(0.02)
             await self.pmo.run_once()
             return bool(await condition())
 

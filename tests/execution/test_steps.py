@@ -383,7 +383,7 @@ async def test_a_functions_own_timeout_error_is_its_own(hasty: World) -> None:
     handle = await hasty.submitted("clerk")
     with pytest.raises(TaskFailed) as failed:
         await handle.result(10)
-    assert failed.value.deliverable["error"]["code"] == "exception"
+    assert failed.value.deliverable["error"]["code"] == "api_failure"
     assert await recorded(hasty, handle) == []
 
 
@@ -686,7 +686,7 @@ async def test_the_thousandth_step_costs_what_the_tenth_does(world: World) -> No
         for number in range(1, 1001):
             before = traffic.commits
             traffic.reads.clear()
-            await ctx.step("one", asyncio.sleep, 0)
+            await ctx.step("one", asyncio.sleep, 0, number)  # the same again would be a circle
             if number in (10, 1000):
                 seen[number] = (traffic.commits - before, [name for name in traffic.reads if name in MINE])
 

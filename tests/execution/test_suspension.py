@@ -320,7 +320,7 @@ class TestAnswers:
             world.namespace,
             call,
         )
-        assert row == ("skipped", "late")
+        assert row == ("consumed", "late")
         await world.client.signal(handle.id, "go")
         assert await handle.result(20) == "timed out"
 

@@ -66,7 +66,7 @@ async def test_a_tool_call_leaves_its_card(world: World) -> None:
     assert (card.kind, card.content) == ("tool.call", b'{"arguments":"gold","tool_name":"search"}')
 
 
-@pytest.mark.covers("S0.29", "S0.30")
+@pytest.mark.covers("S0.29", "S0.30", "S0.81")
 @pytest.mark.parametrize(
     ("options", "seconds"),
     [

@@ -285,7 +285,7 @@ async def test_turns_abandoned_before_their_first_step_give_their_slots_back(sql
 async def test_what_an_agent_logs_can_be_traced_to_its_task(sqlite_world: World) -> None:
     """Also from a thread, and from whatever the function calls."""
     world = sqlite_world
-    seen: list[tuple[str, str] | None] = []
+    seen: list[Any] = []
 
     @world.app.agent("beside")
     async def beside() -> None:

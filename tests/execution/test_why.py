@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from endwell.model import commands as c
-from endwell.operate.shapes import moment
+from endwell.model.moments import moment
+from endwell.policy.limits import SECOND
 from tests.execution.world import World
 
 
@@ -19,6 +20,11 @@ async def test_a_task_that_nobody_serves_says_that_no_worker_is_there(clerk: Wor
     assert why["ends_by"] == moment((await handle.task()).ends_by)
     assert why["owner"] == clerk.app.owner
     assert why["actions"] == ["task cancel", "task retry"]
+    assert why["ended_at_the_latest"] == moment((await handle.task()).ends_by + 10 * SECOND)
+    assert why["notes"] == [
+        "no live supervisor: no clock fires until `endwell pmo` or `endwell up` runs",
+        "no live worker serves this agent: start one with `endwell worker --agents clerk`",
+    ]
 
 
 async def test_a_delayed_task_says_when_it_starts(clerk: World) -> None:
@@ -79,7 +85,10 @@ async def test_a_blocked_task_names_the_person_who_must_act(clerk: World) -> Non
     why = await handle.why()
     assert (why["status"], why["owner"], why["reason"]) == ("blocked", "ada", "look at it")
     assert why["next"]["rule"] == "remind"
-    assert why["actions"] == ["task retry", "task cancel"]
+    assert why["actions"] == ["task unblock", "task assign", "task cancel"]
+    assert why["waiting_for"] == [{"kind": "person", "id": "ada", "deadline": None}]
+    assert why["ended_at_the_latest"] is None
+    assert any("ada holds it since" in note for note in why["notes"])
 
 
 async def test_an_ended_task_waits_for_nothing(clerk: World) -> None:

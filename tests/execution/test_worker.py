@@ -227,25 +227,21 @@ async def test_polling_goes_on_while_turns_end_one_after_another(store_url: str)
         await run
 
 
-async def test_an_idle_worker_asks_little_and_writes_only_its_heartbeat(world: World) -> None:
+async def test_who_has_found_nothing_claims_again_only_after_a_ring_or_a_look(world: World) -> None:
     @world.app.agent("a")
     async def a() -> None: ...
-
-    @world.app.agent("b")
-    async def b() -> None: ...
 
     worker = await world.started_worker()
     await worker.run_once()
     listener = Listener(world.store)
-    for _ in range(10):  # ten polls
-        worker._may_be_work = True
+    for _ in range(10):
         assert not await worker.run_once()
-        await worker._rest_seconds()
-    assert listener.work == [["ClaimNext"]] * 10
-    assert not await worker.run_once()
-    assert len(listener.work) == 10, "who has found nothing asks again only after a ring or a poll"
-    assert listener.questions <= 10 * 3, "one question per agent and poll, and the time"
+        await worker._poll()  # ten polls in vain
+    assert listener.work == []
     assert await world.store.events_after(world.namespace, "", 1) == []
+    await world.submitted("a")
+    await worker._poll()
+    assert await worker.run_once()
 
 
 @pytest.mark.covers("S3.1")

@@ -1,4 +1,4 @@
-"""A real worker process for tests that signal and kill: `python -m tests.execution.worker_process {...}`.
+"""A real worker process for tests that signal and kill.
 
 It prints `ready` once it can work; the first SIGTERM drains it, the second ends it at once.
 """
@@ -6,25 +6,22 @@ It prints `ready` once it can work; the first SIGTERM drains it, the second ends
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from endwell import Context, Endwell
-from endwell.runtime.processes import PIPE, Child, start
+from endwell.runtime.processes import Child
 from endwell.runtime.signals import on_stop_signals
+from tests.nursery import born
 
-ROOT = Path(__file__).parents[2]
 FAST_EXIT = 130
 
 
 def started(url: str, namespace: str, settings: dict[str, object], **options: Any) -> Child:
     """A worker process that is able to work."""
-    about = json.dumps({"url": url, "namespace": namespace, "settings": settings, "options": options})
-    child = start([sys.executable, "-m", __name__, about], cwd=ROOT, env=dict(os.environ), stdout=PIPE)
+    child = born(__name__, {"url": url, "namespace": namespace, "settings": settings, "options": options})
     assert child.read_line(30) == "ready"
     return child
 
@@ -70,10 +67,10 @@ async def _span() -> tuple[float, float, int]:
     return began, time.monotonic(), os.getpid()
 
 
-async def main(url: str, namespace: str, settings: dict[str, object], options: dict[str, Any]) -> None:
-    app = app_for(url, namespace, settings)
+async def main(about: dict[str, Any]) -> None:
+    app = app_for(about["url"], about["namespace"], about["settings"])
     async with app.connect() as node:
-        worker = node.worker(**options)
+        worker = node.worker(**about["options"])
         await worker.start()
         on_stop_signals(
             asyncio.get_running_loop(), lambda count: worker.stop() if count == 1 else os._exit(FAST_EXIT)
@@ -82,7 +79,3 @@ async def main(url: str, namespace: str, settings: dict[str, object], options: d
         sys.stdout.flush()
         await worker.run()
         await worker.close()
-
-
-if __name__ == "__main__":
-    asyncio.run(main(**json.loads(sys.argv[1])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
 import uuid
@@ -28,7 +29,7 @@ from endwell.store.rows import Offer
 from endwell.worker.worker import Worker
 
 START_US = 1_700_000_000 * SECOND
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = float(os.environ.get("ENDWELL_TEST_PATIENCE", "40"))
 """How long a condition may take to come true before the test gives up on it."""
 
 QUICK: dict[str, object] = {

@@ -11,6 +11,7 @@ is lost.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -42,7 +43,7 @@ def canonical_scene(scene: Scene, now: int, limits: Limits, *, with_steps: bool)
     return Scene(
         canonical(scene.task, now, limits.crash_window, with_steps=with_steps),
         tuple(_effect(effect, scene.task, now, limits.effect_margin) for effect in scene.effects),
-        tuple(map(_message, scene.inbox)),
+        tuple(map(_message, scene.inbox, message_names(scene.inbox))),
     )
 
 
@@ -81,7 +82,7 @@ def canonical(task: Task, now: int, crash_window: int, *, with_steps: bool) -> T
 
 
 def _counts(reason: str | None, task: Task) -> bool:
-    return task.is_ended or (task.status == "blocked" and reason == "effect_unknown")
+    return task.is_ended or (task.status == "blocked" and reason in ("effect_unknown", "dispatch_timeout"))
 
 
 def _stoppable(at: int, shift: int, task: Task) -> int:
@@ -137,6 +138,7 @@ def _inside(task: Task, shift: int, with_steps: bool) -> str | None:
             asked=tuple(map(_asked, inside.asked)),
             children=min(inside.children, 1),
             doing=_doing(task, inside, shift),
+            nudges=min(inside.nudges, 1),
         )
     return None if same == Inside() else msgspec.json.encode(same).decode()
 
@@ -184,10 +186,10 @@ def _whose(effect: Effect, task: Task) -> str:
     return HOLDER if effect.attempt_id == task.attempt_id else STALE
 
 
-def _message(message: Message) -> Message:
+def _message(message: Message, name: str) -> Message:
     return replace(
         message,
-        id=message_name(message),
+        id=name,
         turn_id=None,
         turn_epoch=None,
         card_id=message.card_id and "card",
@@ -195,10 +197,15 @@ def _message(message: Message) -> Message:
     )
 
 
-def message_name(message: Message) -> str:
-    """An inbox holds one message of a type about one thing."""
-    about = message.correlation_id if message.message_type != "signal" else ""
-    return f"{message.message_type} {about}"
+def message_names(inbox: Sequence[Message]) -> list[str]:
+    """An inbox holds one message of a type about one thing; signals are told apart by who came first."""
+    names: list[str] = []
+    for message in inbox:
+        about = message.correlation_id
+        if message.message_type == "signal":
+            about = str(sum(name.startswith("signal ") for name in names))
+        names.append(f"{message.message_type} {about}")
+    return names
 
 
 def key_of(scene: Scene) -> Key:

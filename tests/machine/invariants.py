@@ -12,7 +12,7 @@ from typing import Final
 
 from endwell.model import status as s
 from endwell.model.card import deliverable_id
-from endwell.model.inside import inside_of
+from endwell.model.inside import deliveries_along, family_of, inside_of
 from endwell.model.task import Task, waits_of
 from endwell.policy.limits import Limits
 from endwell.policy.retry import unpack
@@ -46,6 +46,7 @@ ENDED_FOR: Final[dict[str, tuple[tuple[str, ...], bool]]] = {
     "runaway_guard": (("failed",), True),
     "crash_limit": (("failed",), True),
     "retries_exhausted": (("failed", "timeout"), True),
+    "no_progress": (("failed",), True),
     "approval_rejected": (("failed",), False),
     "approval_expired": (("timeout",), False),
 }
@@ -178,13 +179,17 @@ def _a_blocked_task_is_held_or_cools(task: Task, limits: Limits) -> None:
 
 
 def _counters_stay_within_their_limits(task: Task, limits: Limits) -> None:
-    allowed = max_retries(task, limits) + (1 if task.is_ended else 0)
+    is_over = task.is_ended or (task.status == s.BLOCKED and task.reason == "dispatch_timeout")
+    allowed = max_retries(task, limits) + is_over
     must(task.retry_count <= allowed, f"retry_count is {task.retry_count} on a {task.status} task")
-    must(task.dispatch_count <= limits.runaway_limit, "dispatched again after the runaway guard")
+    delivered = deliveries_along(task)
+    must(delivered <= limits.runaway_limit, "dispatched again after the runaway guard")
     must(task.crash_count <= limits.crash_limit, "redelivered again after the crash limit")
     times = task.crash_times.split(",") if task.crash_times else []
     must(len(times) <= task.crash_count, "more crash times than crashes")
-    at_a_limit = task.dispatch_count >= limits.runaway_limit or task.crash_count >= limits.crash_limit
+    at_a_limit = delivered >= limits.runaway_limit or task.crash_count >= limits.crash_limit
+    if family_of(task).chain:
+        at_a_limit = at_a_limit or family_of(task).chain + 1 >= limits.runaway_limit
     if not task.is_ended:
         must((task.guard_at is not None) == at_a_limit, "the guard is set exactly at a limit")
         must((task.guard_reason is not None) == at_a_limit, "the guard names its reason")

@@ -6,6 +6,7 @@ from typing import Final
 
 from endwell.model import commands as c
 from endwell.model import facts as f
+from endwell.model.inside import inside_of
 from tests.machine.invariants import check_clock, max_retries
 from tests.machine.step import Step
 from tests.machine.violation import must
@@ -33,14 +34,27 @@ def only_counted_dispatches_count(step: Step) -> None:
     must(rise == (0 if is_free else step.count(f.TaskDispatched)), f"dispatch_count rose by {rise}")
 
 
+def _is_spared(step: Step) -> bool:
+    """A supervisor that was away gives the time back to who works."""
+    is_away = isinstance(step.command, c.ClockFired) and step.command.away > 0
+    return step.rule == "reap" and is_away and bool(step.count(f.TaskHeartbeat))
+
+
 def each_failed_turn_counts_once(step: Step) -> None:
-    failed = isinstance(step.command, c.FailTurn) or step.rule in FAILING_RULES
+    failed = isinstance(step.command, c.FailTurn) or (step.rule in FAILING_RULES and not _is_spared(step))
     rise = step.after.retry_count - step.before.retry_count
+    if step.count(f.TaskUnblocked) and step.before.reason == "dispatch_timeout":
+        must(step.after.retry_count == 0, "a task that a person lets go on has no retries")
+        return
     must(rise == (failed and step.moves), f"retry_count rose by {rise}")
     if rise:
         is_final = isinstance(step.command, c.FailTurn) and not step.command.error.retryable
         used_up = step.after.retry_count > max_retries(step.before, step.limits)
-        must(step.after.is_ended == (used_up or is_final), "given up too early or too late")
+        if step.rule == "dispatch_timeout":
+            is_held = step.after.status == "blocked" and step.after.held_since is not None
+            must(is_held == used_up and not step.after.is_ended, "a person gets it too early or too late")
+        else:
+            must(step.after.is_ended == (used_up or is_final), "given up too early or too late")
 
 
 def each_lost_lease_counts_once(step: Step) -> None:
@@ -66,7 +80,7 @@ def only_a_hold_moves_ends_by(step: Step) -> None:
 
 def only_a_person_starts_it_early(step: Step) -> None:
     is_early = step.after.run_at < step.before.run_at
-    is_persons = isinstance(step.command, c.RunNow | c.SettleEffect)
+    is_persons = isinstance(step.command, c.RunNow | c.Unblock | c.SettleEffect)
     must(not is_early or is_persons, "something made the task start before its time")
 
 
@@ -78,8 +92,21 @@ def a_clock_does_what_is_due_first(step: Step) -> None:
     if step.rule in ("ends_by", "approval_expire", "guard"):
         reason = {"ends_by": "ends_by", "approval_expire": "approval_expired"}
         must(step.after.reason == reason.get(step.rule, step.before.guard_reason), "ended for another reason")
+    elif step.rule == "reap" and step.now < (step.before.progress_by or 0) + step.command.away:
+        must(step.count(f.TaskHeartbeat) == 1, "reaped for the time in which nobody looked")
     elif step.rule is not None:
         must(step.count(*DONE_BY_RULE[step.rule]) > 0, f"{step.rule} is due and {done} happened")
+
+
+def an_agent_is_nudged_before_it_is_stopped(step: Step) -> None:
+    nudged = inside_of(step.before).nudges
+    rise = inside_of(step.after).nudges - nudged
+    must(step.after.is_ended or rise == step.count(f.TaskNudged), "a nudge that nobody counted")
+    if step.count(f.TaskNudged):
+        must(len(step.decision.messages) == len(step.decision.cards) == 1, "a nudge that cannot be read")
+    if step.ends_the_task and step.after.reason == "no_progress":
+        must(nudged > 0, "stopped without a nudge")
+        must(isinstance(step.command, c.Repeat | c.Progress), "stopped for what nobody reported")
 
 
 def no_rule_resets_a_later_ones_deadline(step: Step) -> None:

@@ -17,7 +17,13 @@ from tests.machine.step import FENCED, Step, at_rest
 from tests.machine.violation import must
 
 TERMINAL_FACTS: Final = (f.TaskSucceeded, f.TaskFailed, f.TaskTimedOut, f.TaskCancelled)
-LATE_FACTS: Final = (f.WriteRefused, f.DeadLetterReplayed, f.DeadLetterAbandoned, f.EffectSettled)
+LATE_FACTS: Final = (
+    f.WriteRefused,
+    f.DeadLetterReplayed,
+    f.DeadLetterAbandoned,
+    f.EffectSettled,
+    f.InboxSkipped,
+)
 EPOCH_RAISERS: Final = (f.TaskDispatched, f.TaskResumed, f.TaskReclaimed, f.TaskReaped)
 OUTCOMES: Final = {"succeeded": "success", "failed": "failed", "timeout": "timeout", "cancelled": "canceled"}
 
@@ -104,7 +110,13 @@ def an_approval_is_given_by_approve(step: Step) -> None:
 
 
 def one_deliverable_at_the_end(step: Step) -> None:
-    cards = [card for card in step.decision.cards if card.kind == "task.deliverable"]
+    made = [card for card in step.decision.cards if card.kind == "task.deliverable"]
+    fallbacks = [card for card in made if card.id == f"{step.before.turn_id}.out"]
+    forced_on = bool(step.count(f.TaskReaped)) and not step.after.is_ended
+    must(len(fallbacks) == forced_on, "a turn ended by force, and no fallback, or the other way round")
+    named = [e.deliverable_card for e in step.decision.facts if isinstance(e, f.TurnEnded)]
+    must([name for name in named if name] == [card.id for card in fallbacks], "a fallback nobody will find")
+    cards = [card for card in made if card not in fallbacks]
     must(len(cards) == step.ends_the_task, "not exactly one deliverable at the end, or one before it")
     for card in cards:
         must(card.id == deliverable_id(step.before.id), "a deliverable that nobody will find")

@@ -124,7 +124,9 @@ def nothing_that_arrives_is_lost(step: Step) -> None:
             case ("consumed", "late"):
                 must(_is_late(step, pending[message_id]), "a message that came in time was called late")
             case ("skipped", _):
-                must(step.before.is_ended, "a message of a live task was skipped")
+                asked = isinstance(step.command, c.SkipMessage)
+                must(asked or step.before.is_ended, "a message of a live task was skipped")
+                must(step.count(f.InboxSkipped) == 1, "a message was skipped and nobody is told")
             case strange:
                 must(False, f"a message was closed as {strange}")
 
@@ -148,6 +150,8 @@ def _it_is_kept(step: Step) -> None:
 
 
 def _was_applied(step: Step, message: Message) -> bool:
+    if message.message_type == "nudge":
+        return isinstance(step.command, c.HearNudges) and step.holds
     settled = {fact.tool_call_id for fact in step.decision.facts if isinstance(fact, f.WaitAnswered)}
     return any(wait.tool_call_id in settled and answers(message, wait) for wait in waits_of(step.after))
 

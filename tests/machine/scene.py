@@ -72,7 +72,7 @@ def beside(scene: Scene, command: c.TaskCommand, seen: Seen, cards: frozenset[st
     match command:
         case c.IntendEffect() | c.FinishEffect() | c.DoubtEffect() | c.SettleEffect():
             return replace(seen, effect=scene.effect(command.key))
-        case c.Suspend() | c.Deliver():
+        case c.Suspend() | c.Deliver() | c.SkipMessage() | c.HearNudges():
             return replace(seen, messages=scene.inbox) if scene.inbox else seen
         case c.InjectTimeout() | c.ClockFired():
             return replace(seen, calls=cards) if cards else seen

@@ -57,6 +57,8 @@ EFFECT: dict[str, str] = {"step": "1:()mail#1", "key": "mail"}
 _FILLED_IN: dict[type[c.TaskCommand], dict[str, Any]] = {
     c.Claim: {"attempt_id": "a1", "session_id": "s1", "actor": "worker"},
     c.Progress: {"attempt_id": "a1"},
+    c.Repeat: {"attempt_id": "a1", "about": "the same", "count": 1},
+    c.HearNudges: {"attempt_id": "a1"},
     c.Finish: {"attempt_id": "a1", "result": b"1", "result_hash": "r"},
     c.FailTurn: {"attempt_id": "a1", "error": BROKEN},
     c.HandBack: {"attempt_id": "a1"},

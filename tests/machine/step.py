@@ -17,6 +17,8 @@ from tests.machine.scene import Scene
 
 FENCED: Final = (
     c.Progress,
+    c.Repeat,
+    c.HearNudges,
     c.StartStep,
     c.RecordStep,
     c.IntendEffect,

@@ -40,6 +40,7 @@ STEP_RULES: Final[tuple[Callable[[Step], None], ...]] = (
     ownership.a_replay_asks_for_the_same_again,
     counting.a_clock_does_what_is_due_first,
     counting.no_rule_resets_a_later_ones_deadline,
+    counting.an_agent_is_nudged_before_it_is_stopped,
     waiting.a_suspension_waits_for_what_was_called,
     waiting.each_wait_is_settled_once_and_alone,
     waiting.an_overdue_wait_is_reported_once,
@@ -114,7 +115,7 @@ def _nothing_happened_rightly(step: Step) -> None:
         )
 
 
-QUIET: Final = (c.Answer, c.Signal, c.Deliver, c.InjectTimeout, c.IntendEffect)
+QUIET: Final = (c.Answer, c.Signal, c.Deliver, c.SkipMessage, c.InjectTimeout, c.IntendEffect, c.HearNudges)
 """Commands that may be answered, kept or closed without a fact about the task."""
 
 

@@ -78,10 +78,19 @@ def test_a_reaped_turn_and_a_dispatch_timeout_are_failures_too() -> None:
     assert (not_taken.retry_count, not_taken.reason) == (1, "dispatch_timeout")
 
 
-def test_a_task_that_nobody_takes_ends_as_timeout() -> None:
-    task = clock_fires(dispatched_task(), now=NOW + 30 * SECOND, limits=retrying(0))
+@pytest.mark.covers("S2.21")
+def test_a_task_that_nobody_takes_is_handed_to_a_person_after_its_last_retry() -> None:
+    task, now = queued_task(owner="ada"), NOW
+    for timeouts in range(1, 5):
+        now = max(now, task.run_at)
+        task = clock_fires(give(task, to(c.Dispatch), now), now=now + 30 * SECOND)
+        now += 30 * SECOND
+        assert (task.status, task.retry_count) == ("queued" if timeouts < 4 else "blocked", timeouts)
 
-    assert (task.status, task.reason, task.dead_letter) == ("timeout", "retries_exhausted", "open")
+    assert (task.reason, task.owner, task.clock_rule) == ("dispatch_timeout", "ada", "remind")
+    assert task.turn_id is None
+    again = give(task, to(c.Unblock), now)
+    assert (again.status, again.retry_count, again.dispatch_count) == ("queued", 0, 4)
 
 
 @pytest.mark.covers("S2.1", "S2.29")

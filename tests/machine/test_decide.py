@@ -111,6 +111,7 @@ def test_cancel_ends_a_task_at_any_moment(stage: Stage) -> None:
     task = give(stage(), to(c.Cancel))
 
     assert (task.status, task.clock_at, task.dead_letter) == ("cancelled", None, None)
+    assert (task.turn_id, task.attempt_id, task.session_id, task.slot) == (None, None, None, None)
     assert task.deliverable_card is not None
 
 

@@ -228,6 +228,18 @@ def test_a_persons_word_frees_the_task_that_waits_for_it(verdict: str) -> None:
     assert desk.effect.settled_by == "ada"
 
 
+@pytest.mark.parametrize("verdict", ["done", "not_done", "abandon"])
+def test_a_task_is_not_put_into_a_persons_hands_who_has_already_spoken(verdict: str) -> None:
+    desk = in_doubt()
+    key = desk.effect.key if desk.effect is not None else ""
+    desk.give(c.SettleEffect, NOW + SECOND, verdict=verdict)
+
+    answer = desk.ask(c.Block, reason="effect_unknown", attempt_id="a1", effect_key=key)
+
+    assert answer.refusal is not None
+    assert answer.refusal.code == "effect_settled"
+
+
 def test_a_persons_word_does_not_free_a_task_that_is_held_for_another_reason() -> None:
     desk = in_doubt()
     desk.give(c.Block, reason="held", owner="ada")

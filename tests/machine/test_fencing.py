@@ -32,8 +32,28 @@ LATER = NOW + 60 * SECOND
 Stage = Callable[[], Task]
 
 
+HOLDERS_ONLY: tuple[type[c.TaskCommand], ...] = (
+    c.Progress,
+    c.StartStep,
+    c.RecordStep,
+    c.IntendEffect,
+    c.FinishEffect,
+    c.DoubtEffect,
+    c.KeepDraft,
+    c.Finish,
+    c.FailTurn,
+    c.HandBack,
+    c.Suspend,
+)
+"""Listed once more: a test that takes its list from the machine would shrink with it."""
+
+
+def test_whatever_only_a_holder_may_do_is_fenced() -> None:
+    assert set(HOLDERS_ONLY) <= set(FENCED)
+
+
 @pytest.mark.covers("S3.9", "S3.17", "T14")
-@pytest.mark.parametrize("kind", FENCED)
+@pytest.mark.parametrize("kind", HOLDERS_ONLY)
 def test_a_late_worker_cannot(kind: type[c.TaskCommand]) -> None:
     task = give(reclaimed_task(), to(c.Claim, attempt_id="a2", session_id="s2"))
 
@@ -91,6 +111,15 @@ def test_only_a_running_task_is_reclaimed(stage: Stage) -> None:
 
 def test_two_supervisors_reclaim_once() -> None:
     answer = decide(reclaimed_task(), to(c.Reclaim), NOW, LIMITS, LAPSED)
+
+    assert isinstance(answer.refusal, e.WrongStatus)
+    assert not answer.facts
+
+
+def test_a_supervisor_that_saw_an_earlier_attempt_does_not_take_the_task_from_the_next() -> None:
+    task = give(reclaimed_task(), to(c.Claim, attempt_id="a2", session_id="s2"))
+
+    answer = decide(task, to(c.Reclaim, attempt_id="a1"), NOW, LIMITS, LAPSED)
 
     assert isinstance(answer.refusal, e.WrongStatus)
     assert not answer.facts

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from endwell.machine import approvals, clocks, endings, evolve_effect, steps, waiting
+from endwell.machine import approvals, clocks, endings, evolve_effect, looping, steps, waiting
 from endwell.machine.decision import NOTHING, Decision, Seen
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.task import Task
 from endwell.policy import ledger
 from tests.machine.explore import explore, report
-from tests.machine.planting import Plant, folded, handler, replaced
-from tests.machine.world import World
-from tests.machine.worlds import APPROVALS, EFFECTS, OTHER_WAITS, STEPS, WAITS
+from tests.machine.planting import Plant, folded, handler, replaced, rule
+from tests.machine.world import World, small_limits
+from tests.machine.worlds import APPROVALS, CIRCLES, EFFECTS, OTHER_WAITS, STEPS, WAITS
 
 ENOUGH = 20_000
 
@@ -54,6 +54,35 @@ def _anything_is_skipped(right: Any, task: Task, command: c.Deliver, *args: Any)
     decision: Decision = right(task, command, *args)
     skipped = tuple(replace(closing, status="skipped") for closing in decision.closed)
     return replace(decision, closed=skipped)
+
+
+UNTAKEN = World(
+    name="one task that is offered in vain", limits=small_limits(max_retries=0, dispatch_timeout=1)
+)
+
+
+def _nobody_gets_it(decision: Decision, task: Task) -> Decision:
+    facts = (replace(x, owner=None) if isinstance(x, f.TaskBlocked) else x for x in decision.facts)
+    return replace(decision, facts=tuple(facts))
+
+
+def _no_time_is_given_back(decision: Decision, task: Task) -> Decision:
+    return replace(decision, facts=tuple(x for x in decision.facts if not isinstance(x, f.TaskHeartbeat)))
+
+
+def _nobody_is_told(right: Any, *args: Any) -> Decision:
+    decision: Decision = right(*args)
+    return replace(decision, messages=())
+
+
+def _in_silence(right: Any, *args: Any) -> Decision:
+    decision: Decision = right(*args)
+    return replace(decision, facts=())
+
+
+def _leaving_nothing(task: Task, now: int, ends_as: Any, error: Any, forced: bool) -> Any:
+    doubts = endings.open_intents(task, error.code)
+    return (*doubts, *endings._end_turn(task, ends_as, error.code, forced)), ()
 
 
 def _nobodys_block(right: Any, task: Task, command: c.Block, *args: Any) -> Decision:
@@ -167,6 +196,19 @@ DEFECTS: dict[str, tuple[World, Plant]] = {
         STEPS,
         replaced(steps, "progress_deadline", _an_open_step_is_forgotten),
     ),
+    "an agent that is stopped without a nudge": (
+        CIRCLES,
+        replaced(looping, "judge_rounds", lambda count, nudges, limits: "stop"),
+    ),
+    "a nudge that nobody can read": (CIRCLES, handler(c.Repeat, _nobody_is_told)),
+    "a message that is skipped without a word": (WAITS, handler(c.SkipMessage, _in_silence)),
+    "a forced end that leaves no deliverable": (STEPS, replaced(endings, "_turn_over", _leaving_nothing)),
+    "a task that nobody takes and nobody gets": (UNTAKEN, rule("dispatch_timeout", _nobody_gets_it)),
+    "a person who gets it without retries": (
+        UNTAKEN,
+        folded(f.TaskUnblocked, lambda before, after, fact: replace(after, retry_count=before.retry_count)),
+    ),
+    "a reaper that counts the time in which nobody looked": (CIRCLES, rule("reap", _no_time_is_given_back)),
     "an end that nobody in the family hears of": (
         STEPS,
         replaced(endings, "tell_family", lambda *args: ()),

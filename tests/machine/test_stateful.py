@@ -134,6 +134,13 @@ class Worlds(RuleBasedStateMachine):
         kind = c.Progress if goes_on else c.HandBack
         self.give(kind, task_id, attempt_id=self._an_attempt(task_id, data))
 
+    @rule(task_id=task_ids, data=st.data(), count=st.sampled_from([3, 10, 20]))
+    def a_worker_goes_round_in_circles(self, task_id: str, data: st.DataObject, count: int) -> None:
+        attempt = self._an_attempt(task_id, data)
+        self.give(c.Repeat, task_id, attempt_id=attempt, about="the same", count=count)
+        self.give(c.HearNudges, task_id, attempt_id=attempt)
+        self.give(c.Progress, task_id, attempt_id=attempt, without_news=count * 180 * SECOND)
+
     @rule(task_id=task_ids, data=st.data())
     def a_worker_finishes(self, task_id: str, data: st.DataObject) -> None:
         attempt = self._an_attempt(task_id, data)
@@ -225,6 +232,12 @@ class Worlds(RuleBasedStateMachine):
         inbox = [message.id for message in self.world.inboxes[task_id]]
         self.give(c.Deliver, task_id, message_id=data.draw(st.sampled_from([*inbox, "nothing"])))
 
+    @rule(task_id=task_ids, data=st.data())
+    def a_message_is_skipped(self, task_id: str, data: st.DataObject) -> None:
+        inbox = [message.id for message in self.world.inboxes[task_id]]
+        message_id = data.draw(st.sampled_from([*inbox, "nothing"]))
+        self.give(c.SkipMessage, task_id, message_id=message_id, why="missing_channel")
+
     @rule(task_id=task_ids, kind=st.sampled_from([c.Approve, c.Reject]), who=st.sampled_from(PEOPLE))
     def a_person_decides(self, task_id: str, kind: type[c.TaskCommand], who: str) -> None:
         self.give(kind, task_id, actor=who)
@@ -244,9 +257,13 @@ class Worlds(RuleBasedStateMachine):
     def somebody_blocks(self, task_id: str, cooldown: int | None, reason: str) -> None:
         self.give(c.Block, task_id, reason=reason, cooldown=cooldown)
 
-    @rule(task_id=task_ids, kind=st.sampled_from([c.RunNow, c.Abandon]))
+    @rule(task_id=task_ids, kind=st.sampled_from([c.RunNow, c.Unblock, c.Abandon]))
     def a_person_acts(self, task_id: str, kind: type[c.TaskCommand]) -> None:
         self.give(kind, task_id)
+
+    @rule(task_id=task_ids, owner=st.sampled_from(PEOPLE))
+    def a_task_is_assigned(self, task_id: str, owner: str) -> None:
+        self.give(c.Assign, task_id, owner=owner)
 
     @precondition(lambda self: len(self.tasks) > 1)
     @rule(task_id=task_ids)

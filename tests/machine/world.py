@@ -60,6 +60,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     cooldowns: tuple[int, ...] = (1,)
     effects: tuple[str, ...] = ()
     with_steps: bool = False
+    with_circles: bool = False
     with_neighbour: bool = False
     people: tuple[str, ...] = ("somebody",)
     leases_hold: bool = False
@@ -102,14 +103,15 @@ def small_limits(**changes: Any) -> Limits:
         "effect_margin": 1,
         "remind_every": 2,
         "crash_window": 3,
+        "stall_after": 1,
         **changes,
     }
-    counted = {"runaway_limit", "crash_limit"} & set(values)
+    counted = {"runaway_limit", "crash_limit", "repeat_limit"} & set(values)
     counts: dict[str, Any] = {name: values.pop(name) for name in counted}
     retries = values.pop("max_retries", 1)
     ticks = {name: None if value is None else value * TICK for name, value in values.items()}
     retry = RetryPolicy(max_retries=retries, base_seconds=1.0, jitter=0)
-    chosen: dict[str, Any] = {"runaway_limit": 4, "crash_limit": 2, **counts, **ticks}
+    chosen: dict[str, Any] = {"runaway_limit": 4, "crash_limit": 2, "repeat_limit": 1, **counts, **ticks}
     return Limits(retry=retry, **chosen)
 
 
@@ -141,7 +143,17 @@ def _fenced(attempt: str, world: World) -> list[c.TaskCommand]:
         _command(c.HandBack, attempt_id=attempt),
         *(_command(c.Suspend, attempt_id=attempt, calls=calls) for calls in (*world.suspensions, ())),
         *(_steps(attempt) if world.with_steps else ()),
+        *(_circles(attempt) if world.with_circles else ()),
         *(command for key in world.effects for command in _effect(key, attempt)),
+    ]
+
+
+def _circles(attempt: str) -> list[c.TaskCommand]:
+    return [
+        _command(c.Repeat, attempt_id=attempt, about="the same", count=1),
+        _command(c.Repeat, attempt_id=attempt, about="the same", count=2),
+        _command(c.Progress, attempt_id=attempt, without_news=2 * TICK),
+        _command(c.HearNudges, attempt_id=attempt),
     ]
 
 
@@ -182,9 +194,12 @@ def _from_anybody(world: World) -> list[c.TaskCommand]:
         _submit(),
         _submit(payload_hash="another"),
         _command(c.ClockFired),
+        *([_command(c.ClockFired, away=TICK)] if world.with_circles else ()),
         *(_command(kind, actor=who) for kind in (c.Approve, c.Reject) for who in world.people),
         _command(c.Cancel),
         _command(c.RunNow),
+        _command(c.Unblock),
+        _command(c.Assign, owner="ada"),
         _command(c.Block, reason="held", owner="ada"),
         *(_command(c.Block, reason="cooling", cooldown=ticks * TICK) for ticks in world.cooldowns),
         _command(c.Replay, new_task_id="t-again", payload=b"", payload_hash="h"),
@@ -211,6 +226,7 @@ def _to_waits(world: World) -> list[c.TaskCommand]:
         *(_command(c.Approve, approval_id=call.tool_call_id, shown_hash="x", actor="ada") for call in asked),
         _command(c.InjectTimeout),
         _command(c.Deliver, message_id="nothing"),
+        _command(c.SkipMessage, message_id="nothing", why="missing_channel"),
     ]
 
 
@@ -262,6 +278,9 @@ class Offers:
             offers = offers + self._from_holder
         if scene.inbox:
             offers = [*offers, *(self._deliver(message.id) for message in scene.inbox)]
+            # signals are many of one name: which of them is skipped would have to be told
+            others = [message for message in scene.inbox if message.message_type != "signal"]
+            offers += [self._skip(message.id) for message in others[:1]]
         return offers
 
     def to_with_sight(self, task: Task | None) -> list[Offer]:
@@ -279,6 +298,11 @@ class Offers:
     @staticmethod
     def _deliver(message_id: str) -> Offer:
         return Offer(_command(c.Deliver, message_id=message_id), "Deliver")
+
+    @staticmethod
+    def _skip(message_id: str) -> Offer:
+        command = _command(c.SkipMessage, message_id=message_id, why="missing_channel")
+        return Offer(command, "SkipMessage")
 
     @staticmethod
     def _reclaim(attempt: str, session: str, reason: str) -> c.TaskCommand:

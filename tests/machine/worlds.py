@@ -53,7 +53,7 @@ LOW_GUARD: Final = World(
 RULES_OFF: Final = World(
     name="one task, rules switched off",
     limits=small_limits(deadline=3, ring_after=None, dispatch_timeout=None, active_reap=None),
-    submits=({}, {"approval_within": 2}),
+    submits=({}, {"approval_within": 2}, {"parent_id": "p", "on_parent_end": "leave", "chain": 3}),
     suspensions=((TIMER,),),
 )
 EFFECTS: Final = World(
@@ -99,7 +99,16 @@ APPROVALS: Final = World(
     people=("ada", "bob", "eve"),
     leases_hold=True,
 )
-INSIDE: Final = (EFFECTS, STEPS, WAITS, OTHER_WAITS, APPROVALS)
+CIRCLES: Final = World(
+    name="one task that goes round in circles",
+    limits=small_limits(**{**FEW, "deadline": 2, "active_reap": 1}),
+    submits=({}, {"approval_within": 1}),
+    suspensions=((TIMER,),),
+    cooldowns=(),
+    with_circles=True,
+    leases_hold=True,
+)
+INSIDE: Final = (EFFECTS, STEPS, WAITS, OTHER_WAITS, APPROVALS, CIRCLES)
 SMALL: Final = (ONE_TASK, TWO_TASKS, LOW_GUARD, RULES_OFF, *INSIDE)
 
 WITH_APPROVAL: Final = World(

@@ -1,4 +1,9 @@
-"""A TCP proxy between a client and a server, which can break the line at a chosen moment."""
+"""A TCP proxy between a client and a server, which can break the line at a chosen moment.
+
+`cut_all` breaks it audibly; `black_hole` lets nothing through in either direction and says nothing, as a
+network that vanished does; `heal` lets everything through again, also what was held back; `delay_seconds`
+makes every piece take so long; `trap` swallows one request or its answer.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
 Cut = Literal["before", "after", "silent"]
+PIECE = 1 << 20
 
 
 @dataclass
@@ -25,15 +31,31 @@ class Trap:
     sprung: asyncio.Event
 
 
+@dataclass
+class Side:
+    """One end of a line."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def abort(self) -> None:
+        self.writer.transport.abort()
+
+
 class Proxy:
     """Listens on a port of its own; `url` is the server's URL by way of the proxy."""
 
     def __init__(self, server_url: str) -> None:
         self._target = urlsplit(server_url)
         self._trap: Trap | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._sides: list[Side] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Server
+        self._passable = asyncio.Event()
+        self._passable.set()
+        self.delay_seconds = 0.0
+        self.held_back = 0
+        self.accepted = 0
         self.url = ""
 
     async def __aenter__(self) -> Proxy:
@@ -56,45 +78,73 @@ class Proxy:
 
     def cut_all(self) -> None:
         """Break every line now."""
-        for writer in self._writers:
-            writer.transport.abort()
+        for side in self._sides:
+            side.abort()
+        self._sides.clear()
 
-    async def _accept(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
-        server_in, server_out = await asyncio.open_connection(self._target.hostname, self._target.port)
-        self._writers |= {client_out, server_out}
-        answers = asyncio.create_task(_pump(server_in, client_out))
-        questions = asyncio.create_task(self._ask(client_in, client_out, server_in, server_out, answers))
+    def black_hole(self) -> None:
+        """From now on nothing passes and nobody is told; `held_back` counts what was held back.
+
+        New lines are taken and lead nowhere.
+        """
+        self.held_back = 0
+        self._passable.clear()
+
+    def heal(self) -> None:
+        """Let through what was held back, and everything from now on."""
+        self._passable.set()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        client = Side(reader, writer)
+        self._sides.append(client)
+        await self._passable.wait()
+        try:
+            server = Side(*await asyncio.open_connection(self._target.hostname, self._target.port))
+        except OSError:
+            client.abort()
+            return
+        self._sides.append(server)
+        answers = asyncio.create_task(self._pump(server, client))
+        questions = asyncio.create_task(self._ask(client, server, answers))
         self._tasks |= {answers, questions}
 
-    async def _ask(
-        self,
-        client_in: asyncio.StreamReader,
-        client_out: asyncio.StreamWriter,
-        server_in: asyncio.StreamReader,
-        server_out: asyncio.StreamWriter,
-        answers: asyncio.Task[None],
-    ) -> None:
+    async def _ask(self, client: Side, server: Side, answers: asyncio.Task[None]) -> None:
         with contextlib.suppress(ConnectionError):
-            while data := await client_in.read(1 << 20):
+            while data := await self._piece(client):
                 trap = self._trap
                 if trap is not None and trap.marker in data:
                     self._trap = None
-                    answers.cancel()
-                    await asyncio.wait([answers])  # or both would read
-                    if trap.cut != "before":
-                        server_out.write(data)
-                        await server_in.read(1 << 20)
-                    if trap.cut != "silent":
-                        client_out.transport.abort()
-                    trap.sprung.set()
+                    await _spring(trap, data, client, server, answers)
                     return
-                server_out.write(data)
-        server_out.transport.abort()
+                server.writer.write(data)
+        await self._passable.wait()
+        server.abort()
+
+    async def _pump(self, source: Side, sink: Side) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await self._piece(source):
+                sink.writer.write(data)
+                await sink.writer.drain()
+        await self._passable.wait()
+        sink.abort()
+
+    async def _piece(self, side: Side) -> bytes:
+        data = await side.reader.read(PIECE)
+        if self.delay_seconds:
+            await asyncio.sleep(self.delay_seconds)
+        if not self._passable.is_set():
+            self.held_back += 1
+            await self._passable.wait()
+        return data
 
 
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError):
-        while data := await source.read(1 << 20):
-            sink.write(data)
-            await sink.drain()
-    sink.transport.abort()
+async def _spring(trap: Trap, data: bytes, client: Side, server: Side, answers: asyncio.Task[None]) -> None:
+    answers.cancel()
+    await asyncio.wait([answers])  # or both would read
+    if trap.cut != "before":
+        server.writer.write(data)
+        await server.reader.read(PIECE)
+    if trap.cut != "silent":
+        client.abort()
+    trap.sprung.set()

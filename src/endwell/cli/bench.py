@@ -27,8 +27,9 @@ from endwell.runtime.base import Runtime
 @click.command(cls=Command)
 @click.option("--quick", is_flag=True, help="Small sizes: does it work, not how fast is it.")
 @click.option("--full", is_flag=True, help="Also a backlog of a million; takes several minutes.")
+@click.option("--redis", metavar="URL", help="Measure the queue on Redis Streams at this server instead.")
 @pass_asked
-def bench(asked: Asked, quick: bool, full: bool) -> int:
+def bench(asked: Asked, quick: bool, full: bool, redis: str | None) -> int:
     """Measure speed on this machine.
 
     Each figure is kept only if afterwards every result is there and the log verifies; exit 1 if one
@@ -41,7 +42,7 @@ def bench(asked: Asked, quick: bool, full: bool) -> int:
         raise click.UsageError("--quick and --full contradict each other")
     sizes = QUICK if quick else FULL if full else USUAL
     with tempfile.TemporaryDirectory(prefix="endwell-bench-", ignore_cleanup_errors=True) as made:
-        run = _Run(Runtime.system(), Path(made), asked.store, sizes)
+        run = _Run(Runtime.system(), Path(made), asked.store, sizes, redis)
         document = run_interruptibly(run.go())
     show(asked, document, as_text)
     return 1 if run.dropped else 0
@@ -50,10 +51,12 @@ def bench(asked: Asked, quick: bool, full: bool) -> int:
 class _Run:
     """Collects the rows that hold."""
 
-    def __init__(self, runtime: Runtime, directory: Path, url: str | None, sizes: Sizes) -> None:
+    def __init__(
+        self, runtime: Runtime, directory: Path, url: str | None, sizes: Sizes, redis: str | None
+    ) -> None:
         self._runtime = runtime
         self._directory = directory
-        self._ground = Ground(runtime, directory, url)
+        self._ground = Ground(runtime, directory, url, redis)
         self._sizes = sizes
         self._rows: list[Row] = []
         self.dropped = 0
@@ -63,14 +66,19 @@ class _Run:
         settings = await self._settings()
         for name, measuring in measurements(self._ground, self._sizes):
             await self._keep(name, measuring)
+        if not self._ground.is_streamed:
+            await self._measure_the_store()
+        rows = [msgspec.to_builtins(row) for row in self._rows]
+        return {"machine": machine(), "settings": settings, "rows": rows, "dropped": self.dropped}
+
+    async def _measure_the_store(self) -> None:
+        """What is the same whichever way turns reach a worker."""
         for name, measuring in inside(self._ground, self._sizes):
             await self._keep(name, measuring)
         self._rows += compared(self._rows, self._sizes.backlogs)
         await self._keep("idle processes", idle(self._ground, self._sizes.idle_seconds))
         if self._ground.kind == "sqlite":
             await self._keep("bare loop", self._runtime.in_thread(self._bare))
-        rows = [msgspec.to_builtins(row) for row in self._rows]
-        return {"machine": machine(), "settings": settings, "rows": rows, "dropped": self.dropped}
 
     async def _settings(self) -> dict[str, Any]:
         """What the store itself says of its durability, and what the worker is set to."""

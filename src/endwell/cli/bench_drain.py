@@ -32,7 +32,7 @@ def measurements(ground: Ground, sizes: Sizes) -> Iterator[tuple[str, Awaitable[
     yield "submit in bulk, drain by one worker", _bulk(ground, sizes.bulk, workers=1)
     yield "submit in bulk, drain by two workers", _bulk(ground, sizes.bulk, workers=2)
     yield "idle latency", _latency(ground, sizes.latency)
-    for backlog in sizes.backlogs:
+    for backlog in () if ground.is_streamed else sizes.backlogs:
         yield f"backlog of {backlog:,}", _backlog(ground, backlog, sizes.claims)
 
 

@@ -25,7 +25,7 @@ SETTLE_SECONDS = 2.0
 ROLES = ("worker", "pmo")
 WRITES = re.compile(r"\bINSERT\s+INTO\b|\bDELETE\s+FROM\b|\bUPDATE\s+\w+\s+(\w+\s+){0,2}SET\b", re.IGNORECASE)
 
-_role: ContextVar[str] = ContextVar("endwell_bench_role", default="worker")
+role_of_connections: ContextVar[str] = ContextVar("endwell_bench_role", default="worker")
 """For whom connections are opened; the heartbeat's own thread, which only a worker has, sees the default."""
 
 
@@ -69,7 +69,7 @@ def _statement_rows(kind: str, sent: Counter[tuple[str, str]], passed: float) ->
 async def _counted(ground: Ground) -> AsyncIterator[Counter[tuple[str, str]]]:
     """A worker and a PMO in this process, every statement of theirs counted by role."""
     counts: Counter[tuple[str, str]] = Counter()
-    count_on = _on_sqlite if ground.kind == "sqlite" else _on_postgres
+    count_on = on_sqlite if ground.kind == "sqlite" else on_postgres
     with count_on(counts):
         async with contextlib.AsyncExitStack() as open_nodes:
             for role in ROLES:
@@ -78,14 +78,14 @@ async def _counted(ground: Ground) -> AsyncIterator[Counter[tuple[str, str]]]:
 
 
 async def _run_beside(ground: Ground, role: str, open_nodes: contextlib.AsyncExitStack) -> None:
-    token = _role.set(role)
+    token = role_of_connections.set(role)
     try:
         node = await open_nodes.enter_async_context(ground.app().connect())
         services = Services(node, worker=role == "worker", pmo=role == "pmo")
         await services.start()
         open_nodes.push_async_callback(services.stop)
     finally:
-        _role.reset(token)
+        role_of_connections.reset(token)
 
 
 def _note(counts: Counter[tuple[str, str]], role: str, statement: str) -> None:
@@ -95,9 +95,11 @@ def _note(counts: Counter[tuple[str, str]], role: str, statement: str) -> None:
 
 
 @contextlib.contextmanager
-def _on_sqlite(counts: Counter[tuple[str, str]]) -> Iterator[None]:
+def on_sqlite(counts: Counter[tuple[str, str]]) -> Iterator[None]:
+    """Count what every connection that is opened from now on executes."""
+
     def watch(connection: apsw.Connection) -> None:
-        role = _role.get()
+        role = role_of_connections.get()
 
         def trace(cursor: Any, statement: str, bindings: Any) -> bool:
             _note(counts, role, statement)
@@ -113,14 +115,15 @@ def _on_sqlite(counts: Counter[tuple[str, str]]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _on_postgres(counts: Counter[tuple[str, str]]) -> Iterator[None]:
+def on_postgres(counts: Counter[tuple[str, str]]) -> Iterator[None]:
+    """Count what every connection that is opened from now on executes."""
     import asyncpg
 
     connect: Callable[..., Awaitable[Any]] = asyncpg.connect
 
     async def watched(*arguments: Any, **options: Any) -> Any:
         connection = await connect(*arguments, **options)
-        role = _role.get()
+        role = role_of_connections.get()
         connection.add_query_logger(lambda record: _note(counts, role, record.query))
         return connection
 

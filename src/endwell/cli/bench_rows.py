@@ -59,6 +59,16 @@ FLOORS: dict[str, dict[str, float]] = {
         "resume_p50": 10,
         "replay_1000_steps": 50,
     },
+    **{
+        f"redis+{store}": {
+            "submit_one_by_one": 1_500,
+            "submit_bulk": 15_000,
+            "drain_1_worker": 8_000,
+            "idle_latency_p50": 5,
+            "idle_latency_p99": 12,
+        }
+        for store in ("sqlite", "postgresql")
+    },
     "postgresql": {
         "submit_one_by_one": 1_500,
         "submit_bulk": 20_000,

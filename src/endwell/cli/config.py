@@ -11,7 +11,7 @@ from endwell.cli.asked import Asked, Command, Group, pass_asked
 from endwell.cli.loading import settings_of, with_node
 from endwell.cli.output import pairs, show, table
 from endwell.errors import BadSetting
-from endwell.settings import Settings, check, describe, masked
+from endwell.settings import Settings, as_queued, check, describe, masked
 from endwell.store.migrations import migrations
 
 
@@ -41,7 +41,7 @@ def show_settings(asked: Asked) -> int:
 
 def _problem(settings: Settings) -> dict[str, Any] | None:
     try:
-        check(settings)
+        check(as_queued(settings))
     except BadSetting as problem:
         return problem.as_dict()
     return None

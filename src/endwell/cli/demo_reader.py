@@ -21,9 +21,9 @@ from endwell.cli.demo_journal import Entry, Frozen, Journal, Killed, Submitted
 from endwell.cli.demo_table import Freeze, Kill, Table
 from endwell.errors import NotFound
 from endwell.model import facts as f
+from endwell.model.moments import moment
 from endwell.model.status import TERMINAL
 from endwell.model.task import Task
-from endwell.operate.shapes import moment
 from endwell.operate.verify import verify
 from endwell.store.contract import Store
 from endwell.store.log import Event

@@ -14,6 +14,7 @@ from endwell.cli.asked import Asked, Group, pass_asked
 from endwell.cli.loading import with_node
 from endwell.cli.output import say, show, table, write, write_json
 from endwell.cli.tasks import event_line
+from endwell.cli.transfer import all_namespaces, export_events, import_events
 from endwell.operate.shapes import logged_shape
 from endwell.operate.verify import verify as operate_verify
 
@@ -28,6 +29,7 @@ def events() -> None:
     \b
       endwell events tail --follow
       endwell events verify
+      endwell events export backup.jsonl
     """
 
 
@@ -90,10 +92,7 @@ def verify(asked: Asked) -> int:
     """
 
     async def ask(node: Node) -> dict[str, Any]:
-        if asked.namespace:
-            namespaces = [asked.namespace]
-        else:
-            namespaces = sorted({*await node.store.namespaces(), node.app.namespace})
+        namespaces = await all_namespaces(node, asked)
         return await operate_verify(node.store, namespaces, lambda count: say(f"checked {count} tasks"))
 
     answer = with_node(asked, ask)
@@ -107,3 +106,7 @@ def _verdict_text(answer: dict[str, Any]) -> str:
     rows = [(item["task_id"], item["version"], item["kind"]) for item in answer["problems"]]
     listed = table(("task_id", "version", "kind"), rows, empty="")
     return f"{listed}\n{answer['found']} problems in the logs of {answer['checked']} tasks"
+
+
+events.add_command(export_events)
+events.add_command(import_events)

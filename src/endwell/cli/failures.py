@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import click
 
-from endwell.errors import EndwellError, UsageError
+from endwell.errors import EndwellError, StoreError, UsageError
 
 INTERRUPTED = 130
 
@@ -46,6 +46,13 @@ def tell(error: BaseException, manner: Manner) -> int:
     return known.exit_code
 
 
+def refuse_what_is_no_text(arguments: Sequence[str]) -> None:
+    """Bytes that are no UTF-8 reach Python as halves of surrogate pairs, which nothing can store or show."""
+    for number, word in enumerate(arguments, start=1):
+        if not word.isascii() and any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise UsageError(f"argument {number} is not UTF-8 text", hint="put binary content into a file")
+
+
 def _reader_left() -> int:
     """Whoever read our output has seen enough; Python must not complain about it on its way out."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -59,6 +66,9 @@ def _known(error: BaseException) -> EndwellError:
         return _usage(error)
     if isinstance(error, ModuleNotFoundError) and error.name == "asyncpg":
         return UsageError("PostgreSQL needs asyncpg", hint="pip install 'endwell[postgres]'", field="store")
+    if type(error).__module__ == "msgspec":  # what users send is read by `content`, which says more
+        hint = "`endwell events verify` says which tasks were changed"
+        return StoreError(f"the store holds what cannot be read: {error}", code="store_unreadable", hint=hint)
     hint = "this is a bug in Endwell; run it again with --debug to see where"
     return EndwellError(f"{type(error).__name__}: {error}", hint=hint)
 

@@ -12,7 +12,7 @@ from endwell.cli.asked import Asked
 from endwell.cli.output import without_secrets
 from endwell.errors import BadSetting
 from endwell.model.content import shown
-from endwell.operate.shapes import moment
+from endwell.model.moments import moment
 from endwell.runtime.current import CURRENT_TURN
 
 LEVEL_VARIABLE = "ENDWELL_LOG"
@@ -91,6 +91,6 @@ def _moment(record: logging.LogRecord) -> str:
 
 def _ids(record: logging.LogRecord) -> dict[str, str]:
     """What the record says itself, else the turn that it was made in."""
-    turn = dict(zip(IDS, CURRENT_TURN.get() or (), strict=False))
+    turn = {name: str(value) for name, value in zip(IDS, CURRENT_TURN.get() or (), strict=False)}
     said = {name: str(getattr(record, name)) for name in IDS if getattr(record, name, None)}
     return {**turn, **said}

@@ -12,16 +12,20 @@ from endwell.cli import failures
 from endwell.cli.lazy import LazyGroup, Place
 
 PLACES = {
+    "init": Place(
+        "endwell.cli.init:init", "A runnable starter project: an app with an agent, its test, settings."
+    ),
     "submit": Place("endwell.cli.submit:submit", "Ask for work."),
     "submit-many": Place(
         "endwell.cli.submit_many:submit_many", "Ask for much work: one JSON value per line."
     ),
-    "task": Place("endwell.cli.tasks:task", "List, show, cancel and retry tasks."),
+    "task": Place("endwell.cli.tasks:task", "List, show, cancel, retry, unblock and assign tasks."),
     "why": Place("endwell.cli.why:why", "Where a task is, what moves it next, when it ends at the latest."),
     "bounds": Place("endwell.cli.why:bounds", "What is guaranteed about the tasks of each agent."),
     "approval": Place("endwell.cli.approval:approval", "What people are asked to agree to."),
     "tool": Place("endwell.cli.tool:tool", "Tool calls that somebody is to answer."),
     "signal": Place("endwell.cli.signal:signal", "Tell a task something by name."),
+    "inbox": Place("endwell.cli.inbox:inbox", "What was sent to agents, and what became of it."),
     "effect": Place("endwell.cli.effect:effect", "Effects outside, and those of which nobody knows."),
     "dlq": Place("endwell.cli.dlq:dlq", "Dead letters: failed tasks that await a verdict."),
     "events": Place("endwell.cli.events:events", "Read the log, and check that nobody touched it."),
@@ -29,8 +33,20 @@ PLACES = {
     "pmo": Place("endwell.cli.serve:pmo", "Supervise until stopped: fire clocks, reclaim, dispatch."),
     "up": Place("endwell.cli.serve:up", "A worker and a PMO in one process."),
     "config": Place("endwell.cli.config:config", "Show the settings."),
+    "doctor": Place(
+        "endwell.cli.doctor:doctor",
+        "Look at everything that must be in order, and say what to do about what is not.",
+    ),
+    "metrics": Place(
+        "endwell.cli.doctor:metrics",
+        "A few numbers for whoever watches from outside, as Prometheus reads them.",
+    ),
     "migrate": Place("endwell.cli.config:migrate", "Bring the store's schema up to date."),
     "demo": Place("endwell.cli.demo:demo", "Kill workers while tasks run, and count what was lost."),
+    "verify": Place("endwell.cli.verify:verify", "Try the promises on this machine."),
+    "selftest": Place(
+        "endwell.cli.selftest:selftest", "Try whether something outside does what Endwell needs of it."
+    ),
     "bench": Place("endwell.cli.bench:bench", "Measure speed on this machine."),
 }
 
@@ -65,6 +81,7 @@ def run(arguments: Sequence[str]) -> int:
     """Carry out one command line; the exit code. Every error is told once, here."""
     manner = failures.Manner.of(arguments)
     try:
+        failures.refuse_what_is_no_text(arguments)
         with cli.make_context("endwell", list(arguments)) as ctx:
             code = cli.invoke(ctx)
         sys.stdout.flush()

@@ -21,6 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def how(function: F) -> F:
     """The options that say how submitted work is to be done."""
     for option in (
+        click.option("--caused-by", metavar="TASK", help="The task on whose account this is asked for."),
         click.option("--channel", default="main", metavar="NAME", help="The channel it belongs to."),
         click.option("--deadline", type=duration, help="How long it may take: 90, 90s, 15m, 2h, 3d."),
         click.option("--delay", type=duration, help="Start no sooner than in this time."),

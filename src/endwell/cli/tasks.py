@@ -1,4 +1,4 @@
-"""`endwell task`: list, show, history, tree, cancel, retry."""
+"""`endwell task`: list, show, history, tree, cancel, retry, unblock, assign."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LIMITS = click.IntRange(1, 1000)
 
 @click.group(cls=Group)
 def task() -> None:
-    """List, show, cancel and retry tasks.
+    """List, show, cancel, retry, unblock and assign tasks.
 
     \b
       endwell task list --status failed
@@ -96,6 +96,33 @@ def retry(asked: Asked, task_id: str) -> None:
     """
     again = with_node(asked, lambda node: node.client.actions.retry(task_id))
     show(asked, task_shape(again), lambda found: f"task {found['id']} is {found['status']}")
+
+
+@task.command()
+@click.argument("task_id", metavar="TASK")
+@pass_asked
+def unblock(asked: Asked, task_id: str) -> None:
+    """Let a blocked task go on. The time that it was held is given back to it.
+
+    \b
+      endwell task unblock 01j8z3k5v7x9a1c3e5g7j9m1p3
+    """
+    moved = with_node(asked, lambda node: node.client.unblock(task_id))
+    show(asked, task_shape(moved), lambda found: f"task {found['id']} is {found['status']}")
+
+
+@task.command()
+@click.argument("task_id", metavar="TASK")
+@click.option("--to", "owner", required=True, metavar="NAME", help="Who answers for it from now on.")
+@pass_asked
+def assign(asked: Asked, task_id: str, owner: str) -> None:
+    """Name another person who answers for a task, and who is reminded when it is blocked.
+
+    \b
+      endwell task assign 01j8z3k5v7x9a1c3e5g7j9m1p3 --to ada
+    """
+    moved = with_node(asked, lambda node: node.client.assign(task_id, owner))
+    show(asked, task_shape(moved), lambda found: f"task {found['id']} is {found['owner']}'s")
 
 
 @task.command("tree")

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from endwell.app import Node
 from endwell.cli.asked import Asked, Command, pass_asked
 from endwell.cli.loading import required_app, with_node
 from endwell.cli.output import pairs, plain, show, table
@@ -24,8 +25,12 @@ def why(asked: Asked, task_id: str) -> None:
     \b
       endwell why 01j8z3k5v7x9a1c3e5g7j9m1p3
     """
-    answer = with_node(asked, lambda node: operate_why.why(node.store, node.app.namespace, task_id))
-    show(asked, answer, _why_text)
+
+    async def ask(node: Node) -> dict[str, Any]:
+        tick = node.app.settings.pmo.watchdog_interval_seconds
+        return await operate_why.why(node.store, node.app.namespace, task_id, tick_seconds=tick)
+
+    show(asked, with_node(asked, ask), _why_text)
 
 
 def _why_text(answer: dict[str, Any]) -> str:
@@ -39,10 +44,29 @@ def _why_text(answer: dict[str, Any]) -> str:
         "waits for": "; ".join(map(_wait_text, answer["waiting_for"])) or None,
         "next": f"{rule} at {at}" if rule else "nothing: it has ended",
         "ends by": answer["ends_by"],
+        "ended at the latest": answer["ended_at_the_latest"] or "when the person who holds it lets it go",
         "owner": answer["owner"],
-        "you can": ", ".join(f"endwell {action} {answer['task_id']}" for action in answer["actions"]) or None,
+        "note": "; ".join(map(plain, answer["notes"])) or None,
+        "you can": "; ".join(_command_text(action, answer) for action in answer["actions"]) or None,
     }
     return pairs({name: value for name, value in lines.items() if value is not None})
+
+
+def _command_text(action: str, answer: dict[str, Any]) -> str:
+    """The command to type: about the task, or about the thing that it waits for."""
+    kind = action.split()[0]
+    about = {"task_id": answer["task_id"]}
+    if kind in ("tool", "approval"):
+        ids = [wait["id"] for wait in answer["waiting_for"] if wait["kind"] == kind]
+        about["task_id"] = ids[0] if ids else answer["task_id"]
+    rest = {
+        "task assign": " --to NAME",
+        "signal": " NAME JSON",
+        "tool answer": " JSON",
+        "effect settle": "",
+    }.get(action, "")
+    name = "KEY done|not-done|abandon" if action == "effect settle" else about["task_id"]
+    return f"endwell {action} {plain(name)}{rest}"
 
 
 def _holder_text(holder: dict[str, Any] | None) -> str | None:
@@ -58,31 +82,48 @@ def executing_text(doing: dict[str, Any]) -> str:
 
 
 def _wait_text(wait: dict[str, Any]) -> str:
-    return f"{wait['kind']} {plain(wait['id'])} until {wait['deadline']}"
+    until = f" until {wait['deadline']}" if wait["deadline"] else ""
+    about = f" {plain(wait['id'])}" if wait["id"] is not None else ""
+    return f"{wait['kind']}{about}{until}"
 
 
 @click.command(cls=Command)
 @pass_asked
-def bounds(asked: Asked) -> None:
+def bounds(asked: Asked) -> int:
     """What is guaranteed about the tasks of each agent.
 
-    Read off the settings and the clock table; nothing is asked of the store.
+    Read off the settings and the clock table; nothing is asked of the store. Exit 1 if a task of some agent
+    could end later than two ticks of a supervisor after its `ends_by`.
 
     \b
       endwell bounds --app hello:app
     """
     app = required_app(asked)
     specs = [agent.spec() for agent in app.agents.values()]
-    show(asked, operate_bounds.bounds(app.settings, app.limits, specs), _bounds_text)
+    answer = operate_bounds.bounds(app.settings, app.limits, specs)
+    show(asked, answer, _bounds_text)
+    return 0 if answer["ok"] else 1
 
 
 def _bounds_text(answer: dict[str, Any]) -> str:
     """Agents with the same clock table stand above it together."""
     parts: list[str] = []
     for statuses, items in groupby(answer["items"], key=itemgetter("statuses")):
-        parts += [pairs({key: item[key] for key in item if key != "statuses"}) for item in items]
+        parts += [_agent_text(item) for item in items]
         parts.append(_clock_table(statuses))
     return "\n\n".join(parts) or "the app has no agents"
+
+
+def _agent_text(item: dict[str, Any]) -> str:
+    """The figures, and the sum that the bound is made of."""
+    long = ("statuses", "sum", "silent_agent")
+    figures = pairs({key: item[key] for key in item if key not in long})
+    return f"{figures}\n\n{_sum_text(item['sum'])}\n\n{_sum_text(item['silent_agent'])}"
+
+
+def _sum_text(parts: list[dict[str, Any]]) -> str:
+    rows = [(part["seconds"], part["part"], part["from"]) for part in parts]
+    return table(("seconds", "part", "from"), rows, empty="")
 
 
 def _clock_table(statuses: dict[str, list[dict[str, Any]]]) -> str:

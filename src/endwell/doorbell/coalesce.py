@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
-from endwell.doorbell.contract import EVERYTHING, Heard, Unsubscribe
+from endwell.doorbell.contract import EVERYTHING, Heard, Unsubscribe, as_heard
 
 MOST_TOPICS = 1000
 """Topics waiting to be handed over beyond this become `EVERYTHING`, so a blocked loop costs no memory."""
@@ -51,7 +51,7 @@ class Coalescer:
         if not self._subscribers:  # nobody to wake the loop for
             return
         with self._lock:
-            self._waiting.update(topics)
+            self._waiting.update(map(as_heard, topics))
             if len(self._waiting) > MOST_TOPICS:
                 self._waiting = {EVERYTHING}
             loop = self._loop

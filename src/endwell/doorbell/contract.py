@@ -2,6 +2,7 @@
 
 A topic is a short string without line breaks, such as `work:default:coder` or `ended:default`; a ring
 may also arrive as `EVERYTHING`, when naming the topics would have cost more than looking everywhere.
+`work:default:coder/ops` says by which channel a ring travels; who hears it hears `work:default:coder`.
 """
 
 from __future__ import annotations
@@ -48,3 +49,8 @@ class Doorbell(Protocol):
 def is_rung(topic: str, rung: frozenset[str]) -> bool:
     """Whether whoever cares for `topic` should look."""
     return topic in rung or EVERYTHING in rung
+
+
+def as_heard(topic: str) -> str:
+    """The topic without the channel by which it travelled."""
+    return topic.partition("/")[0]

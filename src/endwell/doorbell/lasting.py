@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
 from endwell.runtime import Runtime
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
+CONNECT_SECONDS = 5.0
+"""How long a server may take to let us in."""
+OPEN_SECONDS = 1.0
+"""How long opening waits for the first try: whoever only submits must not hang at a doorbell."""
+END_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
 
 
-class Lasting:
+class Endable(Protocol):
+    """Something that can be let go of."""
+
+    async def end(self) -> None: ...
+
+
+Connection = TypeVar("Connection", bound=Endable)
+
+
+class Lasting(Generic[Connection]):
     """Runs `serve(connection)` on one connection after another, until `serve` returns by itself."""
 
     def __init__(
         self,
-        connect: Callable[[], Awaitable[Any]],
-        serve: Callable[[Any], Awaitable[None]],
+        connect: Callable[[], Awaitable[Connection]],
+        serve: Callable[[Connection], Awaitable[None]],
         *,
         on_error: Callable[[Exception], None],
     ) -> None:
@@ -27,16 +44,12 @@ class Lasting:
         self._on_error = on_error
         self._tried = asyncio.Event()
         self._task: asyncio.Task[None]
-        self.connection: Any = None
-
-    @property
-    def is_connected(self) -> bool:
-        return self.connection is not None and not self.connection.is_closed()
+        self.connection: Connection | None = None
 
     async def open(self, runtime: Runtime, name: str) -> None:
         """Start; returns after the first try, whether it succeeded or not."""
         self._task = runtime.spawn(self._run(runtime), name)
-        await self._tried.wait()
+        await runtime.wait(self._tried, OPEN_SECONDS)
 
     async def close(self, grace_seconds: float) -> None:
         """End, at once or after `serve` had a moment to return."""
@@ -48,7 +61,8 @@ class Lasting:
         pause = FIRST_PAUSE_SECONDS
         while True:
             try:
-                self.connection = await self._connect()
+                async with runtime.timeout(CONNECT_SECONDS):
+                    self.connection = await self._connect()
                 self._tried.set()
                 pause = FIRST_PAUSE_SECONDS
                 await self._serve(self.connection)
@@ -56,12 +70,17 @@ class Lasting:
             except Exception as error:
                 self._on_error(error)
             finally:
-                self._let_go()
+                await self._let_go(runtime)
             await runtime.sleep(pause * (0.5 + runtime.ids.fraction()))
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
-    def _let_go(self) -> None:
+    async def _let_go(self, runtime: Runtime) -> None:
         self._tried.set()
         connection, self.connection = self.connection, None
-        if connection is not None:
-            connection.terminate()
+        if connection is None:
+            return
+        try:
+            async with runtime.timeout(END_SECONDS):
+                await connection.end()
+        except Exception as error:
+            log.debug("a lost connection could not be closed in order: %r", error)

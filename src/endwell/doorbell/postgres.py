@@ -1,160 +1,76 @@
 """The doorbell of a PostgreSQL store: NOTIFY, heard by every process that listens on the same database.
 
-One connection listens, another one notifies, and neither is the store's: a bell is rung after the commit,
-never inside it. Both come back by themselves after an outage; meanwhile the bell rings within the process,
-says so in its health, and the other processes find work by polling.
+Its connection is not the store's: a bell is rung after the commit, never inside it, and while one NOTIFY
+is under way everything that is rung goes into the next. So notifying never holds up a commit.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection
-from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
-from endwell.doorbell.coalesce import MOST_TOPICS, Coalescer
-from endwell.doorbell.contract import EVERYTHING, BellHealth, Heard, Unsubscribe
-from endwell.doorbell.lasting import Lasting
+from endwell.doorbell.contract import EVERYTHING
+from endwell.doorbell.served import CLOSED, Line, ServedDoorbell, Take
 from endwell.runtime import Runtime
-from endwell.runtime.processes import process_id
-from endwell.settings import masked
 from endwell.store.postgres.connection import READING, connect
 
 CHANNEL = "endwell"
 LARGEST_PAYLOAD = 7900
 """Bytes of topics in one NOTIFY; more is sent as `EVERYTHING`. PostgreSQL takes less than 8000."""
 LOOK_SECONDS = 30.0
-"""How often a silent line is tested: a server that vanished says nothing either."""
-FLUSH_SECONDS = 2.0
-"""How long closing waits for the last rings to be sent."""
-
-_CLOSED = "the server closed the connection"
-
-log = logging.getLogger(__name__)
+"""How often a silent line is asked: each time costs the database a statement."""
+PATIENCE_SECONDS = 1.0
 
 
-class PostgresDoorbell:
+class PostgresDoorbell(ServedDoorbell):
     """Rings every process that has opened a bell on the same database."""
 
-    def __init__(self, url: str, *, runtime: Runtime) -> None:
-        self._url = url
-        self._runtime = runtime
-        self._lock = runtime.lock()
-        self._heard = Coalescer(runtime.lock())
-        self._pid: int | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._topics: set[str] = set()
-        self._something = asyncio.Event()
-        self._is_closing = False
-        self._listener: Lasting | None = None
-        self._sender: Lasting | None = None
-        self._last_error: str | None = None
+    kind: ClassVar[str] = "postgresql"
 
-    async def open(self) -> None:
-        if self._pid == process_id():
-            return
-        self._pid = process_id()
-        self._loop = asyncio.get_running_loop()
-        # New locks: a bell inherited by a forked child may bring one that is held for ever.
-        self._lock = self._runtime.lock()
-        self._topics, self._something, self._is_closing = set(), asyncio.Event(), False
-        self._heard.start(self._loop, self._runtime.lock())
-        self._sender = Lasting(self._connect, self._send, on_error=self._note)
-        self._listener = Lasting(self._connect_and_listen, self._listen, on_error=self._note)
-        await self._sender.open(self._runtime, "endwell-doorbell-sender")
-        await self._listener.open(self._runtime, "endwell-doorbell-listener")
+    def __init__(
+        self,
+        url: str,
+        *,
+        runtime: Runtime,
+        look_seconds: float = LOOK_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        super().__init__(url, runtime=runtime, look_seconds=look_seconds, patience_seconds=patience_seconds)
 
-    async def close(self) -> None:
-        ours, self._pid = self._pid == process_id(), None
-        if not ours:  # never opened, or a forked child that holds its parent's bell
-            return
-        self._heard.stop()
-        self._is_closing = True
-        self._something.set()
-        if self._listener is not None and self._sender is not None:
-            await self._listener.close(0)
-            await self._sender.close(FLUSH_SECONDS if self._sender.is_connected else 0)
-        self._listener = self._sender = None
-
-    def ring(self, topics: Collection[str]) -> None:
-        # Before any lock: in a forked child a lock may be held by a thread that does not exist there.
-        if self._pid != process_id() or self._loop is None or not topics:
-            return
-        self._heard.add(topics)
-        self._keep(topics)
-        with suppress(RuntimeError):  # the loop closed without closing the bell
-            self._loop.call_soon_threadsafe(self._something.set)
-
-    def _keep(self, topics: Collection[str]) -> None:
-        with self._lock:
-            self._topics.update(topics)
-            if len(self._topics) > MOST_TOPICS:
-                self._topics = {EVERYTHING}
-
-    def subscribe(self, callback: Heard) -> Unsubscribe:
-        return self._heard.subscribe(callback)
-
-    def health(self) -> BellHealth:
-        lines = (self._listener, self._sender)
-        ours = self._pid == process_id()
-        connected = ours and all(line is not None and line.is_connected for line in lines)
-        return BellHealth(kind="postgresql", connected=connected, last_error=self._last_error)
-
-    async def _connect(self) -> Any:
-        return await connect(self._url, READING)
-
-    async def _connect_and_listen(self) -> Any:
-        connection = await self._connect()
+    async def _connect(self, take: Take) -> Line:
+        line = _PostgresLine(await connect(self._url, READING), take)
         try:
-            await connection.add_listener(CHANNEL, self._take)
+            await line.listen()
         except BaseException:
-            connection.terminate()
+            await line.end()
             raise
-        if self._last_error is not None:
-            self._last_error = None
-            self._heard.add({EVERYTHING})  # what was rung while nobody listened is not known
-        return connection
+        return line
 
-    def _take(self, _connection: Any, pid: int, _channel: str, payload: object) -> None:
-        sender = self._sender.connection if self._sender is not None else None
-        if sender is None or sender.is_closed() or sender.get_server_pid() != pid:
-            self._heard.add([topic for topic in str(payload).split("\n") if topic])
 
-    async def _listen(self, connection: Any) -> None:
-        """Hear others until the connection breaks."""
-        lost = asyncio.Event()
-        connection.add_termination_listener(lambda _: lost.set())
-        while not connection.is_closed() and not await self._runtime.wait(lost, LOOK_SECONDS):
-            await connection.execute("SELECT 1")
-        raise ConnectionError(_CLOSED)
+class _PostgresLine:
+    def __init__(self, connection: Any, take: Take) -> None:
+        self._connection = connection
+        self._take = take
+        self.why = CLOSED
+        self.lost = asyncio.Event()
+        connection.add_termination_listener(lambda _: self.lost.set())
 
-    async def _send(self, connection: Any) -> None:
-        """One NOTIFY at a time; what is rung meanwhile goes into the next."""
-        connection.add_termination_listener(lambda _: self._something.set())
-        while not connection.is_closed():
-            self._something.clear()
-            with self._lock:
-                topics, self._topics = self._topics, set()
-            if topics:
-                await self._notify(connection, topics)
-            elif self._is_closing:
-                return
-            elif not await self._runtime.wait(self._something, LOOK_SECONDS):
-                await connection.execute("SELECT 1")
-        raise ConnectionError(_CLOSED)
+    async def listen(self) -> None:
+        await self._connection.add_listener(CHANNEL, self._hear)
 
-    async def _notify(self, connection: Any, topics: set[str]) -> None:
-        try:
-            await connection.execute("SELECT pg_notify($1, $2)", CHANNEL, packed(topics))
-        except BaseException:
-            self._keep(topics)  # for the next connection
-            raise
+    async def send(self, topics: Collection[str]) -> None:
+        await self._connection.execute("SELECT pg_notify($1, $2)", CHANNEL, packed(topics))
 
-    def _note(self, error: Exception) -> None:
-        if self._last_error is None:
-            log.warning("no doorbell at %s; polling still finds the work: %s", masked(self._url), error)
-        self._last_error = str(error) or type(error).__name__
+    async def ping(self) -> None:
+        await self._connection.execute("SELECT 1")
+
+    async def end(self) -> None:
+        self._connection.terminate()
+
+    def _hear(self, connection: Any, pid: int, _channel: str, payload: object) -> None:
+        if connection.get_server_pid() != pid:  # our own rings have been heard already
+            self._take([topic for topic in str(payload).split("\n") if topic])
 
 
 def packed(topics: Collection[str]) -> str:

@@ -31,7 +31,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("ends_by", s.LIVE, "ends_by", "end the task as timeout; it is a dead letter"),
     Rule("guard", s.LIVE, "guard_at", "end the task as failed: runaway_guard or crash_limit"),
     Rule("reap", (s.RUNNING,), "progress_by", "end the turn as failed; retry or give up"),
-    Rule("dispatch_timeout", (s.DISPATCHED,), "dispatch_by", "end the turn as timeout; retry or give up"),
+    Rule("dispatch_timeout", (s.DISPATCHED,), "dispatch_by", "end the turn as timeout; retry, or a person"),
     Rule("approval_expire", (s.WAITING_APPROVAL,), "expire_at", "end the task as timeout: expired"),
     Rule("inject_timeout", (s.SUSPENDED,), "wait_by", "settle timers and approvals, report other waits"),
     Rule("suspend_cap", (s.SUSPENDED,), "suspend_by", "end the turn as timeout; retry or give up"),

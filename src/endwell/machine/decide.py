@@ -12,7 +12,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from endwell import errors as e
-from endwell.machine import endings, steps, waiting
+from endwell.machine import endings, looping, steps, waiting
 from endwell.machine.approvals import approve, reject
 from endwell.machine.clocks import due
 from endwell.machine.decision import NOTHING, Decision, Seen, refuse
@@ -23,7 +23,16 @@ from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
 from endwell.model.card import Card, instruction_id
-from endwell.model.inside import MAX_DEPTH, Asked, Family, family_of, inside_of, lineage_of, packed_family
+from endwell.model.inside import (
+    MAX_DEPTH,
+    Asked,
+    Family,
+    deliveries_along,
+    family_of,
+    inside_of,
+    lineage_of,
+    packed_family,
+)
 from endwell.model.status import Status
 from endwell.model.task import Task
 from endwell.policy.guard import count_crash, is_runaway
@@ -43,8 +52,9 @@ def decide(
     allowed, handler = TABLE[type(command)]
     if task.status not in allowed:
         return _refuse_status(task, command)
-    if isinstance(command, FENCED) and command.attempt_id != task.attempt_id:
-        return _refuse_stale(task, command)
+    # asked of every command: they are leaves, and looking them up is quicker than `isinstance`
+    if type(command) in FENCED and command.attempt_id != task.attempt_id:  # type: ignore[attr-defined]
+        return _refuse_stale(task, command)  # type: ignore[arg-type]
     return handler(task, command, max(now, task.updated_at), limits, seen)
 
 
@@ -101,6 +111,7 @@ def _submit(task: Task | None, command: c.Submit, now: int, limits: Limits) -> D
         priority=command.priority,
         retry_policy=command.retry_policy,
         family=packed_family(_family(command)),
+        guard_at=now if command.chain and is_runaway(command.chain + 1, limits.runaway_limit) else None,
     )
     if command.approval_within is None:
         return Decision(facts=(created,), cards=(card,))
@@ -123,6 +134,7 @@ def _family(command: c.Submit) -> Family:
         held_keys=command.held_keys,
         on_parent_end=command.on_parent_end,
         lineage=command.lineage,
+        chain=command.chain,
     )
 
 
@@ -163,13 +175,16 @@ def _dispatch(task: Task, command: c.Dispatch, now: int, limits: Limits, seen: S
     ring_at = None if limits.ring_after is None else now + limits.ring_after
     dispatch_by = None if limits.dispatch_timeout is None else now + limits.dispatch_timeout
     offered = _dispatched(task, command.slot, now, limits)
-    return Decision(facts=(replace(offered, ring_at=ring_at, dispatch_by=dispatch_by),))
+    return Decision(facts=(replace(offered, ring_at=ring_at, dispatch_by=dispatch_by, is_offered=True),))
 
 
 def _claim(task: Task, command: c.Claim, now: int, limits: Limits, seen: Seen) -> Decision:
     """A queued task goes straight to running in one commit, and both events are written."""
     if not seen.session_is_live:
         return refuse(e.StaleAttempt(f"session {command.session_id} has lost its lease", task_id=task.id))
+    if command.turn_id is not None and not _is_offer(task, command):
+        why = f"turn {command.turn_id} of epoch {command.epoch} is not on offer any more"
+        return refuse(e.WrongStatus(why, code="stale_offer", task_id=task.id))
     blocker = _not_deliverable(task, now, seen)
     if blocker is not None:
         return blocker
@@ -184,13 +199,18 @@ def _claim(task: Task, command: c.Claim, now: int, limits: Limits, seen: Seen) -
     return Decision(facts=(_dispatched(task, command.slot, now, limits), claimed))
 
 
+def _is_offer(task: Task, command: c.Claim) -> bool:
+    """Whether the offer that a claim names is the one that stands."""
+    return task.status == s.DISPATCHED and (task.turn_id, task.epoch) == (command.turn_id, command.epoch)
+
+
 def _not_deliverable(task: Task, now: int, seen: Seen) -> Decision | None:
     if task.run_at > now:
         return refuse(e.WrongStatus(f"task {task.id} is not to start yet", code="too_early", task_id=task.id))
     if seen.key_holder is not None and seen.key_holder != task.id:
         why = f"{task.agent}/{task.agent_key} is busy with task {seen.key_holder}"
         return refuse(e.WrongStatus(why, code="key_is_held", task_id=task.id))
-    rule = due(task, now)
+    rule = due(task, now) if task.clock_at is None or task.clock_at <= now else None
     if rule is not None and rule.name in ("ends_by", "guard"):
         why = f"task {task.id} is about to be ended: {task.clock_rule}"
         return refuse(e.WrongStatus(why, code="clock_is_due", task_id=task.id))
@@ -198,9 +218,14 @@ def _not_deliverable(task: Task, now: int, seen: Seen) -> Decision | None:
 
 
 def _dispatched(task: Task, slot: int | None, now: int, limits: Limits) -> f.TaskDispatched:
-    """Resumes and hand-backs are not counted; a reclaimed turn's redelivery is."""
+    """Resumes and hand-backs are not counted; a reclaimed turn's redelivery is.
+
+    The guard counts on from the tasks that led to this one: a loop may make a new task each time round. One
+    that would reach the limit with its first delivery is not delivered at all: it might make the next one.
+    """
     is_free = task.redelivery in ("resume", "hand_back")
     count = task.dispatch_count + (0 if is_free else 1)
+    along = count + deliveries_along(task) - task.dispatch_count
     is_new_turn = task.turn_id is None
     number = task.turn_number + is_new_turn
     return f.TaskDispatched(
@@ -209,7 +234,7 @@ def _dispatched(task: Task, slot: int | None, now: int, limits: Limits) -> f.Tas
         dispatch_count=count,
         epoch=task.epoch + 1,
         slot=slot,
-        guard_at=now if is_runaway(count, limits.runaway_limit) else None,
+        guard_at=now if is_runaway(along, limits.runaway_limit) else None,
     )
 
 
@@ -243,6 +268,9 @@ def _reclaim(task: Task, command: c.Reclaim, now: int, limits: Limits, seen: See
         crash_count=crashes,
         crash_times=times,
         guard_at=now if crashes >= limits.crash_limit else None,
+        old_consumer=command.old_consumer,
+        new_consumer=command.new_consumer,
+        message_id=command.message_id,
     )
     return Decision(facts=(reclaimed,))
 
@@ -262,10 +290,21 @@ def _run_now(task: Task, command: c.RunNow, now: int, limits: Limits, seen: Seen
     return Decision(facts=(f.TaskRushed(run_at=now, by=command.actor),)) if task.run_at > now else NOTHING
 
 
+def _unblock(task: Task, command: c.Unblock, now: int, limits: Limits, seen: Seen) -> Decision:
+    return unblock(task, now, limits, by=command.actor, run_at=now)
+
+
+def _assign(task: Task, command: c.Assign, now: int, limits: Limits, seen: Seen) -> Decision:
+    return Decision(facts=(f.TaskAssigned(owner=command.owner, by=command.actor),))
+
+
 def _block(task: Task, command: c.Block, now: int, limits: Limits, seen: Seen) -> Decision:
     if command.attempt_id is not None and command.attempt_id != task.attempt_id:
         why = f"attempt {command.attempt_id} no longer holds task {task.id}"
         return refuse(e.StaleAttempt(why, task_id=task.id))
+    if command.effect_key is not None and seen.effect is not None and seen.effect.is_settled:
+        why = f"the effect {command.effect_key!r} is already {seen.effect.status}"
+        return refuse(e.WrongStatus(why, code="effect_settled", task_id=task.id))
     if command.cooldown is not None:
         return Decision(facts=(f.TaskBlocked(reason=command.reason, recover_at=now + command.cooldown),))
     owner = command.owner or task.owner or limits.owner
@@ -303,6 +342,7 @@ def _replay(task: Task, command: c.Replay, now: int, limits: Limits, seen: Seen)
         retry_policy=task.retry_policy,
         deadline=command.deadline,
         owner=task.owner,
+        chain=family_of(task).chain,
         approval_within=None if task.expire_at is None else max(task.expire_at - task.created_at, 0),
         approval_by=guard.by,
         approval_quorum=guard.quorum,
@@ -334,6 +374,8 @@ _ENDED: Final[tuple[Status, ...]] = (s.SUCCEEDED, s.FAILED, s.TIMEOUT, s.CANCELL
 # commands that only the task's current attempt may give
 FENCED: Final = (
     c.Progress,
+    c.Repeat,
+    c.HearNudges,
     c.StartStep,
     c.RecordStep,
     c.IntendEffect,
@@ -351,7 +393,9 @@ TABLE: Final[dict[type[c.Command], tuple[tuple[Status, ...], _Handler]]] = {
     c.Reject: ((s.WAITING_APPROVAL, s.SUSPENDED), reject),
     c.Dispatch: ((s.QUEUED,), _dispatch),
     c.Claim: ((s.QUEUED, s.DISPATCHED), _claim),
-    c.Progress: ((s.RUNNING,), steps.progress),
+    c.Progress: ((s.RUNNING,), looping.progress),
+    c.Repeat: ((s.RUNNING,), looping.repeat),
+    c.HearNudges: ((s.RUNNING,), looping.hear),
     c.StartStep: ((s.RUNNING,), steps.start_step),
     c.RecordStep: ((s.RUNNING,), steps.record_step),
     c.IntendEffect: ((s.RUNNING,), steps.intend_effect),
@@ -367,9 +411,12 @@ TABLE: Final[dict[type[c.Command], tuple[tuple[Status, ...], _Handler]]] = {
     c.Answer: (s.ALL, waiting.answer),
     c.Signal: (s.ALL, waiting.signal),
     c.Deliver: (s.ALL, waiting.deliver),
+    c.SkipMessage: (s.ALL, waiting.skip),
     c.InjectTimeout: ((s.SUSPENDED,), waiting.inject),
     c.Disown: (s.LIVE, _disown),
     c.RunNow: ((s.QUEUED, s.BLOCKED), _run_now),
+    c.Unblock: ((s.BLOCKED,), _unblock),
+    c.Assign: (s.LIVE, _assign),
     c.ClockFired: (s.LIVE, _clock_fired),
     c.Block: ((s.WAITING_APPROVAL, s.QUEUED, s.DISPATCHED, s.RUNNING, s.SUSPENDED), _block),
     c.Cancel: (s.LIVE, _cancel),

@@ -3,8 +3,10 @@
 | reason                                   | turn event | then             | task ends as | dead letter |
 |------------------------------------------|------------|------------------|--------------|-------------|
 | exception, `timeout_reaped_by_watchdog`   | failed     | retry            | failed       | yes         |
-| `dispatch_timeout`, `suspend_timeout`     | timeout    | retry            | timeout      | yes         |
+| `suspend_timeout`                         | timeout    | retry            | timeout      | yes         |
+| `dispatch_timeout`                        | timeout    | retry, a person  | (blocked)    | no          |
 | `crash_limit`, `runaway_guard`, bad input | failed     | –                | failed       | yes         |
+| `no_progress`                             | failed     | –                | failed       | yes         |
 | `ends_by`                                 | timeout    | –                | timeout      | yes         |
 | approval rejected / expired               | –          | –                | failed / timeout | no      |
 | cancelled                                 | canceled   | –                | cancelled    | no          |
@@ -14,13 +16,15 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from endwell.machine.decision import Decision
 from endwell.model import facts as f
 from endwell.model import status as s
-from endwell.model.card import Card, deliverable_id
+from endwell.model.card import Card, deliverable_id, turn_deliverable_id
 from endwell.model.commands import Finish
 from endwell.model.inside import family_of, inside_of
 from endwell.model.message import Message, MessageType, Report, packed_report
@@ -60,8 +64,12 @@ def fail_turn(
     ends_as: Status = "failed",
     forced: bool = False,
     asked_after: int | None = None,
+    escalates: bool = False,
 ) -> Decision:
-    """The turn ends badly: another is scheduled, or the task ends and becomes a dead letter."""
+    """The turn ends badly: another is scheduled, or the task ends and becomes a dead letter.
+
+    With `escalates` a person gets it instead of an end, once its retries are used up.
+    """
     verdict = after_failure(
         unpack(task.retry_policy, limits.retry),
         retry_count=task.retry_count,
@@ -71,6 +79,8 @@ def fail_turn(
         fraction=fraction,
         asked_after=asked_after,
     )
+    if not isinstance(verdict, RetryAt) and escalates:
+        return _escalated(task, now, limits, error, verdict.retry_count)
     if not isinstance(verdict, RetryAt):
         return end(
             task,
@@ -79,6 +89,7 @@ def fail_turn(
             verdict.reason,
             error=error,
             forced=forced,
+            by_watchdog=forced,
             dead_letter=error.code not in _A_PERSON_DECIDED,
             retry_count=verdict.retry_count,
         )
@@ -89,8 +100,33 @@ def fail_turn(
         error=error,
         run=inside_of(task).run + 1 if error.code == REFUSED_OUTPUT else None,
     )
+    facts, cards = _turn_over(task, now, ends_as, error, forced)
+    return Decision(facts=(*facts, again), cards=cards)
+
+
+def _escalated(task: Task, now: int, limits: Limits, error: ErrorInfo, retry_count: int) -> Decision:
+    """The turn is over; the task is in the hands of the person who answers for it."""
+    facts, cards = _turn_over(task, now, s.TIMEOUT, error, True)
+    blocked = f.TaskBlocked(
+        reason=error.code,
+        owner=task.owner or limits.owner,
+        remind_at=now + limits.remind_every,
+        error=error,
+        retry_count=retry_count,
+    )
+    return Decision(facts=(*facts, blocked), cards=cards)
+
+
+def _turn_over(
+    task: Task, now: int, ends_as: Status, error: ErrorInfo, forced: bool
+) -> tuple[tuple[f.Fact, ...], tuple[Card, ...]]:
+    """A turn ends and its task goes on. One that was ended by force leaves a deliverable of its own."""
     doubts = open_intents(task, error.code)
-    return Decision(facts=(*doubts, *_end_turn(task, ends_as, error.code, forced), again))
+    if not forced or task.turn_id is None:
+        return (*doubts, *_end_turn(task, ends_as, error.code, forced)), ()
+    card = _report(task, now, ends_as, error.code, error, by_watchdog=True)
+    card = replace(card, id=turn_deliverable_id(task.turn_id))
+    return (*doubts, *_end_turn(task, ends_as, error.code, forced, card.id)), (card,)
 
 
 def end(
@@ -101,12 +137,13 @@ def end(
     *,
     error: ErrorInfo | None = None,
     forced: bool = True,
+    by_watchdog: bool = False,
     dead_letter: bool = True,
     retry_count: int | None = None,
     before: tuple[f.Fact, ...] = (),
 ) -> Decision:
     """The task ends without a result: turn, terminal event, report, dead letter, in one commit."""
-    card = _report(task, now, status, reason, error)
+    card = _report(task, now, status, reason, error, by_watchdog=by_watchdog)
     count = task.retry_count if retry_count is None else retry_count
     ending = _ENDINGS[status](
         reason=reason,
@@ -117,7 +154,8 @@ def end(
         partial=inside_of(task).draft is not None,
     )
     letter = (f.TaskDeadLettered(fingerprint=fingerprint(task.agent, reason, error)),) if dead_letter else ()
-    turn = (*open_intents(task, reason), *_end_turn(task, status, reason, forced))
+    turn_error = reason if error is None else error.code
+    turn = (*open_intents(task, reason), *_end_turn(task, status, turn_error, forced))
     told = tell_family(task, now, _TURN_OUTCOME[status], card.id, error or _reason_error(reason))
     return Decision(facts=(*before, *turn, ending, *letter), cards=(card,), messages=told)
 
@@ -152,6 +190,8 @@ def tell_family(
 ) -> tuple[Message, ...]:
     """The call that asked for the task hears of its end, and its own children are to be settled."""
     told: list[Message] = []
+    if task.parent_id is None and task.inside is None:
+        return ()  # nobody asked for it, and it asked nobody
     family = family_of(task)
     if task.parent_id is not None and family.parent_call is not None:
         said = None if error is None else {"code": error.code, "message": error.message}
@@ -202,18 +242,28 @@ def fingerprint(agent: str, reason: str, error: ErrorInfo | None) -> str:
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:12]
 
 
-def _end_turn(task: Task, status: Status, reason: str, forced: bool) -> tuple[f.Fact, ...]:
+def _end_turn(
+    task: Task, status: Status, reason: str, forced: bool, card_id: str | None = None
+) -> tuple[f.Fact, ...]:
     if task.turn_id is None:
         return ()
     epoch = task.epoch + 1 if forced else task.epoch
-    ended = f.TurnEnded(turn_id=task.turn_id, outcome=_TURN_OUTCOME[status], epoch=epoch, error=reason)
+    ended = f.TurnEnded(
+        turn_id=task.turn_id,
+        outcome=_TURN_OUTCOME[status],
+        epoch=epoch,
+        error=reason,
+        deliverable_card=card_id,
+    )
     if not forced:
         return (ended,)
     reaped = f.TaskReaped(reason=reason, epoch=epoch, attempt_id=task.attempt_id, session_id=task.session_id)
     return (reaped, ended)
 
 
-def _report(task: Task, now: int, status: Status, reason: str, error: ErrorInfo | None) -> Card:
+def _report(
+    task: Task, now: int, status: Status, reason: str, error: ErrorInfo | None, *, by_watchdog: bool = False
+) -> Card:
     """The deliverable of a task that ended without a result; a draft that was kept is salvaged by it."""
     last = error or (msgspec.json.decode(task.error, type=ErrorInfo) if task.error else None)
     report = {
@@ -228,8 +278,27 @@ def _report(task: Task, now: int, status: Status, reason: str, error: ErrorInfo 
         "crash_count": task.crash_count,
     }
     draft = inside_of(task).draft
+    if by_watchdog:
+        report = {**report, "kind": "fallback_deliverable", **_fallback(task, status, reason, last, draft)}
     if draft is not None:
         report = {**report, "kind": "partial_deliverable", "draft_card": draft}
     content = _encoder.encode(report)
     digest = hashlib.sha256(content).hexdigest()
     return Card(task.namespace, deliverable_id(task.id), task.id, "task.deliverable", content, digest, now)
+
+
+def _fallback(
+    task: Task, status: Status, reason: str, error: ErrorInfo | None, draft: str | None
+) -> dict[str, Any]:
+    """What a supervisor says in the place of an agent that did not deliver."""
+    return {
+        "message": f"no deliverable came of turn {task.turn_id}: {reason}",
+        "fields": {"summary": error.message if error else reason, "output": draft, "reason": reason},
+        "diagnostics": {
+            "source": "pmo.watchdog",
+            "agent_turn_id": task.turn_id,
+            "step_count": inside_of(task).steps,
+            "partial": draft is not None,
+            "terminal_status": status,
+        },
+    }

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from endwell.machine.clocks import arm
 from endwell.model import facts as f
 from endwell.model import status as s
-from endwell.model.inside import Asked, changed_inside, inside_of
+from endwell.model.inside import Asked, changed_inside, inside_of, packed_inside
 from endwell.model.task import ErrorInfo, Task, packed_waits, waits_of
 
 # what a task lets go of when no worker is to hold or expect it any more
@@ -47,11 +47,11 @@ _ENDED: Final[dict[str, Any]] = {
 
 def evolve(task: Task | None, fact: f.Fact, at: int, *, namespace: str = "", task_id: str = "") -> Task:
     """The task after the fact. A creation starts from nothing and is told whose it is."""
-    after = fold(task, fact, at, namespace=namespace, task_id=task_id)
+    after = fold(task, fact, at, namespace, task_id)
     return stamp(after, after.version + 1, at, after.head_hash)
 
 
-def fold(task: Task | None, fact: f.Fact, at: int, *, namespace: str, task_id: str) -> Task:
+def fold(task: Task | None, fact: f.Fact, at: int, namespace: str, task_id: str) -> Task:
     """The same without the stamp: enough between two facts of one commit."""
     if task is not None:
         return _FOLDS[type(fact)](task, fact, at)
@@ -91,6 +91,8 @@ def _created(fact: f.TaskCreated, at: int, namespace: str, task_id: str) -> Task
         owner=fact.owner,
         run_at=fact.run_at,
         ends_by=fact.ends_by,
+        guard_at=fact.guard_at,
+        guard_reason=None if fact.guard_at is None else "runaway_guard",
     )
 
 
@@ -169,6 +171,7 @@ def _dispatched(task: Task, fact: f.TaskDispatched, at: int) -> Task:
         slot=fact.slot,
         guard_at=fact.guard_at,
         guard_reason="runaway_guard" if fact.guard_at is not None else None,
+        inside=changed_inside(task, is_offered=True) if fact.is_offered else task.inside,
     )
 
 
@@ -213,9 +216,11 @@ def _other_steps(task: Task, step: str) -> tuple[tuple[str, int], ...]:
 
 
 def _step_recorded(task: Task, fact: f.StepRecorded, at: int) -> Task:
-    steps = inside_of(task).steps + (fact.card is not None)
-    inside = changed_inside(task, steps=steps, doing=_other_steps(task, fact.step))
-    return replace(task, progress_by=fact.progress_by, inside=inside)
+    inside = inside_of(task)
+    steps = inside.steps + (fact.card is not None)
+    doing = tuple(other for other in inside.doing if other[0] != fact.step) if inside.doing else ()
+    packed = packed_inside(replace(inside, steps=steps, doing=doing))
+    return replace(task, progress_by=fact.progress_by, inside=packed)
 
 
 def _draft_kept(task: Task, fact: f.DraftKept, at: int) -> Task:
@@ -236,6 +241,10 @@ def _effect_over(task: Task, fact: f.EffectDone | f.EffectUnknown | f.EffectSett
 
 def _other_intents(task: Task, key: str) -> tuple[str, ...]:
     return tuple(other for other in inside_of(task).intents if other != key)
+
+
+def _nudged(task: Task, fact: f.TaskNudged, at: int) -> Task:
+    return replace(task, progress_by=fact.progress_by, inside=changed_inside(task, nudges=fact.nudges))
 
 
 def _handed_back(task: Task, fact: f.TaskHandedBack, at: int) -> Task:
@@ -272,7 +281,10 @@ def _suspended_inside(task: Task, fact: f.TaskSuspended) -> str | None:
     """A wait's record is looked for like a step's, so it is counted like one."""
     inside = inside_of(task)
     return changed_inside(
-        task, steps=inside.steps + len(fact.waits), children=inside.children + fact.children
+        task,
+        steps=inside.steps + len(fact.waits),
+        children=inside.children + fact.children,
+        is_offered=False,
     )
 
 
@@ -314,7 +326,8 @@ def _reaped(task: Task, fact: f.TaskReaped, at: int) -> Task:
 def _turn_ended(task: Task, fact: f.TurnEnded, at: int) -> Task:
     inside = task.inside
     if inside is not None:
-        inside = changed_inside(task, asked=tuple(a for a in inside_of(task).asked if a.id == task.id))
+        asked = tuple(a for a in inside_of(task).asked if a.id == task.id)
+        inside = changed_inside(task, asked=asked, is_offered=False)
     return replace(task, epoch=fact.epoch, status=s.QUEUED, inside=inside, remind_at=None, **_TURN_OVER)
 
 
@@ -340,6 +353,9 @@ def _blocked(task: Task, fact: f.TaskBlocked, at: int) -> Task:
         status=s.BLOCKED,
         reason=fact.reason,
         owner=fact.owner or task.owner,
+        error=_packed(fact.error) if fact.error else task.error,
+        retry_count=task.retry_count if fact.retry_count is None else fact.retry_count,
+        inside=None if task.inside is None else changed_inside(task, is_offered=False),
         held_since=at if fact.remind_at is not None else None,
         wait_by=None,
         suspend_by=None,
@@ -356,10 +372,15 @@ def _unblocked(task: Task, fact: f.TaskUnblocked, at: int) -> Task:
         reason=None,
         run_at=fact.run_at,
         ends_by=fact.ends_by,
+        retry_count=task.retry_count if fact.retry_count is None else fact.retry_count,
         held_since=None,
         remind_at=None,
         recover_at=None,
     )
+
+
+def _assigned(task: Task, fact: f.TaskAssigned, at: int) -> Task:
+    return replace(task, owner=fact.owner)
 
 
 def _succeeded(task: Task, fact: f.TaskSucceeded, at: int) -> Task:
@@ -434,6 +455,7 @@ _FOLDS: Final[dict[type[f.Fact], Callable[[Task, Any, int], Task]]] = {
     f.EffectDone: _effect_over,
     f.EffectUnknown: _effect_over,
     f.EffectSettled: _effect_over,
+    f.TaskNudged: _nudged,
     f.TaskHandedBack: _handed_back,
     f.TaskReclaimed: _reclaimed,
     f.TaskSuspended: _suspended,
@@ -447,6 +469,7 @@ _FOLDS: Final[dict[type[f.Fact], Callable[[Task, Any, int], Task]]] = {
     f.TaskBlocked: _blocked,
     f.TaskReminded: _reminded,
     f.TaskUnblocked: _unblocked,
+    f.TaskAssigned: _assigned,
     f.TaskSucceeded: _succeeded,
     f.TaskFailed: _ended_as(s.FAILED),
     f.TaskTimedOut: _ended_as(s.TIMEOUT),
@@ -455,5 +478,6 @@ _FOLDS: Final[dict[type[f.Fact], Callable[[Task, Any, int], Task]]] = {
     f.DeadLetterReplayed: _replayed,
     f.DeadLetterAbandoned: _abandoned,
     f.TaskOrphaned: _orphaned,
+    f.InboxSkipped: _nothing_moves,
     f.WriteRefused: _nothing_moves,
 }

@@ -17,22 +17,27 @@ from endwell.policy.limits import Limits
 
 
 def _ends_by(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
-    return endings.end(task, now, s.TIMEOUT, "ends_by")
+    return endings.end(task, now, s.TIMEOUT, "ends_by", by_watchdog=True)
 
 
 def _guard(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
-    return endings.end(task, now, s.FAILED, task.guard_reason or "runaway_guard")
+    return endings.end(task, now, s.FAILED, task.guard_reason or "runaway_guard", by_watchdog=True)
 
 
 def _reap(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
+    """Time in which nobody looked does not count against who works: a machine may have slept."""
+    spared = (task.progress_by or 0) + command.away
+    if spared > now:
+        return Decision(facts=(f.TaskHeartbeat(progress_by=spared, note="its supervisor was away"),))
     error = ErrorInfo(code="timeout_reaped_by_watchdog", message="the turn made no progress in time")
     return endings.fail_turn(task, now, limits, error, fraction=command.fraction, forced=True)
 
 
 def _dispatch_timeout(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
+    """Offered in vain until its retries are used up, the task is handed to the person who answers for it."""
     error = ErrorInfo(code="dispatch_timeout", message="no worker took the turn in time")
     return endings.fail_turn(
-        task, now, limits, error, fraction=command.fraction, ends_as=s.TIMEOUT, forced=True
+        task, now, limits, error, fraction=command.fraction, ends_as=s.TIMEOUT, forced=True, escalates=True
     )
 
 

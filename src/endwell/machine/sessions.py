@@ -52,8 +52,16 @@ def renew(session: Session | None, held: Sequence[Task], command: Heartbeat, now
         lease_until=max(now + command.lease, session.lease_until),
         unnamed=" ".join(sorted(task.attempt_id or "" for task in unnamed)),
         doing=packed_doing(command.doing),
+        ticked_at=_ticked_at(session, command, now),
     )
     return Renewal(renewed, stale=tuple(sorted(named - current)), forgotten=forgotten)
+
+
+def _ticked_at(session: Session, command: Heartbeat, now: int) -> int | None:
+    """By the store's clock; a tick that was already told does not move back."""
+    if command.tick_age is None:
+        return session.ticked_at
+    return max(now - command.tick_age, session.ticked_at or 0)
 
 
 def _claim_of(task: Task) -> str:

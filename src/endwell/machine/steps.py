@@ -31,14 +31,8 @@ def progress_deadline(task: Task, now: int, limits: Limits, allowed: int = 0, ov
     if limits.active_reap is None:
         return task.ends_by
     due = now + max(limits.active_reap, allowed + limits.step_grace if allowed else 0)
-    open_steps = inside_of(task).doing if task.status == s.RUNNING else ()
-    return max([due, *(until for step, until in open_steps if step != over)])
-
-
-def progress(task: Task, command: c.Progress, now: int, limits: Limits, seen: Seen) -> Decision:
-    """The attempt says that it is getting somewhere."""
-    deadline = progress_deadline(task, now, limits)
-    return Decision(facts=(f.TaskHeartbeat(progress_by=deadline, note=command.note),))
+    open_steps = inside_of(task).doing if task.inside is not None and task.status == s.RUNNING else ()
+    return max([due, *(until for step, until in open_steps if step != over)]) if open_steps else due
 
 
 def start_step(task: Task, command: c.StartStep, now: int, limits: Limits, seen: Seen) -> Decision:

@@ -8,11 +8,22 @@ from endwell.model.inside import Asked, inside_of
 from endwell.model.task import Task
 from endwell.policy.limits import Limits
 
+NOBODY_TOOK_IT = "dispatch_timeout"
+"""The reason of a task that was offered in vain until its retries were used up: a person looks into it.
+
+Whoever lets it go on gives it its retries anew. The runaway guard counts on.
+"""
+
 
 def unblock(task: Task, now: int, limits: Limits, *, by: str, run_at: int) -> Decision:
     """The time a person held the task is given back; an approval still open is asked for again."""
     held = now - task.held_since if task.held_since is not None else 0
-    unblocked = f.TaskUnblocked(by=by, run_at=run_at, ends_by=task.ends_by + held)
+    unblocked = f.TaskUnblocked(
+        by=by,
+        run_at=run_at,
+        ends_by=task.ends_by + held,
+        retry_count=0 if task.reason == NOBODY_TOOK_IT else None,
+    )
     if task.expire_at is None:
         return Decision(facts=(unblocked,))
     before = next((one for one in inside_of(task).asked if one.id == task.id), Asked(task.id, ""))

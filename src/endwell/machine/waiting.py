@@ -210,7 +210,7 @@ def deliver(task: Task, command: c.Deliver, now: int, limits: Limits, seen: Seen
     if message is None or message.message_type == "stop":
         return NOTHING
     if task.is_ended:
-        return Decision(closed=(Closing(message.id, "skipped", "task_ended"),))
+        return _skipped(message, "task_ended")
     wait = _wait_for(waits_of(task), message) if task.status == s.SUSPENDED else None
     if wait is None:
         late = _was_answered(task, message)
@@ -218,6 +218,18 @@ def deliver(task: Task, command: c.Deliver, now: int, limits: Limits, seen: Seen
     answers = {wait.tool_call_id: _answer_of(task, wait.tool_call_id, message, now)}
     settled = settle(task, waits_of(task), now, answers)
     return replace(settled, closed=(Closing(message.id, "consumed"),))
+
+
+def skip(task: Task, command: c.SkipMessage, now: int, limits: Limits, seen: Seen) -> Decision:
+    """Only what is still pending; whoever came first has said so already."""
+    message = next((m for m in seen.messages if m.id == command.message_id), None)
+    return NOTHING if message is None else _skipped(message, command.why)
+
+
+def _skipped(message: Message, why: str) -> Decision:
+    """It stays in the inbox for people to see, and the log says why nobody got it."""
+    skipped = f.InboxSkipped(message_id=message.id, message_type=message.message_type, watchdog_error=why)
+    return Decision(facts=(skipped,), closed=(Closing(message.id, "skipped", why),))
 
 
 def inject(task: Task, command: c.TaskCommand, now: int, limits: Limits, seen: Seen) -> Decision:

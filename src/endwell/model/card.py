@@ -23,6 +23,7 @@ CardKind = Literal[
     "step.failure",
     "approval.shown",
     "signal",
+    "nudge",
 ]
 
 
@@ -46,6 +47,16 @@ def instruction_id(task_id: str) -> str:
 def deliverable_id(task_id: str) -> str:
     """The one card that holds what came of it."""
     return f"{task_id}.out"
+
+
+def turn_deliverable_id(turn_id: str) -> str:
+    """What a turn leaves that was ended by force although its task goes on."""
+    return f"{turn_id}.out"
+
+
+def nudge_id(task_id: str, number: int) -> str:
+    """What an agent was told that goes round in circles."""
+    return f"{task_id}.nudge{number}"
 
 
 def draft_id(task_id: str, number: int) -> str:

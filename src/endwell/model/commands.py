@@ -6,10 +6,14 @@ new ids, and a jitter fraction. Durations are microseconds.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
+from endwell.model.card import Card
 from endwell.model.effect import Verdict
 from endwell.model.inside import OnParentEnd
+from endwell.model.message import Message, MessageStatus
 from endwell.model.task import ErrorInfo, WaitKind
 
 
@@ -63,6 +67,7 @@ class Submit(TaskCommand, frozen=True, kw_only=True):
     held_keys: tuple[str, ...] = ()
     on_parent_end: OnParentEnd = "cancel"
     lineage: str | None = None
+    chain: int = 0
 
 
 class Dispatch(TaskCommand, frozen=True, kw_only=True):
@@ -72,17 +77,34 @@ class Dispatch(TaskCommand, frozen=True, kw_only=True):
 
 
 class Claim(AttemptCommand, frozen=True, kw_only=True):
-    """Take a queued or dispatched task; the attempt is new."""
+    """Take a queued or dispatched task; the attempt is new.
+
+    With `turn_id` and `epoch`, only if it is this very offer that stands: what a stream brought may be old.
+    """
 
     session_id: str
     slot: int | None = None
     agent_version: str | None = None
+    turn_id: str | None = None
+    epoch: int | None = None
 
 
 class Progress(AttemptCommand, frozen=True, kw_only=True):
-    """Say that the attempt is getting somewhere."""
+    """Say that the attempt is getting somewhere; for the time `without_news` it has recorded nothing new."""
 
     note: str | None = None
+    without_news: int = 0
+
+
+class Repeat(AttemptCommand, frozen=True, kw_only=True):
+    """Say that the turn has done the same, or met the same error, so many times in a row."""
+
+    about: str
+    count: int
+
+
+class HearNudges(AttemptCommand, frozen=True, kw_only=True):
+    """The agent reads what it was told about going round in circles."""
 
 
 class Finish(AttemptCommand, frozen=True, kw_only=True):
@@ -220,6 +242,13 @@ class Deliver(TaskCommand, frozen=True, kw_only=True):
     message_id: str
 
 
+class SkipMessage(TaskCommand, frozen=True, kw_only=True):
+    """A message of the inbox cannot be delivered: lay it aside, and say so where people look."""
+
+    message_id: str
+    why: str
+
+
 class InjectTimeout(TaskCommand, frozen=True, kw_only=True):
     """Report overdue waits to the inbox; never ends anything."""
 
@@ -232,16 +261,26 @@ class Disown(TaskCommand, frozen=True, kw_only=True):
 
 
 class Reclaim(AttemptCommand, frozen=True, kw_only=True):
-    """Take the turn from an attempt whose session's lease has lapsed."""
+    """Take the turn from an attempt whose session's lease has lapsed.
+
+    From a stream, also whose entry it was and who has it now.
+    """
 
     session_id: str
     reason: str = "lease_lapsed"
+    old_consumer: str | None = None
+    new_consumer: str | None = None
+    message_id: str | None = None
 
 
 class ClockFired(TaskCommand, frozen=True, kw_only=True):
-    """A supervisor saw the task's clock pass; all its deadlines are looked at in order."""
+    """A supervisor saw the task's clock pass; all its deadlines are looked at in order.
+
+    `away` is how long the supervisor had not looked: whoever works may have slept as well.
+    """
 
     fraction: float = 0.5
+    away: int = 0
 
 
 class Approve(TaskCommand, frozen=True, kw_only=True):
@@ -267,6 +306,16 @@ class RunNow(TaskCommand, frozen=True, kw_only=True):
     """Start a waiting or blocked task now."""
 
 
+class Unblock(TaskCommand, frozen=True, kw_only=True):
+    """Let a blocked task go on now."""
+
+
+class Assign(TaskCommand, frozen=True, kw_only=True):
+    """Name another person who answers for the task."""
+
+    owner: str
+
+
 class Block(TaskCommand, frozen=True, kw_only=True):
     """Put the task into a person's hands, or let it cool down. With `attempt_id` only its holder may."""
 
@@ -274,6 +323,8 @@ class Block(TaskCommand, frozen=True, kw_only=True):
     owner: str | None = None
     cooldown: int | None = None
     attempt_id: str | None = None
+    effect_key: str | None = None
+    """Only while this effect is open: once it is settled, nobody would say any more what became of it."""
 
 
 class Replay(TaskCommand, frozen=True, kw_only=True):
@@ -302,10 +353,15 @@ class ClaimNext(Command, frozen=True, kw_only=True):
 
 
 class DispatchNext(Command, frozen=True, kw_only=True):
-    """Offer up to `limit` ready tasks of one agent. The door finds them and makes each a Dispatch."""
+    """Offer up to `limit` ready tasks of one agent. The door finds them and makes each a Dispatch.
+
+    `may_offer_suspect`: also one that crashed its workers; where workers do not take by themselves, nobody
+    else would.
+    """
 
     agent: str
     limit: int
+    may_offer_suspect: bool = False
 
 
 class SettleChildren(Command, frozen=True, kw_only=True):
@@ -327,10 +383,61 @@ class RequeueResumes(Command, frozen=True, kw_only=True):
 
 
 class CloseMessages(Command, frozen=True, kw_only=True):
-    """Messages that nobody can consume any more, and why."""
+    """Messages that need no more attention, and why if nobody consumed them."""
 
     message_ids: tuple[str, ...]
-    why: str
+    why: str | None
+    status: MessageStatus = "skipped"
+
+
+class RequeueMessages(Command, frozen=True, kw_only=True):
+    """Messages whose processor is gone are pending again, if they have been processed since `before`."""
+
+    message_ids: tuple[str, ...]
+    before: int
+
+
+class WakeAgents(Command, frozen=True, kw_only=True):
+    """Ring for agents that have something in their inbox; changes nothing."""
+
+    agents: tuple[str, ...]
+
+
+class Adopt(TaskCommand, frozen=True, kw_only=True):
+    """Take over what another store recorded of a task: its next events, as rows of that table, and content.
+
+    The events must go on exactly where the task is, with the hashes that they were sealed with.
+    """
+
+    events: tuple[tuple[Any, ...], ...] = ()
+    cards: tuple[Card, ...] = ()
+    messages: tuple[Message, ...] = ()
+
+
+class TakeCursor(Command, frozen=True, kw_only=True):
+    """Follow the log under this name, from where its last holder was; `start` counts for the very first."""
+
+    name: str
+    holder: str
+    lease: int
+    start: str = ""
+
+
+class MoveCursor(Command, frozen=True, kw_only=True):
+    """Note how far its holder has come. Without a lease it is let go of."""
+
+    name: str
+    holder: str
+    fence: int
+    position: str
+    lease: int
+    trouble: str | None = None
+
+
+class FoldTallies(Command, frozen=True, kw_only=True):
+    """Add up the counters of writers that have not been heard of for so long."""
+
+    idle: int
 
 
 class OpenSession(Command, frozen=True, kw_only=True):
@@ -350,7 +457,8 @@ class Heartbeat(Command, frozen=True, kw_only=True):
     """Renew the session's lease, and name every attempt that it holds.
 
     `claiming` names claims whose answer the worker has not seen yet: what they took is not forgotten.
-    `doing` says which attempt has been executing which step since when.
+    `doing` says which attempt has been executing which step since when, `tick_age` how long ago the
+    supervisor in that process last came to the end of a tick.
     """
 
     session_id: str
@@ -358,6 +466,7 @@ class Heartbeat(Command, frozen=True, kw_only=True):
     attempts: tuple[tuple[str, str], ...] = ()
     claiming: tuple[str, ...] = ()
     doing: tuple[tuple[str, str, int], ...] = ()
+    tick_age: int | None = None
 
 
 class CloseSession(Command, frozen=True, kw_only=True):

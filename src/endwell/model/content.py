@@ -54,7 +54,10 @@ _WRITTEN_AS_TEXT: Final = (datetime.date, datetime.time, datetime.timedelta, UUI
 
 def encode(value: Any, *, what: str = "payload") -> bytes:
     """The canonical JSON of a value; `what` is how errors call it."""
-    if _weigh((value,), 0, 0) < 0:
+    weight = _weigh((value,), 0, 0)
+    if weight == _TOO_MUCH:
+        raise _too_large(what)
+    if weight == _ODD:
         value = _Walk(what).plain(value)
     try:
         data = _ENCODER.encode(value)
@@ -124,7 +127,7 @@ _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 def _weigh(values: Iterable[Any], depth: int, weight: int) -> int:
-    """The least bytes it will take, or -1 when the slow walk must look: it is odd, or too much.
+    """The least bytes it will take, `_TOO_MUCH`, or `_ODD` when the slow walk must look.
 
     This is the hot path of every submit and result. Every item takes two bytes or more; counting
     them stops values that share their parts so often that they are enormous when written out.
@@ -141,12 +144,19 @@ def _weigh(values: Iterable[Any], depth: int, weight: int) -> int:
                 continue
         elif (kind is dict or kind is list or kind is tuple) and depth < MAX_DEPTH:
             weight += 2 * len(item)
-            if weight <= MAX_BYTES and (kind is not dict or _has_text_keys(item)):
+            if weight > MAX_BYTES:
+                return _TOO_MUCH
+            if kind is not dict or _has_text_keys(item):
                 weight = _weigh(item.values() if kind is dict else item, depth + 1, weight)
                 if weight >= 0:
                     continue
-        return -1
+                return weight
+        return _ODD
     return weight
+
+
+_ODD: Final = -1
+_TOO_MUCH: Final = -2
 
 
 def _has_text_keys(item: dict[Any, Any]) -> bool:
@@ -189,7 +199,7 @@ class _Walk:
         if len(self.path) >= MAX_DEPTH:
             raise self.refusal("too_deep", f"is nested more than {MAX_DEPTH} levels deep")
         if self.weight > MAX_BYTES:
-            raise _refusal("payload_too_large", f"{self.what} is larger than {MAX_BYTES:,} bytes", self.what)
+            raise _too_large(self.what)
         for place, item in items:
             self.path.append(place)
             yield place, self.plain(item)
@@ -289,6 +299,10 @@ def _check_size(data: bytes, what: str) -> None:
     if len(data) > MAX_BYTES:
         problem = f"{what} is {len(data):,} bytes; at most {MAX_BYTES:,} are allowed"
         raise _refusal("payload_too_large", problem, what)
+
+
+def _too_large(what: str) -> BadInput:
+    return _refusal("payload_too_large", f"{what} is larger than {MAX_BYTES:,} bytes", what)
 
 
 def _utf8(data: bytes | str, what: str) -> bytes:

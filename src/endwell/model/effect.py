@@ -30,5 +30,10 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
     created_at: int
     updated_at: int
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether somebody has said what became of it."""
+        return self.status not in ("intended", "unknown")
+
 
 EFFECT_FIELDS: Final[tuple[str, ...]] = Effect.__struct_fields__

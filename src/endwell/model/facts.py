@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from endwell.errors import StoreError
 from endwell.model.task import ErrorInfo, Wait
 
 
@@ -42,6 +43,7 @@ class TaskCreated(Fact, frozen=True, kw_only=True):
     priority: int = 0
     retry_policy: str | None = None
     family: str | None = None
+    guard_at: int | None = None  # the chain that led to it was delivered too often: it never starts
 
 
 class ApprovalRequested(Fact, frozen=True, kw_only=True):
@@ -108,6 +110,7 @@ class TaskDispatched(Fact, frozen=True, kw_only=True):
     dispatch_by: int | None = None
     slot: int | None = None
     guard_at: int | None = None
+    is_offered: bool = False  # through the inbox; a worker that takes a task by itself needs no row there
 
 
 class TaskRang(Fact, frozen=True, kw_only=True):
@@ -207,6 +210,16 @@ class DraftKept(Fact, frozen=True, kw_only=True):
     progress_by: int
 
 
+class TaskNudged(Fact, frozen=True, kw_only=True):
+    """The turn seems to go round in circles: its agent was told so, in its inbox."""
+
+    type = "task.nudged"
+    about: str
+    message_id: str
+    nudges: int
+    progress_by: int
+
+
 class TaskHandedBack(Fact, frozen=True, kw_only=True):
     """A worker that must stop gave the turn back; this costs the task nothing."""
 
@@ -227,6 +240,9 @@ class TaskReclaimed(Fact, frozen=True, kw_only=True):
     crash_count: int
     crash_times: str
     guard_at: int | None = None
+    old_consumer: str | None = None
+    new_consumer: str | None = None
+    message_id: str | None = None
 
 
 class TaskSuspended(Fact, frozen=True, kw_only=True):
@@ -284,6 +300,7 @@ class TurnEnded(Fact, frozen=True, kw_only=True):
     outcome: str
     epoch: int
     error: str | None = None
+    deliverable_card: str | None = None  # what a turn that was ended by force leaves, if its task goes on
 
 
 class TaskRetryScheduled(Fact, frozen=True, kw_only=True):
@@ -313,6 +330,8 @@ class TaskBlocked(Fact, frozen=True, kw_only=True):
     owner: str | None = None
     remind_at: int | None = None
     recover_at: int | None = None
+    error: ErrorInfo | None = None
+    retry_count: int | None = None
 
 
 class TaskReminded(Fact, frozen=True, kw_only=True):
@@ -329,6 +348,15 @@ class TaskUnblocked(Fact, frozen=True, kw_only=True):
     by: str
     run_at: int
     ends_by: int
+    retry_count: int | None = None
+
+
+class TaskAssigned(Fact, frozen=True, kw_only=True):
+    """Another person answers for the task from now on."""
+
+    type = "task.assigned"
+    owner: str
+    by: str
 
 
 class TaskSucceeded(Fact, frozen=True, kw_only=True):
@@ -400,6 +428,15 @@ class TaskOrphaned(Fact, frozen=True, kw_only=True):
     owner: str
 
 
+class InboxSkipped(Fact, frozen=True, kw_only=True):
+    """A message could not be delivered and lies skipped in the inbox. Moves nothing."""
+
+    type = "inbox.skipped"
+    message_id: str
+    message_type: str
+    watchdog_error: str
+
+
 class WriteRefused(Fact, frozen=True, kw_only=True):
     """A writer that no longer holds the task tried to change it. Moves nothing."""
 
@@ -426,7 +463,21 @@ def encode(fact: Fact) -> bytes:
 
 def decode(type_: str, schema: int, data: bytes) -> Any:
     """A fact out of the log. Only schema 1 exists so far."""
-    return _decoders[type_].decode(data)
+    decoder = _decoders.get(type_)
+    if decoder is None or schema != 1:
+        raise _unreadable(type_, f"schema {schema} of it is not known here")
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _unreadable(type_, str(error)) from None
+
+
+def _unreadable(type_: str, why: str) -> StoreError:
+    return StoreError(
+        f"an event of type {type_[:80]!r} cannot be read: {why[:200]}",
+        code="unreadable_event",
+        hint="a newer Endwell may have written it; `endwell events verify` says which task it belongs to",
+    )
 
 
 def encode_error(error: ErrorInfo) -> str:

@@ -28,7 +28,8 @@ class Inside(msgspec.Struct, frozen=True, omit_defaults=True):
     """Recorded work: which run its steps belong to, open intents, the draft, open approvals, children.
 
     `version` is that of the agent whose attempt recorded the first of the steps. `doing` are the long steps
-    that the attempt has begun, and until when each may keep the turn silent.
+    that the attempt has begun, and until when each may keep the turn silent. `nudges` is how often the agent
+    was told that it goes round in circles; `is_offered` says that the turn lies, or lay, in the inbox.
     """
 
     run: int = 1
@@ -40,10 +41,16 @@ class Inside(msgspec.Struct, frozen=True, omit_defaults=True):
     children: int = 0
     version: str | None = None
     doing: tuple[tuple[str, int], ...] = ()
+    nudges: int = 0
+    is_offered: bool = False
 
 
 class Family(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a task comes from: the call of its parent, the chain of ancestors, the task it replays."""
+    """Where a task comes from: the call of its parent, the chain of ancestors, the task it replays.
+
+    `chain` is how often the tasks were delivered that led to this one by submitting another without waiting
+    for it: the runaway guard counts on from there.
+    """
 
     parent_agent: str = ""
     parent_call: str | None = None
@@ -51,6 +58,7 @@ class Family(msgspec.Struct, frozen=True, omit_defaults=True):
     held_keys: tuple[str, ...] = ()
     on_parent_end: OnParentEnd = "cancel"
     lineage: str | None = None
+    chain: int = 0
 
 
 _NOTHING_INSIDE = Inside()
@@ -67,7 +75,11 @@ def inside_of(task: Task) -> Inside:
 
 def changed_inside(task: Task, **changes: Any) -> str | None:
     """The packed column with these changes; `None` when that leaves nothing to say."""
-    inside = replace(inside_of(task), **changes)
+    return packed_inside(replace(inside_of(task), **changes))
+
+
+def packed_inside(inside: Inside) -> str | None:
+    """The same as one column's text."""
     return None if inside == _NOTHING_INSIDE else _encoder.encode(inside).decode()
 
 
@@ -79,6 +91,11 @@ def family_of(task: Task) -> Family:
 def packed_family(family: Family) -> str | None:
     """The same as one column's text."""
     return None if family == _NO_FAMILY else _encoder.encode(family).decode()
+
+
+def deliveries_along(task: Task) -> int:
+    """How often this task, and the chain of tasks that led to it, were delivered."""
+    return task.dispatch_count + (family_of(task).chain if task.family else 0)
 
 
 def lineage_of(task: Task) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-MessageType = Literal["turn", "tool_result", "timeout", "approval", "signal", "child", "stop"]
+MessageType = Literal["turn", "tool_result", "timeout", "approval", "signal", "child", "stop", "nudge"]
 MessageStatus = Literal["queued", "pending", "processing", "consumed", "error", "skipped"]
 
 
@@ -31,9 +31,62 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     status: MessageStatus
     created_at: int
     watchdog_error: str | None = None
+    enqueue_mode: str | None = None
+    recursion_depth: int = 0
+    traceparent: str | None = None
+    tracestate: str | None = None
+    trace_id: str | None = None
+    parent_step_id: str | None = None
+    source_agent_id: str | None = None
+    source_step_id: str | None = None
 
 
 MESSAGE_FIELDS: Final[tuple[str, ...]] = Message.__struct_fields__
+
+
+class InboxRow(msgspec.Struct, frozen=True):
+    """A whole row of `agent_inbox`, as people look at it: the message and what became of it."""
+
+    namespace: str
+    id: str
+    agent: str
+    agent_key: str | None
+    message_type: str
+    enqueue_mode: str | None
+    correlation_id: str
+    recursion_depth: int
+    traceparent: str | None
+    tracestate: str | None
+    trace_id: str | None
+    parent_step_id: str | None
+    source_agent_id: str | None
+    source_step_id: str | None
+    channel: str | None
+    task_id: str | None
+    turn_id: str | None
+    turn_epoch: int | None
+    card_id: str | None
+    payload: str | None
+    status: str
+    attempt_id: str | None
+    retry_count: int
+    next_retry_at: int | None
+    defer_reason: str | None
+    last_error: str | None
+    watchdog_error: str | None
+    watchdog_at: int | None
+    created_at: int
+    processed_at: int | None
+    archived_at: int | None
+
+
+INBOX_FIELDS: Final[tuple[str, ...]] = InboxRow.__struct_fields__
+
+
+def trace_id_of(traceparent: str | None) -> str | None:
+    """The trace that a W3C `traceparent` belongs to."""
+    parts = (traceparent or "").split("-")
+    return parts[1] if len(parts) == 4 else None
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):

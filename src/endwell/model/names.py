@@ -12,6 +12,9 @@ from typing import Final
 from endwell.errors import BadInput
 from endwell.model.content import clean_text, safe_repr, shown
 
+DEFAULT_CHANNEL: Final = "main"
+"""The channel of a task of which nobody said otherwise."""
+
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _KEY: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,128}")
 _ALLOWED: Final = {
@@ -19,6 +22,8 @@ _ALLOWED: Final = {
     _KEY: "1 to 128 of A-Z, a-z, 0-9 and _ . : @ -",
 }
 _SHOWN_LIMIT: Final = 80
+
+_PERSON_LIMIT = 128
 
 
 def agent_name(text: str) -> str:
@@ -54,6 +59,14 @@ def idempotency_key(text: str) -> str:
 def namespace_name(text: str) -> str:
     """The text, if a namespace may be called so."""
     return _checked(_KEY, text, "namespace", "namespace")
+
+
+def person_name(text: object) -> str:
+    """The text, if a person may be called so."""
+    if isinstance(text, str) and text.strip() and len(text) <= _PERSON_LIMIT and text.isprintable():
+        return text.strip()
+    hint = f"Allowed: printable text of up to {_PERSON_LIMIT} characters."
+    raise BadInput("this is not a valid name of a person", code="bad_name", hint=hint, field="owner")
 
 
 def agent_reference(text: str) -> tuple[str, str | None]:

@@ -30,6 +30,7 @@ class Session(msgspec.Struct, frozen=True, gc=False):
     ended_at: int | None = None
     end_reason: str | None = None
     doing: str = ""
+    ticked_at: int | None = None
 
 
 class Doing(NamedTuple):

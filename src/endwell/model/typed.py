@@ -14,6 +14,7 @@ import functools
 import inspect
 import re
 import sys
+import types
 import typing
 from collections.abc import Callable
 from typing import Any, Final
@@ -118,6 +119,8 @@ def signature_of(function: Callable[..., Any]) -> Signature:
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling it gives something to await."""
+    if type(function) is types.FunctionType and function.__code__.co_flags & inspect.CO_COROUTINE:
+        return True  # asked of every step
     return inspect.iscoroutinefunction(_called(function))
 
 
@@ -261,6 +264,8 @@ def _visible_names(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _called(function: Any) -> Any:
     """The function that runs in the end: inside a partial, a method or an object with `__call__`."""
+    if type(function) is types.FunctionType:  # asked of every step
+        return function
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isroutine(function):

@@ -1,10 +1,12 @@
-"""What people do to tasks: cancel, retry, replay, abandon. Each is one command through the door."""
+"""What people do to tasks: cancel, retry, unblock, assign, replay, abandon. Each is one command."""
 
 from __future__ import annotations
 
-from endwell.model import content
+from typing import Any
+
+from endwell.model import content, names
 from endwell.model import status as s
-from endwell.model.commands import Abandon, Cancel, Replay, RunNow
+from endwell.model.commands import Abandon, Assign, Cancel, Replay, RunNow, TaskCommand, Unblock
 from endwell.model.task import Task
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
@@ -40,6 +42,24 @@ class Actions:
             namespace=self._namespace,
             actor=self._actor,
             task_id=task_id,
+        )
+        return (await self._store.one(command)).unwrap()
+
+    async def unblock(self, task_id: str) -> Task:
+        """Let a blocked task go on; the time it was held is given back to it."""
+        return await self._told(Unblock, task_id)
+
+    async def assign(self, task_id: str, owner: str) -> Task:
+        """Name another person who answers for the task and is reminded of it."""
+        return await self._told(Assign, task_id, owner=names.person_name(owner))
+
+    async def _told(self, kind: type[TaskCommand], task_id: str, **about: Any) -> Task:
+        command = kind(
+            command_id=self._runtime.ids.new(),
+            namespace=self._namespace,
+            actor=self._actor,
+            task_id=task_id,
+            **about,
         )
         return (await self._store.one(command)).unwrap()
 

@@ -10,7 +10,7 @@ from endwell.errors import NotFound
 from endwell.model import content, names
 from endwell.model.card import answer_id, task_of_call
 from endwell.model.commands import Answer, Signal
-from endwell.operate.shapes import moment
+from endwell.model.moments import moment
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
 from endwell.store.reads import OpenCall

@@ -7,7 +7,7 @@ from typing import Any
 from endwell.model import content
 from endwell.model.approval import ApprovalRow
 from endwell.model.commands import Approve, Reject
-from endwell.operate.shapes import moment
+from endwell.model.moments import moment
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
 

@@ -12,20 +12,30 @@ from endwell.policy.limits import SECOND, Limits
 from endwell.policy.retry import RetryPolicy, backoff, unpack
 from endwell.settings import Settings
 
+ALLOWED_TICKS = 2
+"""A task must have ended so many ticks of a supervisor after its `ends_by`."""
+
 
 def bounds(settings: Settings, limits: Limits, agents: Sequence[AgentSpec]) -> dict[str, Any]:
-    """For each agent: how long, how often, and by which rule."""
-    return {"items": [_of_agent(settings, limits, spec) for spec in agents], "next": None}
+    """For each agent: how long, how often, and by which rule. `ok`: every bound is kept."""
+    items = [_of_agent(settings, limits, spec) for spec in agents]
+    return {"items": items, "next": None, "ok": all(item["is_kept"] for item in items)}
 
 
 def _of_agent(settings: Settings, limits: Limits, spec: AgentSpec) -> dict[str, Any]:
     retry = unpack(spec.retry_policy, limits.retry)
     deadline = _seconds(spec.deadline if spec.deadline is not None else limits.deadline)
     tick = settings.pmo.watchdog_interval_seconds
+    parts = _sum(spec, deadline, tick)
+    bound = _total(parts)
     return {
         "agent": spec.name,
         "ends_by_seconds": deadline,
-        "ended_at_the_latest_seconds": deadline + tick,
+        "ended_at_the_latest_seconds": bound,
+        "allowed_seconds": deadline + ALLOWED_TICKS * tick,
+        "is_kept": bound is not None and bound <= deadline + ALLOWED_TICKS * tick,
+        "sum": parts,
+        "silent_agent": _silent(settings, limits, retry),
         "max_retries": retry.max_retries,
         "max_executions_by_failure": retry.max_retries + 1,
         "max_executions": limits.runaway_limit,
@@ -39,6 +49,49 @@ def _of_agent(settings: Settings, limits: Limits, spec: AgentSpec) -> dict[str, 
         "clock_acts_within_seconds": tick,
         "statuses": _statuses(limits, deadline),
     }
+
+
+def _sum(spec: AgentSpec, deadline: float, tick: float) -> list[dict[str, Any]]:
+    """What the latest end is made of, counted from the start time. A person's hold is not in it."""
+    said_by = "task.deadline_seconds" if spec.deadline is None else "the agent's deadline"
+    parts = [_part("until the deadline is over", deadline, f"{said_by}, or what the task was submitted with")]
+    for status in s.LIVE:
+        if not any(rule.name == "ends_by" and status in rule.when for rule in RULES):
+            parts.append(_part(f"a {status} task that no deadline ends", None, "the clock table"))
+    source = "pmo.watchdog_interval_seconds"
+    return [*parts, _part("until a supervisor looks", tick, source)]
+
+
+def _silent(settings: Settings, limits: Limits, retry: RetryPolicy) -> list[dict[str, Any]]:
+    """The same for an agent that takes each turn and is never heard of again: retries end it sooner."""
+    tick = settings.pmo.watchdog_interval_seconds
+    turns = retry.max_retries + 1
+    reap = None if limits.active_reap is None else _seconds(limits.active_reap)
+    waits = sum(backoff(retry, count, 1.0) for count in range(1, turns)) / SECOND
+    return [
+        _part(
+            f"{turns} turns without progress",
+            None if reap is None else turns * reap,
+            "pmo.active_reap_seconds",
+        ),
+        _part(f"{turns} looks of a supervisor", turns * tick, "pmo.watchdog_interval_seconds"),
+        _part(f"{retry.max_retries} backoffs", round(waits, 3), "retry.*"),
+        _part(
+            f"{retry.max_retries} rings that were lost",
+            retry.max_retries * settings.worker.poll_seconds,
+            "worker.poll_seconds",
+        ),
+    ]
+
+
+def _part(what: str, seconds: float | None, source: str) -> dict[str, Any]:
+    return {"part": what, "seconds": seconds, "from": source}
+
+
+def _total(parts: list[dict[str, Any]]) -> float | None:
+    """Nothing if a part has no end."""
+    seconds = [part["seconds"] for part in parts]
+    return None if None in seconds else sum(seconds)
 
 
 def _backoffs(retry: RetryPolicy) -> list[float]:

@@ -9,11 +9,11 @@ import msgspec
 from endwell.errors import EndwellError, StoreError
 from endwell.model import content
 from endwell.model.commands import AgentSpec
+from endwell.model.moments import moment
 from endwell.model.task import Task
 from endwell.operate.actions import Actions
 from endwell.operate.questions import brief_task, whole_task
 from endwell.operate.repair import Edit, edited
-from endwell.operate.shapes import moment
 from endwell.policy.submitting import checked_payload
 from endwell.store.contract import Store
 from endwell.store.reads import DeadLetter

@@ -8,7 +8,7 @@ from endwell.errors import NotFound
 from endwell.model import content
 from endwell.model.commands import SettleEffect
 from endwell.model.effect import Effect, Verdict
-from endwell.operate.shapes import moment
+from endwell.model.moments import moment
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from endwell.model import content
+from endwell.model.moments import moment
 from endwell.model.task import Task
-from endwell.operate.shapes import event_shape, moment, task_shape
+from endwell.operate.shapes import event_shape, task_shape
 from endwell.operate.why import executing
 from endwell.store.contract import Store
-from endwell.store.reads import Turn
+from endwell.store.turns import Turn
 
 
 async def tasks(

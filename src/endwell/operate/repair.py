@@ -25,7 +25,7 @@ class Edit(msgspec.Struct, frozen=True):
 def edit_of(text: str) -> Edit:
     """Read `path=value`. The value is JSON; a bare word is taken as text."""
     found = _PATH.match(text)
-    if found is None or not found[0]:
+    if found is None or not found[0].strip():
         raise _bad(f"{content.safe_repr(text, 80)} is not of the form path=value")
     return Edit(_steps(found[0].strip()), _value(text[found.end() + 1 :], found[0]))
 
@@ -45,7 +45,7 @@ def _steps(path: str) -> tuple[str | int, ...]:
 
 def _value(text: str, path: str) -> Any:
     try:
-        return content.decode(text, what=path)
+        return content.decode(text, what=content.clean_text(path, 80))
     except BadInput as refusal:
         if refusal.code == "bad_json" and text[:1].isalpha():
             return text

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from endwell.model import content
+from endwell.model.moments import moment
 from endwell.model.task import Task
 from endwell.store.log import Event, Logged
-
-
-def moment(at: int | None) -> str | None:
-    """Microseconds as RFC 3339."""
-    if at is None:
-        return None
-    text = datetime.fromtimestamp(at // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{text}.{at % 1_000_000:06d}Z"
 
 
 def task_shape(task: Task, payload: bytes | None = None, deliverable: bytes | None = None) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from endwell.model.inside import family_of
+from endwell.model.moments import moment
 from endwell.model.task import Task
-from endwell.operate.shapes import moment
 from endwell.store.contract import Store
 
 MOST_TASKS = 1000

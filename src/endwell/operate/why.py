@@ -6,17 +6,20 @@ from typing import Any
 
 from endwell.model import status as s
 from endwell.model.card import step_label
+from endwell.model.moments import moment
 from endwell.model.session import Session, doing_of
 from endwell.model.task import Task, waits_of
-from endwell.operate.shapes import moment
+from endwell.policy.limits import SECOND
 from endwell.store.contract import Store
 
+TICK_SECONDS = 5.0
+"""How often a supervisor looks, unless the settings say otherwise."""
 _ACTIONS: dict[str, list[str]] = {
     s.WAITING_APPROVAL: ["approval approve", "approval reject", "task cancel"],
     s.QUEUED: ["task cancel", "task retry"],
     s.DISPATCHED: ["task cancel"],
     s.RUNNING: ["task cancel"],
-    s.BLOCKED: ["task retry", "task cancel"],
+    s.BLOCKED: ["task unblock", "task assign", "task cancel"],
     s.SUCCEEDED: [],
     s.CANCELLED: ["task retry"],
 }
@@ -29,12 +32,15 @@ _ANSWERED_BY: dict[str, list[str]] = {
 """What a person can do about a wait of each kind; the others end by themselves."""
 
 
-async def why(store: Store, namespace: str, task_id: str) -> dict[str, Any]:
-    """The answer for one task."""
+async def why(
+    store: Store, namespace: str, task_id: str, *, tick_seconds: float = TICK_SECONDS
+) -> dict[str, Any]:
+    """The answer for one task. A supervisor that looks once per tick ends it within two after `ends_by`."""
     task = await store.task(namespace, task_id)
     now = await store.now()
     session = await store.session(namespace, task.session_id) if task.session_id else None
     rule, at = next_move(task, now)
+    live = [each for each in await store.open_sessions(namespace) if each.lease_until > now]
     return {
         "task_id": task.id,
         "status": task.status,
@@ -42,12 +48,42 @@ async def why(store: Store, namespace: str, task_id: str) -> dict[str, Any]:
         "reason": task.reason,
         "holder": _holder(session),
         "executing": executing(task, session),
-        "waiting_for": await _waiting_for(store, task, now),
+        "waiting_for": await _waiting_for(store, task, now, live),
         "next": {"rule": rule, "at": moment(at)},
         "ends_by": moment(task.ends_by),
+        "ended_at_the_latest": moment(latest_end(task, tick_seconds)),
         "owner": task.owner,
         "actions": _actions(task),
+        "notes": _notes(task, live),
     }
+
+
+def latest_end(task: Task, tick_seconds: float) -> int | None:
+    """By when it will have ended; nobody can say while a person holds it."""
+    if task.is_ended:
+        return task.ended_at
+    return None if task.held_since is not None else task.ends_by + int(2 * tick_seconds * SECOND)
+
+
+def _notes(task: Task, live: list[Session]) -> list[str]:
+    """What a person should know who wonders why nothing happens."""
+    if task.is_ended:
+        return []
+    notes = []
+    if not any(session.kind == "pmo" for session in live):
+        notes.append("no live supervisor: no clock fires until `endwell pmo` or `endwell up` runs")
+    if task.status in (s.QUEUED, s.DISPATCHED) and not _is_served(task, live):
+        notes.append(
+            f"no live worker serves this agent: start one with `endwell worker --agents {task.agent}`"
+        )
+    if task.held_since is not None:
+        since = moment(task.held_since)
+        notes.append(f"{task.owner} holds it since {since}: its time stands still until somebody moves it")
+    return notes
+
+
+def _is_served(task: Task, live: list[Session]) -> bool:
+    return any(task.agent in session.agents.split() for session in live if session.kind == "worker")
 
 
 def next_move(task: Task, now: int) -> tuple[str | None, int | None]:
@@ -80,7 +116,7 @@ def executing(task: Task, session: Session | None) -> list[dict[str, Any]]:
     ]
 
 
-async def _waiting_for(store: Store, task: Task, now: int) -> list[dict[str, Any]]:
+async def _waiting_for(store: Store, task: Task, now: int, live: list[Session]) -> list[dict[str, Any]]:
     if task.status == s.SUSPENDED:
         return [
             {"kind": wait.kind, "id": wait.tool_call_id, "deadline": moment(wait.deadline)}
@@ -92,14 +128,17 @@ async def _waiting_for(store: Store, task: Task, now: int) -> list[dict[str, Any
     if task.status == s.QUEUED and task.run_at > now:
         return [{"kind": "start_time", "id": None, "deadline": moment(task.run_at)}]
     if task.status in (s.QUEUED, s.DISPATCHED):
-        return [await _waiting_for_worker(store, task, now)]
+        return [await _waiting_for_worker(store, task, live)]
+    if task.status == s.BLOCKED and task.held_since is not None:
+        return [{"kind": "person", "id": task.owner, "deadline": None}]
+    if task.status == s.BLOCKED:
+        return [{"kind": "cooldown", "id": task.reason, "deadline": moment(task.recover_at)}]
     return []
 
 
-async def _waiting_for_worker(store: Store, task: Task, now: int) -> dict[str, Any]:
+async def _waiting_for_worker(store: Store, task: Task, live: list[Session]) -> dict[str, Any]:
     """A free worker, a free key, or a worker that serves the agent at all."""
-    live = [x for x in await store.open_sessions(task.namespace) if x.lease_until > now]
-    if not any(task.agent in session.agents.split() for session in live):
+    if not _is_served(task, live):
         return {"kind": "no_live_worker", "id": task.agent, "deadline": moment(task.ends_by)}
     holder = await store.key_holder(task.namespace, task.agent, task.agent_key) if task.agent_key else None
     if holder is not None and holder != task.id:
@@ -117,5 +156,5 @@ def _actions(task: Task) -> list[str]:
         said = [action for kind in _ANSWERED_BY if kind in open_kinds for action in _ANSWERED_BY[kind]]
         return [*said, "task cancel"]
     if task.status == s.BLOCKED and task.reason == "effect_unknown":
-        return ["effect settle", "task cancel"]
+        return ["effect settle", "task assign", "task cancel"]
     return _ACTIONS.get(task.status, ["task retry"])

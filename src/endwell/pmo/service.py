@@ -4,51 +4,106 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+from collections.abc import Callable
 
 from endwell.errors import StoreError
 from endwell.model import commands as c
 from endwell.pmo.dispatch import Dispatcher
+from endwell.pmo.inbox import InboxWatch
 from endwell.pmo.reclaim import Reclaimer
+from endwell.pmo.relay.service import Relay
+from endwell.pmo.streams import Streams
 from endwell.pmo.watchdog import Watchdog
 from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
-from endwell.runtime.processes import host_name, process_id
 from endwell.settings import Settings
 from endwell.store.contract import Store
+from endwell.store.glance import NOW, Ask
+from endwell.store.reclaiming import Absence
 
 log = logging.getLogger(__name__)
 
 LATE_INTERVALS = 3
 """After so many missed ticks a supervisor has been away, and gives the workers time to come back."""
+STOP_SECONDS = 2.0
+"""How long a stopping PMO waits for the message that its relay is just sending."""
+FOLD_SECONDS = 3600.0
+"""How often counters of writers that have gone are added up, and for how long those must have been silent."""
+
+
+MakeStreams = Callable[[str, Callable[[], bool]], Streams]
+"""Makes the service that feeds a stream, told the PMO's name and how to ask whether it is patient."""
+EARLY_SECONDS = 0.5
+"""A renewal that would be due this soon is made now, not a whole tick later."""
 
 
 class Pmo:
     """`run()` supervises until `stop()`; tests call `run_once()`."""
 
     def __init__(
-        self, store: Store, runtime: Runtime, settings: Settings, *, namespace: str, name: str | None = None
+        self,
+        store: Store,
+        runtime: Runtime,
+        settings: Settings,
+        *,
+        namespace: str,
+        name: str | None = None,
+        relay: Relay | None = None,
+        streams: MakeStreams | None = None,
     ) -> None:
         self._store = store
         self._runtime = runtime
         self._settings = settings
         self._namespace = namespace
-        self.name = name or f"pmo-{host_name()}-{process_id()}"
+        self.name = name or f"pmo-{runtime.host()}-{runtime.pid()}"
         self.session_id = runtime.ids.new()
         about = {"namespace": namespace, "actor": self.name}
         self.watchdog = Watchdog(store, runtime, **about)
-        self.reclaimer = Reclaimer(store, runtime, **about)
+        self.inbox = InboxWatch(store, runtime, settings.pmo, **about)
+        self.streams = None if streams is None else streams(self.name, lambda: self.is_patient)
+        grace = settings.queue.reclaim_grace_seconds
+        self.reclaimer = Reclaimer(store, runtime, grace_seconds=grace, **about)
         self.dispatcher = Dispatcher(store, runtime, patience_seconds=settings.worker.poll_seconds, **about)
+        self.relay = relay
+        patience = int(settings.worker.poll_seconds * SECOND)
+        # All that a tick looks for, in one statement: most ticks find nothing.
+        self._asked = (
+            Ask("due", (namespace, NOW, -1, "", 1)),
+            Ask("expired_claims", (namespace, NOW, 1)),
+            Ask("lapsed_sessions", (namespace, NOW, 1)),
+            Ask("long_ready", (namespace, NOW, patience)),
+            Ask("pending_since", (namespace, NOW, self.inbox.patience)),
+        )
+        self._has_streams = False
         self._stop = asyncio.Event()
-        self._last_tick: tuple[float, int] | None = None
-        self._patient_until = 0.0
+        self._renewed_at = -math.inf
+        self._ticked_at: float | None = None
+        self._folded_at = runtime.clock.monotonic()
+        self._absence = Absence(
+            runtime.clock,
+            longest_seconds=LATE_INTERVALS * settings.pmo.watchdog_interval_seconds,
+            patience_seconds=settings.worker.heartbeat_seconds,
+        )
         self.failures = 0
 
     async def start(self) -> None:
         """Leave word that a supervisor is there."""
         await self._store.one(self._session())
+        if self.streams is not None and not self._has_streams:
+            self._has_streams = True
+            await self.streams.start()
 
     async def run(self) -> None:
-        """Tick until told to stop."""
+        """Tick until told to stop. The relay runs beside it, and nothing here waits for it."""
+        relaying = self._runtime.spawn(self.relay.run(), f"endwell-relay-{self.name}") if self.relay else None
+        await self._tick()
+        if self.relay is not None and relaying is not None:
+            self.relay.stop()
+            await asyncio.wait([relaying], timeout=STOP_SECONDS)
+            relaying.cancel()
+
+    async def _tick(self) -> None:
         while not self._stop.is_set():
             try:
                 await self.run_once()
@@ -61,27 +116,49 @@ class Pmo:
             await self._runtime.wait(self._stop, self._settings.pmo.watchdog_interval_seconds)
 
     async def run_once(self) -> None:
-        """One tick, in the order that the design gives: clocks before reclaims before new work."""
-        self._look_back()
-        await self._renew()
-        await self.watchdog.run_once()
-        if self._runtime.clock.monotonic() >= self._patient_until:
+        """One tick: clocks, then what lies in the inbox, then reclaims, then new work."""
+        away = self._look_back()
+        seen = await self._store.glance(*self._asked)
+        if seen["due"]:
+            await self.watchdog.run_once(away)
+        if seen["pending_since"]:
+            await self.inbox.run_once()
+        if seen.any("expired_claims", "lapsed_sessions") and not self.is_patient:
             await self.reclaimer.run_once()
-        await self.dispatcher.run_once()
+        if seen.any("long_ready") and self.streams is None:
+            await self.dispatcher.run_once()
+        await self._note_tick()
 
-    def _look_back(self) -> None:
+    async def _note_tick(self) -> None:
+        """Told at the end of a tick, so that a supervisor that never comes to it is not taken for one."""
+        self._ticked_at = self._runtime.clock.monotonic()
+        await self._renew_if_needed()
+        if self._ticked_at - self._folded_at >= FOLD_SECONDS:
+            self._folded_at = self._ticked_at
+            idle = int(FOLD_SECONDS * SECOND)
+            about = {"command_id": self._runtime.ids.new(), "namespace": self._namespace, "actor": self.name}
+            await self._store.one(c.FoldTallies(**about, idle=idle))
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether nothing is reclaimed just now, because this supervisor has been away."""
+        return not self._absence.is_over
+
+    def _look_back(self) -> float:
         """A gap in our own ticks (sleep, outage) hit the workers too: wait one heartbeat for them."""
-        away = self._seconds_since_last_tick()
-        if away > LATE_INTERVALS * self._settings.pmo.watchdog_interval_seconds:
+        away = self._absence.look()
+        if away:
             log.warning("%s was away for %.1f s; reclaims wait one heartbeat", self.name, away)
-            self._patient_until = self._runtime.clock.monotonic() + self._settings.worker.heartbeat_seconds
+        # less than a lease is a slow tick: whoever works has been heard of meanwhile
+        return away if away > self._settings.worker.lease_seconds else 0.0
 
-    def _seconds_since_last_tick(self) -> float:
-        """By both clocks: while a machine sleeps, only the wall clock goes on."""
-        now, wall = self._runtime.clock.monotonic(), self._runtime.clock.now_us()
-        before, wall_before = self._last_tick or (now, wall)
-        self._last_tick = (now, wall)
-        return max(now - before, (wall - wall_before) / SECOND)
+    async def _renew_if_needed(self) -> None:
+        """At a worker's pace: whoever looks for supervisors allows them three intervals."""
+        pace = min(self._settings.worker.heartbeat_seconds, 2 * self._settings.pmo.watchdog_interval_seconds)
+        now = self._runtime.clock.monotonic()
+        if now - self._renewed_at >= pace - EARLY_SECONDS:
+            await self._renew()
+            self._renewed_at = now
 
     async def _renew(self) -> None:
         beat = c.Heartbeat(
@@ -90,11 +167,17 @@ class Pmo:
             actor=self.name,
             session_id=self.session_id,
             lease=self._lease(),
+            tick_age=self._tick_age(),
         )
         (reply,) = await self._store.commit((beat,))
         if reply.refusal is not None:
             self.session_id = self._runtime.ids.new()
             await self.start()
+
+    def _tick_age(self) -> int | None:
+        if self._ticked_at is None:
+            return None
+        return int((self._runtime.clock.monotonic() - self._ticked_at) * SECOND)
 
     def _session(self) -> c.OpenSession:
         return c.OpenSession(
@@ -104,8 +187,8 @@ class Pmo:
             session_id=self.session_id,
             kind="pmo",
             name=self.name,
-            host=host_name(),
-            pid=process_id(),
+            host=self._runtime.host(),
+            pid=self._runtime.pid(),
             agents=(),
             concurrency=0,
             lease=self._lease(),
@@ -121,6 +204,10 @@ class Pmo:
 
     async def close(self) -> None:
         """Say goodbye."""
+        if self.streams is not None:
+            await self.streams.close()
+        if self.relay is not None:
+            await self.relay.close()
         goodbye = c.CloseSession(
             command_id=self._runtime.ids.new(),
             namespace=self._namespace,

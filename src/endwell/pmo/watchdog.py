@@ -11,6 +11,7 @@ from collections import Counter
 
 from endwell.errors import NotFound, Refused, StoreError
 from endwell.model import commands as c
+from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
 
@@ -32,10 +33,12 @@ class Watchdog:
         self._namespace = namespace
         self._actor = actor
         self._failures: Counter[str] = Counter()
+        self._away = 0
         self.fired = 0
 
-    async def run_once(self) -> int:
-        """How many clocks were acted on."""
+    async def run_once(self, away_seconds: float = 0.0) -> int:
+        """How many clocks were acted on; `away_seconds` is for how long nobody has looked."""
+        self._away = int(away_seconds * SECOND)
         now = await self._store.now()
         after, count = (-1, ""), 0
         while page := await self._store.due(self._namespace, now, after, PAGE):
@@ -72,6 +75,7 @@ class Watchdog:
             actor=self._actor,
             task_id=task_id,
             fraction=self._runtime.ids.fraction(),
+            away=self._away,
         )
 
     def _block(self, task_id: str) -> c.Block:

@@ -25,6 +25,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     runaway_limit: int = 10
     crash_limit: int = 3
     crash_window: int = 1800 * SECOND
+    repeat_limit: int | None = 10
+    stall_after: int | None = 1800 * SECOND
+    stops_loops: bool = True
     owner: str = "operator"
 
     @classmethod
@@ -50,6 +53,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             runaway_limit=pmo.runaway_limit,
             crash_limit=pmo.crash_limit,
             crash_window=_micro(pmo.crash_window_seconds),
+            repeat_limit=settings.progress.repeat_limit or None,
+            stall_after=_or_off(settings.progress.stall_seconds),
+            stops_loops=settings.progress.action == "stop",
             owner=owner,
         )
 

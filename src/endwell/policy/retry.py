@@ -11,6 +11,13 @@ import msgspec
 SECOND = 1_000_000
 
 
+EXHAUSTED = {
+    "api_failure": "api_retries_exhausted",
+    "agent_asked_for_retry": "continuations_exhausted",
+}
+"""Failures whose last retry ends the task for a reason of its own."""
+
+
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Exponential backoff with jitter, or a list of delays whose last one repeats."""
 
@@ -50,7 +57,7 @@ def after_failure(
     if not retryable:
         return GiveUp(code, count)
     if count > policy.max_retries:
-        return GiveUp("retries_exhausted", count)
+        return GiveUp(EXHAUSTED.get(code, "retries_exhausted"), count)
     delay = asked_after if asked_after is not None else backoff(policy, count, fraction)
     return RetryAt(now + delay, count)
 

@@ -13,7 +13,7 @@ from endwell.errors import BadInput, UnknownAgent
 from endwell.model import content, names, schema_check
 from endwell.model.card import child_id
 from endwell.model.commands import AgentSpec, Submit
-from endwell.model.inside import MAX_DEPTH, OnParentEnd, family_of
+from endwell.model.inside import MAX_DEPTH, OnParentEnd, deliveries_along, family_of
 from endwell.model.task import Task
 from endwell.policy.approval import Guard, guard_for, options_of
 from endwell.policy.limits import SECOND
@@ -35,6 +35,19 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     delay: Seconds | None = None
     deadline: Seconds | None = None
     channel: str = "main"
+    cause: Cause | None = None
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """The task on whose account something is asked for, and how often its chain was delivered so far."""
+
+    task_id: str
+    chain: int
+
+    @classmethod
+    def of(cls, task: Task) -> Cause:
+        """That task, as it stands."""
+        return cls(task.id, deliveries_along(task))
 
 
 def order_for(
@@ -59,6 +72,9 @@ def order_for(
         delay=microseconds(request.delay, "delay", least=0.0) or 0,
         deadline=deadline if deadline is not None else spec.deadline,
         owner=owner,
+        parent_id=request.cause.task_id if request.cause else None,
+        on_parent_end="leave" if request.cause else "cancel",
+        chain=request.cause.chain if request.cause else 0,
     )
     return _guarded(order, guard_for(options_of(spec.options), approval))
 
@@ -118,6 +134,7 @@ def child_order(parent: Task, call: ChildCall, spec: AgentSpec, payload: Any, gu
         depth=family.depth + 1,
         held_keys=held,
         on_parent_end=call.on_parent_end,
+        chain=family.chain,
     )
     return _guarded(order, guard)
 

@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, Self, TypeVar, TypeVarTuple
 
+from endwell.runtime import processes
 from endwell.runtime.clock import Clock, SystemClock
 from endwell.runtime.ids import Ids, SystemIds
-from endwell.runtime.threads import ThreadPool, answer
+from endwell.runtime.loops import LoopThread
+from endwell.runtime.threads import ThreadAttendant, ThreadPool, answer
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -36,6 +38,26 @@ class RunningThread(Protocol):
     def is_alive(self) -> bool: ...
 
     def join(self, timeout: float | None = None) -> None: ...
+
+
+class Attendant(Protocol):
+    """Somebody of one's own who does, when called, what would hold up the caller."""
+
+    def call(self) -> None:
+        """There is something to do. From any thread."""
+
+    async def ended(self) -> None:
+        """Wait until it has said that it is done for good."""
+
+
+class Beside(Protocol):
+    """A coroutine that runs on an event loop of its own, not held up by anybody else's."""
+
+    def call(self, fn: Callable[[], object]) -> None:
+        """Have that loop call a function; nothing happens when it has ended."""
+
+    async def ended(self, timeout: float) -> None:
+        """Wait for its end, at most so many seconds."""
 
 
 class Lock(AbstractContextManager[bool], Protocol):
@@ -58,8 +80,17 @@ class Flag(Protocol):
     def wait(self, timeout: float | None = None) -> bool: ...
 
 
-class Deadline(AbstractAsyncContextManager[object], Protocol):
+class Timer(Protocol):
+    """A call that will be made later, unless it is cancelled."""
+
+    def cancel(self) -> None: ...
+
+
+class Deadline(AbstractAsyncContextManager["Deadline"], Protocol):
     """A block that may take only so long."""
+
+    def reschedule(self, when: float | None, /) -> None:
+        """Give it another end, by the event loop's clock; 0 ends it now."""
 
     def expired(self) -> bool:
         """Whether its time was up, also when the block went on nevertheless."""
@@ -82,11 +113,15 @@ class Runtime:
         return cls(clock=clock, ids=ids or SystemIds(clock), pool=ThreadPool(threads))
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(max(0.0, seconds))
+        await asyncio.sleep(seconds if seconds > 0 else 0)
 
     def block(self, seconds: float) -> None:
         """Hold up the calling thread; never to be used on an event loop."""
         time.sleep(seconds)
+
+    def later(self, seconds: float, call: Callable[[], None]) -> Timer:
+        """Have the current event loop make a short call after so many seconds."""
+        return asyncio.get_running_loop().call_later(seconds, call)
 
     def timeout(self, seconds: float | None) -> Deadline:
         """Cancel the block and raise TimeoutError when it takes longer; None is no limit."""
@@ -108,6 +143,10 @@ class Runtime:
         task.add_done_callback(self._ended)
         return task
 
+    def start(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Like `spawn`, for a caller that keeps the task and sees to its failures: a third of the cost."""
+        return asyncio.get_running_loop().create_task(coro, name=name)
+
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._spawned.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -118,6 +157,30 @@ class Runtime:
         thread = threading.Thread(target=_logged(target, name), name=name, daemon=True)
         thread.start()
         return thread
+
+    def attendant(self, attend: Callable[[], bool], name: str) -> Attendant:
+        """A thread that calls `attend` whenever it is called, until that returns False."""
+        return ThreadAttendant(self, attend, name)
+
+    def beside(self, main: Callable[[], Coroutine[Any, Any, None]], name: str) -> Beside:
+        """Run a coroutine on an event loop of its own, in a thread of its own."""
+        return LoopThread(self, main, name)
+
+    def give_way(self) -> None:
+        """For whoever has nothing to do but wait: let others have the processor."""
+        processes.give_way()
+
+    def host(self) -> str:
+        """The machine that this process runs on."""
+        return processes.host_name()
+
+    def pid(self) -> int:
+        """This process, among those of its machine."""
+        return processes.process_id()
+
+    def is_alive(self, pid: int) -> bool:
+        """Whether a process of this machine runs."""
+        return processes.pid_alive(pid)
 
     async def in_thread(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run a synchronous function in the bounded pool.

@@ -19,6 +19,7 @@ from endwell.runtime.clock import Clock
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 _CHANCE_BITS = 80
+_DRAWS = 64
 # The low bits are spelled for every id; what lies above them changes about once per millisecond.
 _LOW_BITS = 40
 
@@ -35,7 +36,8 @@ class SystemIds:
     """Ids by the given clock and the operating system's randomness; safe across threads and forks."""
 
     def __init__(self, clock: Clock) -> None:
-        self._sequence = _Sequence(lambda: clock.now_us() // 1000, _system_chance)
+        self._drawn = b""
+        self._sequence = _Sequence(lambda: clock.now_us() // 1000, self._chance)
         self._random = random.Random(os.urandom(16))
         _after_fork(self)
 
@@ -47,8 +49,17 @@ class SystemIds:
 
     def start_over(self) -> None:
         """Part ways with the parent process, whose ids and fractions would otherwise be repeated."""
+        self._drawn = b""
         self._sequence.start_over()
         self._random = random.Random(os.urandom(16))
+
+    def _chance(self) -> int:
+        """Drawn in blocks: under load there is a draw in every millisecond. The sequence's lock is held."""
+        if not self._drawn:
+            self._drawn = os.urandom(_CHANCE_BITS // 8 * _DRAWS)
+        drawn, self._drawn = self._drawn[: _CHANCE_BITS // 8], self._drawn[_CHANCE_BITS // 8 :]
+        # The top bit stays clear: counting up must not carry into the milliseconds.
+        return int.from_bytes(drawn) >> 1
 
 
 class SeededIds:
@@ -117,11 +128,6 @@ class _Sequence:
 
 def _milliseconds(clock: Clock) -> Callable[[], int]:
     return lambda: clock.now_us() // 1000
-
-
-def _system_chance() -> int:
-    # The top bit stays clear: counting up must not carry into the milliseconds.
-    return int.from_bytes(os.urandom(_CHANCE_BITS // 8)) >> 1
 
 
 def _after_fork(ids: SystemIds) -> None:

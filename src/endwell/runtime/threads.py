@@ -12,7 +12,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from endwell.runtime.base import Runtime
 
 IDLE_SECONDS = 10.0
 """How long a thread without work stays."""
@@ -67,6 +70,29 @@ class ThreadPool:
                 return self._calls.popleft()
             self._threads -= 1
             return None
+
+
+class ThreadAttendant:
+    """A thread that waits to be called; it ends when `attend` returns False."""
+
+    def __init__(self, runtime: Runtime, attend: Callable[[], bool], name: str) -> None:
+        self._runtime = runtime
+        self._attend = attend
+        self._flag = runtime.flag()
+        self._thread = runtime.thread(self._run, name)
+
+    def call(self) -> None:
+        self._flag.set()
+
+    async def ended(self) -> None:
+        await self._runtime.in_thread(self._thread.join)
+
+    def _run(self) -> None:
+        is_done = False
+        while not is_done:
+            self._flag.wait()
+            self._flag.clear()
+            is_done = not self._attend()
 
 
 def answer(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], call: Callable[[], Any]) -> None:

@@ -5,21 +5,24 @@ what a caller passes to `override`. A value that cannot be meant is refused with
 the reason; `check` refuses combinations that could not work.
 """
 
-from endwell.settings.check import check
+from endwell.settings.check import as_queued, check
 from endwell.settings.sections import (
     App,
     Approval,
+    Doorbell,
     Human,
     Nats,
     Pmo,
+    Progress,
     Queue,
     Redis,
+    Relay,
     Retry,
     Settings,
     Task,
     Worker,
 )
-from endwell.settings.show import Described, describe, masked
+from endwell.settings.show import Described, describe, each_url, masked
 from endwell.settings.sources import FILE_NAME, load, override
 
 __all__ = [
@@ -27,17 +30,22 @@ __all__ = [
     "App",
     "Approval",
     "Described",
+    "Doorbell",
     "Human",
     "Nats",
     "Pmo",
+    "Progress",
     "Queue",
     "Redis",
+    "Relay",
     "Retry",
     "Settings",
     "Task",
     "Worker",
+    "as_queued",
     "check",
     "describe",
+    "each_url",
     "load",
     "masked",
     "override",

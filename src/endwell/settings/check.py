@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from endwell.errors import BadSetting
 from endwell.settings.sections import Settings
+from endwell.settings.show import each_url
 
 SHORTEST_LEASE_SECONDS = 0.1
+_SAID_BY_QUEUE = {"lease": "VISIBILITY_TIMEOUT_S", "heartbeat": "HEARTBEAT_INTERVAL_S"}
+SCHEMES = {"redis": ("redis", "rediss", "unix"), "nats": ("nats", "tls", "ws", "wss")}
+
+
+def as_queued(settings: Settings) -> Settings:
+    """With `queue.kind = "redis"` the protocol's own words for lease, heartbeat and retries are the ones."""
+    if settings.queue.kind != "redis":
+        return settings
+    queue = settings.queue
+    worker = replace(
+        settings.worker,
+        lease_seconds=queue.VISIBILITY_TIMEOUT_S,
+        heartbeat_seconds=queue.HEARTBEAT_INTERVAL_S,
+    )
+    said = {f"worker.{kind}_seconds": key for kind, key in _SAID_BY_QUEUE.items()}
+    sources = settings.sources | {key: f"queue.{name}" for key, name in said.items()}
+    sources["retry.max_retries"] = "queue.MAX_RETRIES"
+    retry = replace(settings.retry, max_retries=queue.MAX_RETRIES)
+    return replace(settings, worker=worker, retry=retry, sources=sources)
 
 
 def check(settings: Settings) -> None:
@@ -13,6 +35,10 @@ def check(settings: Settings) -> None:
     _lease_outlives_heartbeats(settings)
     _retries_end_before_the_runaway_guard(settings)
     _dispatch_is_repeated_before_it_times_out(settings)
+    _doorbell_has_a_server(settings)
+    _queue_has_a_server(settings)
+    for server, schemes in SCHEMES.items():
+        _url_is_one(settings, f"{server}.url", schemes)
 
 
 def _lease_outlives_heartbeats(settings: Settings) -> None:
@@ -54,6 +80,37 @@ def _dispatch_is_repeated_before_it_times_out(settings: Settings) -> None:
             "a dispatch would time out before its worker is rung a second time.",
             field="pmo.dispatched_retry_seconds",
         )
+
+
+def _doorbell_has_a_server(settings: Settings) -> None:
+    kind = settings.doorbell.kind
+    if kind in SCHEMES and not settings.value(f"{kind}.url"):
+        raise BadSetting(
+            f'doorbell.kind = "{kind}" ({settings.source("doorbell.kind")}) needs a server, '
+            f"and {kind}.url is not set.",
+            hint=f"set {kind}.url, for example {SCHEMES[kind][0]}://127.0.0.1, or leave doorbell.kind out",
+            field=f"{kind}.url",
+        )
+
+
+def _queue_has_a_server(settings: Settings) -> None:
+    if settings.queue.kind == "redis" and not settings.redis.url:
+        raise BadSetting(
+            f'queue.kind = "redis" ({settings.source("queue.kind")}) needs a server, '
+            "and redis.url is not set.",
+            hint="set redis.url, for example redis://127.0.0.1, or leave queue.kind out",
+            field="redis.url",
+        )
+
+
+def _url_is_one(settings: Settings, key: str, schemes: tuple[str, ...]) -> None:
+    for url in each_url(settings.value(key)):
+        if url and not url.lower().startswith(tuple(f"{scheme}://" for scheme in schemes)):
+            raise BadSetting(
+                f"{key} ({settings.source(key)}) must begin with "
+                f"{' or '.join(f'{scheme}://' for scheme in schemes)}.",
+                field=key,
+            )
 
 
 def _said(settings: Settings, key: str) -> str:

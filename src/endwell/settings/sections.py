@@ -12,9 +12,14 @@ from endwell.settings.values import (
     Count,
     CountOrNone,
     Delays,
+    DoorbellKind,
+    LoopAction,
     Multiplier,
     QueueKind,
     Ratio,
+    RelayEvents,
+    RelayKind,
+    RelayStart,
     Seconds,
     SecondsOrOff,
     Text,
@@ -64,6 +69,14 @@ class Task(Section, frozen=True, kw_only=True):
     deadline_seconds: Seconds = 86400.0
 
 
+class Progress(Section, frozen=True, kw_only=True):
+    """When an agent that goes round in circles is nudged; at twice as much it is stopped."""
+
+    repeat_limit: CountOrNone = 10  # 0 is off
+    stall_seconds: SecondsOrOff = 1800.0
+    action: LoopAction = "stop"
+
+
 class Approval(Section, frozen=True, kw_only=True):
     """What a person must agree to before it starts, unless the agent or tool says it itself."""
 
@@ -86,6 +99,17 @@ class Queue(Section, frozen=True, kw_only=True):
     MAX_RETRIES: CountOrNone = 3
     RECLAIM_INTERVAL_S: Seconds = 30.0
 
+    @property
+    def reclaim_grace_seconds(self) -> float:
+        """Where a stream carries the turns, reclaims are first left to whoever knows their entries."""
+        return 2 * self.RECLAIM_INTERVAL_S if self.kind == "redis" else 0.0
+
+
+class Doorbell(Section, frozen=True, kw_only=True):
+    """`auto` is NATS if `nats.url` is set, else Redis if `redis.url` is set, else what the store brings."""
+
+    kind: DoorbellKind = "auto"
+
 
 class Redis(Section, frozen=True, kw_only=True):
     url: Text = ""
@@ -94,6 +118,25 @@ class Redis(Section, frozen=True, kw_only=True):
 
 class Nats(Section, frozen=True, kw_only=True):
     url: Text = ""
+
+
+class Relay(Section, frozen=True, kw_only=True):
+    """What leaves the process: where to, and how patiently."""
+
+    kind: RelayKind = ""  # nowhere
+    url: Text = ""
+    secret: Text = ""
+    events: RelayEvents = ("state", "task", "step")
+    start: RelayStart = "beginning"
+    batch: Count = 100
+    webhook_batch: Count = 1
+    timeout_seconds: Seconds = 10.0
+    lease_seconds: Seconds = 30.0
+    tries: Count = 5
+    retry_seconds: Seconds = 0.5
+    pause_seconds: Seconds = 30.0
+    poll_seconds: Seconds = 5.0
+    lag_seconds: Seconds = 60.0
 
 
 class App(Section, frozen=True, kw_only=True):
@@ -108,11 +151,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     worker: Worker = Worker()
     retry: Retry = Retry()
     task: Task = Task()
+    progress: Progress = Progress()
     approval: Approval = Approval()
     human: Human = Human()
     queue: Queue = Queue()
+    doorbell: Doorbell = Doorbell()
     redis: Redis = Redis()
     nats: Nats = Nats()
+    relay: Relay = Relay()
     app: App = App()
     sources: dict[str, str] = {}
 

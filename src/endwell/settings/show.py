@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from endwell.settings.sections import KEYS, Settings
 
-_URL_KEYS = frozenset({"store", "redis.url", "nats.url"})
+_URL_KEYS = frozenset({"store", "redis.url", "nats.url", "relay.url"})
+_SECRET_KEYS = frozenset({"relay.secret"})
 
 # Several servers may stand in one setting, separated by commas.
 _NEXT_URL = re.compile(r",(?=[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
@@ -32,9 +33,19 @@ def describe(settings: Settings) -> list[Described]:
     return [Described(key, _shown(key, settings.value(key)), settings.source(key)) for key in KEYS]
 
 
+def brief(text: str, limit: int = 200) -> str:
+    """The text, cut where it is longer than anybody meant it to be."""
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
 def masked(url: str) -> str:
     """The URL, or several, with passwords and tokens replaced by `***`."""
-    return ",".join(_masked_one(part) for part in _NEXT_URL.split(url))
+    return ",".join(_masked_one(part) for part in each_url(url))
+
+
+def each_url(urls: str) -> list[str]:
+    """The URLs of several servers, each with its scheme; a comma may also be part of a password."""
+    return _NEXT_URL.split(urls)
 
 
 def _masked_one(url: str) -> str:
@@ -44,4 +55,6 @@ def _masked_one(url: str) -> str:
 
 
 def _shown(key: str, value: Any) -> Any:
+    if key in _SECRET_KEYS:
+        return "***" if value else ""
     return masked(value) if key in _URL_KEYS else value

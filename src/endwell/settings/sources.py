@@ -12,6 +12,7 @@ import msgspec
 
 from endwell.errors import BadSetting
 from endwell.settings.sections import KEYS, Settings
+from endwell.settings.show import brief
 
 FILE_NAME = "endwell.toml"
 STORE_VARIABLE = "ENDWELL_STORE"
@@ -46,8 +47,10 @@ def _with_file(settings: Settings, path: Path) -> Settings:
         found = tomllib.loads(text)
     except FileNotFoundError:
         return settings
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadSetting(f"{path} cannot be read: {error}") from error
+    except RecursionError:
+        raise BadSetting(f"{path} cannot be read: it is nested too deeply") from None
+    except (OSError, ValueError) as error:  # not UTF-8, not TOML, a number that Python refuses to read
+        raise BadSetting(f"{path} cannot be read: {brief(str(error))}") from error
     return override(settings, _flattened(found, str(path)), source=str(path))
 
 
@@ -84,7 +87,7 @@ def _native(key: str, text: str, source: str) -> object:
         if kind == tuple[str, ...] and not text.strip().startswith("["):
             return [item for item in text.split(",") if item.strip()]
         return text if kind is str else _list(text)
-    except ValueError:
+    except (ValueError, msgspec.DecodeError, RecursionError):
         wanted = {float: "a number", int: "a whole number"}.get(kind, "a list such as 1,5,30")
         raise _refusal(key, source, f"must be {wanted}, not {text!r}") from None
 
@@ -113,10 +116,11 @@ def _replaced(settings: Settings, key: str, value: Any, source: str) -> Settings
 
 
 def _refusal(key: str, source: str, problem: str) -> BadSetting:
-    return BadSetting(f"{key} (from {source}) {problem}.", field=key)
+    return BadSetting(f"{key} (from {source}) {brief(problem)}.", field=key)
 
 
 def _unknown(key: str, valid: Iterable[str], source: str) -> BadSetting:
+    key = brief(key)
     spelled = {candidate.lower(): candidate for candidate in valid}
     near = difflib.get_close_matches(key.lower(), spelled, n=1, cutoff=0.5)
     hint = f"did you mean {spelled[near[0]]}?" if near else "`endwell config show` lists all settings"

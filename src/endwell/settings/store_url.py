@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from endwell.errors import BadSetting
 from endwell.settings.sections import Settings
-from endwell.settings.show import masked
+from endwell.settings.show import brief, masked
 
 
 def store_url(settings: Settings, in_code: str | None) -> str:
     """What was said outside the code wins, then the code, then the default."""
     url = in_code if in_code is not None and settings.source("store") == "default" else settings.store
-    scheme = urlsplit(url).scheme
+    scheme = url.partition(":")[0].lower()  # a URL may be odd enough that no library takes it apart
     if scheme not in ("sqlite", "postgresql", "postgres"):
         raise BadSetting(
-            f"store {masked(url)!r} is neither sqlite:/// nor postgresql://",
+            f"store {brief(masked(url))!r} is neither sqlite:/// nor postgresql://",
             hint="for example sqlite:///endwell.db",
             field="store",
         )
@@ -28,6 +28,8 @@ def sqlite_path(url: str) -> Path:
     path = unquote(url.removeprefix("sqlite:///"))
     if not url.startswith("sqlite:///") or not path or path == ":memory:":
         raise BadSetting(
-            f"store {url!r} names no file", hint="for example sqlite:///endwell.db", field="store"
+            f"store {brief(masked(url))!r} names no file",
+            hint="for example sqlite:///endwell.db",
+            field="store",
         )
     return Path(path)

@@ -9,6 +9,8 @@ from typing import Annotated
 SHORTEST_SECONDS = 0.05
 LONGEST_SECONDS = 100 * 365.25 * 86400
 """A century; far below what a 64-bit count of microseconds holds."""
+QUEUE_KINDS = ("native", "redis")
+DOORBELL_KINDS = ("auto", "store", "redis", "nats")
 
 
 def _number(value: object) -> float:
@@ -81,12 +83,41 @@ def _texts(value: object) -> tuple[str, ...]:
     return tuple(item.strip() for item in value)
 
 
+def _loop_action(value: object) -> str:
+    if value not in ("stop", "nudge"):
+        raise ValueError(f'must be "stop" or "nudge", not {value!r}')
+    return str(value)
+
+
 def _queue_kind(value: object) -> str:
-    if value == "redis":
-        raise ValueError('"redis" is not available in this release; leave it at "native"')
-    if value != "native":
-        raise ValueError(f'must be "native", not {value!r}')
-    return "native"
+    if value not in QUEUE_KINDS:
+        raise ValueError(f"must be one of {', '.join(QUEUE_KINDS)}, not {value!r}")
+    return str(value)
+
+
+def _one_of(*words: str) -> Callable[[object], str]:
+    def one_of(value: object) -> str:
+        if not isinstance(value, str) or value not in words:
+            raise ValueError(f"must be one of {', '.join(filter(None, words))}, not {value!r}")
+        return value
+
+    return one_of
+
+
+def _some_of(*words: str) -> Callable[[object], tuple[str, ...]]:
+    def some_of(value: object) -> tuple[str, ...]:
+        found = _texts(value)
+        if unknown := [item for item in found if item not in words]:
+            raise ValueError(f"may contain {', '.join(words)}, not {unknown[0]!r}")
+        return found
+
+    return some_of
+
+
+def _doorbell_kind(value: object) -> str:
+    if value not in DOORBELL_KINDS:
+        raise ValueError(f"must be one of {', '.join(DOORBELL_KINDS)}, not {value!r}")
+    return str(value)
 
 
 # The second part reads a value of the type in the first, or says with a ValueError what is wrong with it.
@@ -99,4 +130,9 @@ Count = Annotated[int, _whole(1)]
 CountOrNone = Annotated[int, _whole(0)]
 Text = Annotated[str, _text]
 Texts = Annotated[tuple[str, ...], _texts]
+RelayKind = Annotated[str, _one_of("", "webhook", "nats", "jetstream", "redis", "redis_stream")]
+RelayStart = Annotated[str, _one_of("beginning", "now")]
+RelayEvents = Annotated[tuple[str, ...], _some_of("state", "task", "step")]
+DoorbellKind = Annotated[str, _doorbell_kind]
+LoopAction = Annotated[str, _loop_action]
 QueueKind = Annotated[str, _queue_kind]

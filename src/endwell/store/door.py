@@ -7,21 +7,27 @@ enforced by what happens between the two calls, which is the pure machine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
-from endwell.errors import EndwellError, NotFound
+from endwell.errors import EndwellError, NotFound, Refused
+from endwell.machine import cursors
 from endwell.machine.decide import FENCED, decide
-from endwell.machine.decision import Closing, Seen
+from endwell.machine.decision import Closing, Decision, Seen
 from endwell.machine.sessions import close_session, is_live, open_session, renew
 from endwell.model import commands as c
 from endwell.model import status as s
+from endwell.model.cursor import Cursor
 from endwell.model.message import Message
 from endwell.model.session import Session
 from endwell.model.task import Task
 from endwell.policy.guard import is_suspect
 from endwell.policy.limits import Limits
+from endwell.store.log import Event, effect_keys, is_continued
 from endwell.store.rows import Offer, Outcome, Reply, Rows, Wanted
 from endwell.store.working_set import WorkingSet
+
+_OfEffect = c.IntendEffect | c.FinishEffect | c.DoubtEffect | c.SettleEffect
 
 
 def wanted(commands: Sequence[c.Command], *, careful: bool = False) -> Wanted:
@@ -32,6 +38,9 @@ def wanted(commands: Sequence[c.Command], *, careful: bool = False) -> Wanted:
     """
     want = Wanted()
     for command in commands:
+        if type(command) in _HOLDERS_OWN:
+            _want_task(want, command, command.attempt_id)  # type: ignore[arg-type, attr-defined]
+            continue
         match command:
             case c.Submit():
                 if command.key is not None:
@@ -44,7 +53,7 @@ def wanted(commands: Sequence[c.Command], *, careful: bool = False) -> Wanted:
             case c.SettleChildren():
                 want.children.add((command.namespace, command.parent_id))
             case c.TaskCommand():
-                _want_task(want, command, command.attempt_id if isinstance(command, FENCED) else None)
+                _want_task(want, command, command.attempt_id if type(command) in FENCED else None)  # type: ignore[attr-defined]
                 _want_beside(want, command)
             case c.ClaimNext():
                 want.sessions.add((command.namespace, command.session_id))
@@ -56,7 +65,13 @@ def wanted(commands: Sequence[c.Command], *, careful: bool = False) -> Wanted:
                 want.held_by.add((command.namespace, command.session_id))
             case c.CloseSession():
                 want.sessions.add((command.namespace, command.session_id))
+            case c.TakeCursor() | c.MoveCursor():
+                want.cursors.add((command.namespace, command.name))
     return want
+
+
+# by far the most commands: a holder says something of its own task, and nothing else is looked at
+_HOLDERS_OWN: Final = frozenset((c.RecordStep, c.Finish, c.FailTurn, c.Progress, c.StartStep, c.KeepDraft))
 
 
 def _want_task(want: Wanted, command: c.TaskCommand, attempt: str | None) -> None:
@@ -71,10 +86,14 @@ def _want_beside(want: Wanted, command: c.TaskCommand) -> None:
     match command:
         case c.IntendEffect() | c.FinishEffect() | c.DoubtEffect() | c.SettleEffect():
             want.effects.add((command.namespace, command.key))
-        case c.Suspend() | c.Deliver():
+        case c.Block(effect_key=str(key)):
+            want.effects.add((command.namespace, key))
+        case c.Suspend() | c.Deliver() | c.SkipMessage() | c.HearNudges():
             want.inbox.add((command.namespace, command.task_id))
         case c.InjectTimeout() | c.ClockFired():
             want.calls.add((command.namespace, command.task_id))
+        case c.Adopt():
+            want.effects |= {(command.namespace, key) for key in effect_keys(command.events)}
 
 
 def outcome(commands: Sequence[c.Command], rows: Rows, now: int, limits: Limits) -> Outcome:
@@ -103,6 +122,8 @@ class _Batch:
         match command:
             case c.Submit():
                 return self._submit(command)
+            case c.Adopt():
+                return self._adopt(command)
             case c.TaskCommand():
                 return self._task_command(command)
             case c.ClaimNext():
@@ -111,8 +132,17 @@ class _Batch:
                 return self._dispatch_next(command)
             case c.SettleChildren():
                 return self._settle_children(command)
-            case c.TakeResumes() | c.RequeueResumes() | c.CloseMessages():
+            case c.TakeResumes() | c.RequeueResumes() | c.CloseMessages() | c.RequeueMessages():
                 return self._mark_messages(command)
+            case c.TakeCursor() | c.MoveCursor():
+                return self._cursor(command)
+            case c.FoldTallies():
+                self.work.note("fold_tallies", (self.now - command.idle, self.now, command.namespace))
+                self.work.note("drop_tallies", (self.now - command.idle, command.namespace))
+                return Reply()
+            case c.WakeAgents():
+                self.work.bells |= {f"work:{command.namespace}:{agent}" for agent in command.agents}
+                return Reply()
             case c.Heartbeat():
                 return self._heartbeat(command)
             case c.OpenSession():
@@ -136,6 +166,17 @@ class _Batch:
     def _task_command(self, command: c.TaskCommand) -> Reply:
         return self._decide(self.work.task(command.namespace, command.task_id), command)
 
+    def _adopt(self, command: c.Adopt) -> Reply:
+        """Events of another store: folded as they are, if they go on where the task is."""
+        task = self.work.task(command.namespace, command.task_id)
+        events = [Event(*row) for row in command.events]
+        if not is_continued(task, events):
+            return Reply(refusal=Refused("these events do not follow on the task's", code="chain_broken"))
+        if events:
+            task = self.work.adopt(task, events, command)
+        self.work.send(Decision(cards=command.cards, messages=command.messages))
+        return Reply(task=task)
+
     def _decide(self, task: Task | None, command: c.TaskCommand) -> Reply:
         decision = decide(task, command, self.now, self.limits, self._seen(task, command))
         after = task
@@ -148,31 +189,39 @@ class _Batch:
         if decision.spawn is not None:
             after = self._decide(None, decision.spawn).task
         return Reply(
-            task=after,
-            refusal=decision.refusal,
-            is_new=task is None and bool(decision.facts),
+            after,
+            decision.refusal,
+            task is None and bool(decision.facts),
             ledger=decision.ledger,
             follow=_follow(command, decision.messages) if decision.messages else (),
         )
 
     def _seen(self, task: Task | None, command: c.TaskCommand) -> Seen:
-        if not isinstance(command, (c.Claim, c.Reclaim, c.Dispatch)):
-            return self._seen_beside(command)
-        holder = self.work.key_holder(task) if task is not None else None
-        if isinstance(command, c.Dispatch):
-            return Seen(key_holder=holder)
+        look = _LOOKS.get(type(command))
+        return _NOTHING_BESIDE if look is None else look(self, task, command)
+
+    def _seen_offered(self, task: Task | None, command: c.Dispatch) -> Seen:
+        return Seen(key_holder=None if task is None else self.work.key_holder(task))
+
+    def _seen_held(self, task: Task | None, command: c.Claim | c.Reclaim) -> Seen:
         session = self.work.session(command.namespace, command.session_id)
+        holder = None if task is None else self.work.key_holder(task)
+        if holder is None and is_live(session, self.now):
+            return _NOTHING_BESIDE
         return Seen(session_is_live=is_live(session, self.now), key_holder=holder)
 
-    def _seen_beside(self, command: c.TaskCommand) -> Seen:
-        match command:
-            case c.IntendEffect() | c.FinishEffect() | c.DoubtEffect() | c.SettleEffect():
-                return Seen(effect=self.work.effect(command.namespace, command.key))
-            case c.Suspend() | c.Deliver():
-                return Seen(messages=self.work.messages(command.namespace, command.task_id))
-            case c.InjectTimeout() | c.ClockFired():
-                return Seen(calls=self.work.calls(command.namespace, command.task_id))
-        return _NOTHING_BESIDE
+    def _seen_effect(self, task: Task | None, command: _OfEffect) -> Seen:
+        return Seen(effect=self.work.effect(command.namespace, command.key))
+
+    def _seen_open(self, task: Task | None, command: c.Block) -> Seen:
+        key = command.effect_key
+        return _NOTHING_BESIDE if key is None else Seen(effect=self.work.effect(command.namespace, key))
+
+    def _seen_messages(self, task: Task | None, command: c.TaskCommand) -> Seen:
+        return Seen(messages=self.work.messages(command.namespace, command.task_id))
+
+    def _seen_calls(self, task: Task | None, command: c.TaskCommand) -> Seen:
+        return Seen(calls=self.work.calls(command.namespace, command.task_id))
 
     def _settle_children(self, command: c.SettleChildren) -> Reply:
         follow: list[c.Command] = []
@@ -181,7 +230,9 @@ class _Batch:
         self.work.close(command.namespace, (Closing(command.message_id, "consumed"),))
         return Reply(follow=tuple(follow))
 
-    def _mark_messages(self, command: c.TakeResumes | c.RequeueResumes | c.CloseMessages) -> Reply:
+    def _mark_messages(
+        self, command: c.TakeResumes | c.RequeueResumes | c.CloseMessages | c.RequeueMessages
+    ) -> Reply:
         """Marks that are not folded: who is busy handing an answer on, what nobody can consume."""
         match command:
             case c.TakeResumes():
@@ -192,8 +243,11 @@ class _Batch:
             case c.RequeueResumes():
                 self.work.note("requeue_resumes", (self.now, command.namespace))
             case c.CloseMessages():
-                closed = tuple(Closing(each, "skipped", command.why) for each in command.message_ids)
+                closed = tuple(Closing(each, command.status, command.why) for each in command.message_ids)
                 self.work.close(command.namespace, closed)
+            case c.RequeueMessages():
+                for message_id in command.message_ids:
+                    self.work.note("requeue_message", (command.before, command.namespace, message_id))
         return Reply()
 
     def _claim_next(self, command: c.ClaimNext) -> Reply:
@@ -216,11 +270,12 @@ class _Batch:
     def _dispatch_next(self, command: c.DispatchNext) -> Reply:
         taken: list[Offer] = []
         for number, offer in enumerate(self.rows.ready.get(command.command_id, ())):
-            if is_suspect(offer.task.crash_count, self.limits.crash_limit):
+            is_left = is_suspect(offer.task.crash_count, self.limits.crash_limit)
+            if is_left and not command.may_offer_suspect:
                 continue  # workers take these one at a time by themselves; waiting must not burn a timeout
             offered = self._take(command, f"{command.command_id}.{number}", offer.task)
             if offered is not None:
-                taken.append(Offer(offered, b""))
+                taken.append(Offer(offered, offer.payload))
             if len(taken) == command.limit:
                 break
         return Reply(taken=tuple(taken))
@@ -249,12 +304,41 @@ class _Batch:
         self.work.sessions[key] = renewal.session
         return Reply(session=renewal.session, stale=renewal.stale)
 
+    def _cursor(self, command: c.TakeCursor | c.MoveCursor) -> Reply:
+        known = self.work.cursor(command.namespace, command.name)
+        moved = (
+            cursors.take(known, command, self.now)
+            if isinstance(command, c.TakeCursor)
+            else cursors.move(known, command, self.now)
+        )
+        if not isinstance(moved, Cursor):
+            return Reply(refusal=moved)
+        self.work.cursors[(command.namespace, command.name)] = moved
+        return Reply(cursor=moved)
+
     def _save(self, session: Session) -> Reply:
         self.work.sessions[(session.namespace, session.id)] = session
         return Reply(session=session)
 
 
 _NOTHING_BESIDE = Seen()
+_LOOKS: Final[dict[type[c.Command], Callable[[_Batch, Task | None, Any], Seen]]] = {
+    c.Claim: _Batch._seen_held,
+    c.Reclaim: _Batch._seen_held,
+    c.Dispatch: _Batch._seen_offered,
+    c.IntendEffect: _Batch._seen_effect,
+    c.FinishEffect: _Batch._seen_effect,
+    c.DoubtEffect: _Batch._seen_effect,
+    c.SettleEffect: _Batch._seen_effect,
+    c.Block: _Batch._seen_open,
+    c.Suspend: _Batch._seen_messages,
+    c.Deliver: _Batch._seen_messages,
+    c.SkipMessage: _Batch._seen_messages,
+    c.HearNudges: _Batch._seen_messages,
+    c.InjectTimeout: _Batch._seen_calls,
+    c.ClockFired: _Batch._seen_calls,
+}
+"""What a decision looks at beside the task; most look at nothing."""
 
 
 def _single(

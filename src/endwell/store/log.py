@@ -6,16 +6,20 @@ head (version and hash), so that a cut-off tail is found as well.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from typing import Any
 
 import msgspec
 
+from endwell.errors import BadInput
 from endwell.model import facts
 from endwell.model.commands import Command
+from endwell.model.content import safe_repr
 from endwell.model.task import Task
 
-_header = msgspec.json.Encoder()
+_encode_header = msgspec.json.Encoder().encode
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -57,6 +61,23 @@ class Logged(msgspec.Struct, frozen=True):
 
 
 EVENT_FIELDS = Event.__struct_fields__
+_LARGEST = 2**63 - 1
+_NUMBER = re.compile("[0-9]{1,19}")
+
+
+def place_of(cursor: str, numbers: int) -> tuple[int, ...]:
+    """What a cursor of so many numbers says; '' is the beginning. What never was a cursor is refused."""
+    parts = cursor.split(".") if cursor else ["0"] * numbers
+    if len(parts) == numbers and all(_NUMBER.fullmatch(part) for part in parts):
+        place = tuple(map(int, parts))
+        if max(place) <= _LARGEST:
+            return place
+    raise BadInput(
+        f"{safe_repr(cursor, 80)} is no cursor of this log",
+        code="bad_cursor",
+        hint="use the cursor of an event, or begin without one",
+        field="after",
+    )
 
 
 def seal(task: Task, version: int, fact: facts.Fact, command: Command, at: int, previous: bytes) -> Event:
@@ -76,17 +97,33 @@ def seal(task: Task, version: int, fact: facts.Fact, command: Command, at: int, 
         attempt,
         task.epoch,
     )
-    return Event(*values, data, _digest(values, data, previous))
+    return Event(*values, data, sha256(previous + _encode_header(values) + data).digest())
 
 
 def _digest(values: tuple[object, ...], data: bytes, previous: bytes) -> bytes:
-    return hashlib.sha256(previous + _header.encode(values) + data).digest()
+    return sha256(previous + _encode_header(values) + data).digest()
 
 
 def hash_of(event: Event, previous: bytes) -> bytes:
     """What the event's hash must be after `previous`."""
     values = msgspec.structs.astuple(event)
     return _digest(values[:-2], event.data, previous)
+
+
+def is_continued(task: Task | None, events: Iterable[Event]) -> bool:
+    """Whether these events follow on what the task has, each sealed over the one before it."""
+    version, head = (0, b"") if task is None else (task.version, task.head_hash)
+    for event in events:
+        if event.version != version + 1 or hash_of(event, head) != event.hash:
+            return False
+        version, head = event.version, event.hash
+    return True
+
+
+def effect_keys(rows: Iterable[Sequence[Any]]) -> set[str]:
+    """The effects that events, as rows of their table, tell of."""
+    events = (Event(*row) for row in rows)
+    return {getattr(event.fact, "key", "") for event in events if event.type.startswith("effect.")}
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """Tables that are folded from the log beside `tasks`: which row each fact adds or closes.
 
-Each entry of the table maps a fact to (name of a write query, its parameters).
+Each entry of `PROJECTIONS` maps a fact to rows: name of a write query, and parameters. Most have none.
 """
 
 from __future__ import annotations
@@ -10,19 +10,13 @@ from typing import Any, Final
 
 from endwell.model import facts as f
 from endwell.model.card import shown_id
-from endwell.model.inside import inside_of
-from endwell.model.message import Message
+from endwell.model.inside import family_of, inside_of
+from endwell.model.message import Message, trace_id_of
 from endwell.model.status import DISPATCHED, WAITING_APPROVAL
 from endwell.model.task import Task
 
 Row = tuple[str, tuple[Any, ...]]
-_Projection = Callable[[Task, Task, Any, int], list[Row]]
-
-
-def rows_of(before: Task | None, after: Task, fact: f.Fact, at: int) -> list[Row]:
-    """The side rows that follow from a fact; most facts have none."""
-    projection = _PROJECTIONS.get(type(fact))
-    return projection(before or after, after, fact, at) if projection else []
+Projection = Callable[[Task, Task, Any, int], list[Row]]
 
 
 def ledger_row(message: Message) -> Row | None:
@@ -33,24 +27,12 @@ def ledger_row(message: Message) -> Row | None:
     if message.watchdog_error is not None:
         status = "dropped"
     turn = (message.namespace, message.turn_id or "", message.correlation_id, message.card_id or "")
-    return ("add_resume", (*turn, message.task_id, message.id, status, message.created_at))
+    about = (message.task_id, message.id, status, message.created_at, message.message_type)
+    return ("add_resume", (*turn, *about))
 
 
 def _turn_ended(before: Task, after: Task, fact: f.TurnEnded, at: int) -> list[Row]:
-    turn = (
-        after.namespace,
-        fact.turn_id,
-        after.id,
-        before.turn_number,
-        after.agent,
-        before.attempt_id,
-        before.session_id,
-        fact.epoch,
-        fact.outcome,
-        fact.error,
-        at,
-    )
-    return [("add_turn", turn), *_inbox_closed(before, at, "skipped"), *_waits_over(before, at)]
+    return [*_inbox_closed(before, at), *_waits_over(before, at)]
 
 
 def _waits_over(before: Task, at: int) -> list[Row]:
@@ -62,21 +44,51 @@ def _waits_over(before: Task, at: int) -> list[Row]:
     return [("drop_waits", (at, before.namespace, before.turn_id)), *void]
 
 
-def _inbox_closed(before: Task, at: int, status: str) -> list[Row]:
-    """A turn that was offered through the inbox leaves it when it is claimed or ends."""
-    if before.status != DISPATCHED:
+def _was_offered(task: Task) -> bool:
+    """Whether the turn lies in the inbox. Most never do: workers take ready tasks by themselves."""
+    return task.inside is not None and inside_of(task).is_offered
+
+
+def _inbox_closed(before: Task, at: int) -> list[Row]:
+    """A turn that was offered through the inbox leaves it when it ends: consumed, or taken by nobody."""
+    if not _was_offered(before):
         return []
-    return [("close_inbox", (status, at, before.namespace, before.turn_id))]
+    status = "skipped" if before.status == DISPATCHED else "consumed"
+    return [_marked(before, status, None, at, at)]
+
+
+def _marked(
+    task: Task, status: str, attempt_id: str | None, processed_at: int | None, archived_at: int | None
+) -> Row:
+    marks = (status, attempt_id, processed_at, archived_at)
+    return ("mark_inbox", (*marks, task.namespace, task.turn_id))
 
 
 def _claimed(before: Task, after: Task, fact: f.TaskClaimed, at: int) -> list[Row]:
-    return _inbox_closed(before, at, "consumed")
+    if not _was_offered(before):
+        return []
+    return [_marked(after, "processing", fact.attempt_id, at, None)]
+
+
+def _given_back(before: Task, after: Task, fact: f.Fact, at: int) -> list[Row]:
+    """The same commit that takes a turn from its holder puts its message back."""
+    return [_marked(after, "pending", None, None, None)] if _was_offered(before) else []
 
 
 def _dispatched(before: Task, after: Task, fact: f.TaskDispatched, at: int) -> list[Row]:
-    inbox_id = f"{fact.turn_id}.{fact.epoch}"
-    row = (after.namespace, inbox_id, after.agent, after.agent_key, after.channel, after.id, fact.turn_id)
-    return [("add_inbox_turn", (*row, fact.epoch, at))]
+    return [_inbox_turn(after, f"{fact.turn_id}.{fact.epoch}", at)] if fact.is_offered else []
+
+
+def _rang(before: Task, after: Task, fact: f.TaskRang, at: int) -> list[Row]:
+    """The turn is put into the inbox once more, under a name of its own; one claim takes all its rows."""
+    return [_inbox_turn(after, f"{after.turn_id}.{after.epoch}.{at}", at)]
+
+
+def _inbox_turn(task: Task, inbox_id: str, at: int) -> Row:
+    row = (task.namespace, inbox_id, task.agent, task.agent_key, task.channel, task.id, task.turn_id)
+    family = family_of(task)
+    about = (family.depth, task.trace, trace_id_of(task.trace), family.parent_agent or None)
+    return ("add_inbox_turn", (*row, task.epoch, at, *about))
 
 
 def _dead_lettered(before: Task, after: Task, fact: f.TaskDeadLettered, at: int) -> list[Row]:
@@ -100,7 +112,7 @@ def _approval_voted(before: Task, after: Task, fact: f.ApprovalVoted, at: int) -
     return [("vote_approval", (fact.by, after.namespace, fact.id or after.id))]
 
 
-def _approval_decided(decision: str) -> _Projection:
+def _approval_decided(decision: str) -> Projection:
     def rows(before: Task, after: Task, fact: Any, at: int) -> list[Row]:
         by = getattr(fact, "by", None)
         return [("close_approval", (decision, by, at, after.namespace, fact.id or after.id))]
@@ -110,10 +122,11 @@ def _approval_decided(decision: str) -> _Projection:
 
 def _suspended(before: Task, after: Task, fact: f.TaskSuspended, at: int) -> list[Row]:
     turn = (after.namespace, after.id, before.turn_id)
-    return [
+    waits: list[Row] = [
         ("add_wait", (*turn, w.tool_call_id, w.kind, w.name, w.deadline, w.wait_status, at))
         for w in fact.waits
     ]
+    return [*waits, *_inbox_closed(before, at)]
 
 
 def _wait_answered(before: Task, after: Task, fact: f.WaitAnswered, at: int) -> list[Row]:
@@ -122,7 +135,7 @@ def _wait_answered(before: Task, after: Task, fact: f.WaitAnswered, at: int) -> 
 
 
 def _blocked(before: Task, after: Task, fact: f.TaskBlocked, at: int) -> list[Row]:
-    return [*_approval_void(before, after, fact, at), *_inbox_closed(before, at, "skipped")]
+    return [*_approval_void(before, after, fact, at), *_inbox_closed(before, at)]
 
 
 def _approval_void(before: Task, after: Task, fact: f.Fact, at: int) -> list[Row]:
@@ -132,10 +145,13 @@ def _approval_void(before: Task, after: Task, fact: f.Fact, at: int) -> list[Row
     return [("close_approval", ("void", None, at, after.namespace, after.id))]
 
 
-_PROJECTIONS: Final[dict[type[f.Fact], _Projection]] = {
+PROJECTIONS: Final[dict[type[f.Fact], Projection]] = {
     f.TurnEnded: _turn_ended,
     f.TaskClaimed: _claimed,
     f.TaskDispatched: _dispatched,
+    f.TaskRang: _rang,
+    f.TaskReclaimed: _given_back,
+    f.TaskHandedBack: _given_back,
     f.TaskDeadLettered: _dead_lettered,
     f.DeadLetterReplayed: _letter_closed,
     f.DeadLetterAbandoned: _letter_closed,

@@ -9,8 +9,9 @@ import re
 from importlib import resources
 
 from endwell.model.approval import APPROVAL_FIELDS
+from endwell.model.cursor import CURSOR_FIELDS
 from endwell.model.effect import EFFECT_FIELDS
-from endwell.model.message import MESSAGE_FIELDS
+from endwell.model.message import INBOX_FIELDS, MESSAGE_FIELDS
 from endwell.model.session import SESSION_FIELDS
 from endwell.model.task import FIELDS, MOVING_FIELDS
 from endwell.store.log import EVENT_FIELDS
@@ -52,8 +53,13 @@ _COLUMNS = {
     "{e.moves}": ", ".join(f"{name} = m.{name}" for name in EFFECT_FIELDS[2:]),
     "{message_columns}": ", ".join(MESSAGE_FIELDS),
     "{i.columns}": ", ".join(f"i.{name}" for name in MESSAGE_FIELDS),
+    "{inbox_columns}": ", ".join(INBOX_FIELDS),
     "{message_marks}": _marks(len(MESSAGE_FIELDS)),
     "{approval_columns}": ", ".join(APPROVAL_FIELDS),
     "{session_columns}": ", ".join(SESSION_FIELDS),
+    "{s.columns}": ", ".join(f"s.{name}" for name in SESSION_FIELDS),
     "{session_marks}": _marks(len(SESSION_FIELDS)),
+    "{cursor_columns}": ", ".join(CURSOR_FIELDS),
+    "{cursor_marks}": _marks(len(CURSOR_FIELDS)),
+    "{cursor_moves}": ", ".join(f"{name} = excluded.{name}" for name in CURSOR_FIELDS[2:]),
 }

@@ -69,10 +69,6 @@ SELECT {session_columns} FROM sessions WHERE namespace = $1 AND id = $2;
 -- Every session that has not ended, live or lapsed.
 SELECT {session_columns} FROM sessions WHERE namespace = $1 AND ended_at IS NULL ORDER BY id;
 
--- name: held_by_session
--- The tasks that a session holds.
-SELECT {task_columns} FROM tasks WHERE namespace = $1 AND session_id = $2 ORDER BY id;
-
 -- name: load_of_sessions
 -- How many tasks each session holds.
 SELECT session_id, count(*) FROM tasks WHERE namespace = $1 AND session_id IS NOT NULL GROUP BY session_id;
@@ -102,11 +98,6 @@ WITH RECURSIVE p(priority) AS (
 )
 SELECT priority FROM p WHERE priority IS NOT NULL;
 
--- name: next_start
--- When the next queued task of this agent and priority is to start.
-SELECT min(run_at) FROM tasks
-WHERE namespace = $1 AND agent = $2 AND status = 'queued' AND priority = $3 AND run_at > $4;
-
 -- name: ready_since
 -- Since when the longest-waiting ready task of this agent and priority has been ready.
 SELECT min(run_at) FROM tasks
@@ -125,11 +116,6 @@ ORDER BY task_id DESC LIMIT $5;
 -- One dead letter.
 SELECT task_id, agent, reason, fingerprint, retry_count, failed_at, status, closed_at FROM dead_letters
 WHERE namespace = $1 AND task_id = $2;
-
--- name: turns_of_task
--- The turns of a task that have ended.
-SELECT id, number, attempt_id, session_id, epoch, outcome, error, ended_at FROM turns
-WHERE namespace = $1 AND task_id = $2 ORDER BY number, id;
 
 -- name: counts
 -- How many tasks there are in each status.
@@ -195,6 +181,52 @@ SELECT {message_columns} FROM agent_inbox
 WHERE namespace = $1 AND task_id = $2 AND status = 'pending' AND message_type <> 'turn'
 ORDER BY created_at, id;
 
+-- name: pending_of_task
+-- Everything that is pending for one task, offered turns too, oldest first.
+SELECT {message_columns} FROM agent_inbox
+WHERE namespace = $1 AND task_id = $2 AND status = 'pending' ORDER BY created_at, id;
+
+-- name: inbox_page
+-- Messages, newest first, optionally of one status, agent, task or type; the page before (created_at, id).
+SELECT {inbox_columns} FROM agent_inbox
+WHERE namespace = $1
+  AND (CAST($2 AS text) IS NULL OR status = CAST($2 AS text))
+  AND (CAST($3 AS text) IS NULL OR agent = CAST($3 AS text))
+  AND (CAST($4 AS text) IS NULL OR task_id = CAST($4 AS text))
+  AND (CAST($5 AS text) IS NULL OR message_type = CAST($5 AS text))
+  AND (CAST($6 AS bigint) IS NULL OR (created_at, id) < (CAST($6 AS bigint), CAST($7 AS text)))
+ORDER BY created_at DESC, id DESC LIMIT $8;
+
+-- name: inbox_row
+-- One message.
+SELECT {inbox_columns} FROM agent_inbox WHERE namespace = $1 AND id = $2;
+
+-- name: long_pending
+-- Messages that have been pending since before $2, oldest first, after (created_at, id); with what is known of
+-- their tasks.
+SELECT i.id, i.agent, i.message_type, i.channel, i.task_id, i.turn_id, i.created_at, t.channel, t.turn_id, t.status
+FROM agent_inbox i LEFT JOIN tasks t ON t.namespace = i.namespace AND t.id = i.task_id
+WHERE i.namespace = $1 AND i.status = 'pending' AND i.created_at <= $2
+  AND (i.created_at, i.id) > ($3, CAST($4 AS text))
+ORDER BY i.created_at, i.id LIMIT $5;
+
+-- name: pending_since
+-- Whether a message has been pending for at least $3 microseconds.
+SELECT 1 FROM agent_inbox WHERE namespace = $1 AND status = 'pending' AND created_at <= $2 - $3 LIMIT 1;
+
+-- name: processing_since
+-- Whether a message has been processed for at least $3 microseconds.
+SELECT 1 FROM agent_inbox WHERE namespace = $1 AND status = 'processing' AND processed_at <= $2 - $3 LIMIT 1;
+
+-- name: stale_messages
+-- Messages that have been processed since before $2 by an attempt that no longer lives at $3.
+SELECT i.id FROM agent_inbox i
+WHERE i.namespace = $1 AND i.status = 'processing' AND i.processed_at <= $2
+  AND NOT EXISTS (SELECT 1 FROM tasks t JOIN sessions s ON s.namespace = t.namespace AND s.id = t.session_id
+      WHERE t.namespace = i.namespace AND t.id = i.task_id AND t.attempt_id = i.attempt_id
+        AND s.ended_at IS NULL AND s.lease_until > $3)
+ORDER BY i.processed_at, i.id LIMIT $4;
+
 -- name: undelivered
 -- Messages older than $2 that could be consumed now: their task has ended (these first: they are dealt with
 -- for good), or it waits.
@@ -248,3 +280,98 @@ ORDER BY w.deadline, w.tool_call_id LIMIT $3;
 -- Everything that turns of a task have waited for.
 SELECT tool_call_id, turn_id, kind, name, deadline, wait_status, result_card, created_at, updated_at
 FROM turn_waiting_tools WHERE namespace = $1 AND task_id = $2 ORDER BY created_at, tool_call_id;
+
+-- name: cursor
+-- How far a follower of the log has come.
+SELECT {cursor_columns} FROM cursors WHERE namespace = $1 AND name = $2;
+
+-- name: cursor_is_stored
+-- Whether a cursor stands as it was to be written: asked when a commit's answer was lost.
+SELECT 1 FROM cursors WHERE namespace = $1 AND name = $2 AND holder = $3 AND fence = $4 AND position = $5
+  AND lease_until = $6;
+
+-- name: last_tick
+-- When any PMO last came to the end of a tick, by one index seek.
+SELECT max(ticked_at) FROM sessions WHERE namespace = $1 AND kind = 'pmo';
+
+-- name: tallies
+-- What the commits counted as accepted and ended, without looking at any task.
+SELECT COALESCE(sum(accepted), 0), COALESCE(sum(ended), 0) FROM tallies WHERE namespace = $1;
+
+-- name: conservation
+-- The same, and what a full count says at the same moment: all tasks, and those that have ended.
+SELECT
+    (SELECT COALESCE(sum(accepted), 0) FROM tallies WHERE namespace = $1),
+    (SELECT COALESCE(sum(ended), 0) FROM tallies WHERE namespace = $1),
+    (SELECT count(*) FROM tasks WHERE namespace = $1),
+    (SELECT count(*) FROM tasks WHERE namespace = $1 AND clock_at IS NULL);
+
+-- name: waiting_by_agent
+-- How many tasks of each agent wait for a worker.
+SELECT agent, count(*) FROM tasks
+WHERE namespace = $1 AND status IN ('queued', 'dispatched') AND run_at <= $2 GROUP BY agent ORDER BY agent;
+
+-- name: skipped_count
+-- How many messages could not be delivered.
+SELECT count(*) FROM agent_inbox
+WHERE namespace = $1 AND status = 'skipped' AND watchdog_error IS NOT NULL AND message_type <> 'turn';
+
+-- name: lapsed_resumes
+-- Answers whose worker took them and did not hand them on in time.
+SELECT 1 FROM turn_resume_ledger
+WHERE namespace = $1 AND status IN ('pending', 'processing') AND status = 'processing' AND lease_expires_at <= $2
+LIMIT 1;
+
+-- name: long_ready
+-- Tasks of any registered agent that have been ready for at least $3 microseconds, and nobody took them.
+WITH RECURSIVE p(agent, priority) AS (
+    SELECT a.name, (SELECT max(t.priority) FROM tasks t
+                    WHERE t.namespace = $1 AND t.agent = a.name AND t.status = 'queued')
+    FROM agents a WHERE a.namespace = $1
+    UNION ALL
+    SELECT p.agent, (SELECT max(t.priority) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
+                     AND t.status = 'queued' AND t.priority < p.priority)
+    FROM p WHERE p.priority IS NOT NULL
+)
+SELECT 1 FROM p WHERE p.priority IS NOT NULL AND EXISTS (
+    SELECT 1 FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent AND t.status = 'queued'
+      AND t.priority = p.priority AND t.run_at <= $2 - $3)
+LIMIT 1;
+
+-- name: messages_page
+-- Messages that wait to be consumed, by id; turns are offered anew by themselves.
+SELECT {message_columns} FROM agent_inbox
+WHERE namespace = $1 AND status IN ('pending', 'processing') AND message_type <> 'turn' AND id > $2
+ORDER BY id LIMIT $3;
+
+-- name: ready_agents
+-- Registered agents that have a ready task ($2 is now).
+WITH RECURSIVE p(agent, priority) AS (
+    SELECT a.name, (SELECT max(t.priority) FROM tasks t
+                    WHERE t.namespace = $1 AND t.agent = a.name AND t.status = 'queued')
+    FROM agents a WHERE a.namespace = $1
+    UNION ALL
+    SELECT p.agent, (SELECT max(t.priority) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
+                     AND t.status = 'queued' AND t.priority < p.priority)
+    FROM p WHERE p.priority IS NOT NULL
+)
+SELECT DISTINCT p.agent FROM p WHERE p.priority IS NOT NULL AND EXISTS (
+    SELECT 1 FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent AND t.status = 'queued'
+      AND t.priority = p.priority AND t.run_at <= $2);
+
+-- name: offered_counts
+-- How many turns of each agent are offered and not yet taken.
+SELECT agent, count(*) FROM tasks WHERE namespace = $1 AND status = 'dispatched' GROUP BY agent;
+
+-- name: offers_standing
+-- Dispatched turns of one agent that nobody has taken, with what was asked.
+SELECT {t.columns}, c.content FROM tasks t
+LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.payload_card
+WHERE t.namespace = $1 AND t.agent = $2 AND t.status = 'dispatched'
+ORDER BY t.priority DESC, t.run_at, t.id LIMIT $3;
+
+-- name: letters_changed
+-- Dead letters that were opened or closed since a moment.
+SELECT task_id, agent, reason, fingerprint, retry_count, failed_at, status, closed_at FROM dead_letters
+WHERE namespace = $1 AND (failed_at >= $2 OR closed_at >= $2) AND task_id > $3
+ORDER BY task_id LIMIT $4;

@@ -12,11 +12,15 @@ from endwell.errors import NotFound
 from endwell.model.approval import ApprovalRow
 from endwell.model.card import Card
 from endwell.model.commands import AgentSpec
+from endwell.model.cursor import Cursor
 from endwell.model.effect import Effect
-from endwell.model.message import Message
+from endwell.model.message import InboxRow, Message
 from endwell.model.session import Session
 from endwell.model.task import Task
+from endwell.store.glance import Ask, Seen
 from endwell.store.log import Event, Logged
+from endwell.store.rows import Offer
+from endwell.store.turns import Turn, turns_in
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -30,19 +34,6 @@ class DeadLetter(msgspec.Struct, frozen=True):
     failed_at: int
     status: str
     closed_at: int | None
-
-
-class Turn(msgspec.Struct, frozen=True):
-    """One assignment of a task that has ended."""
-
-    id: str
-    number: int
-    attempt_id: str | None
-    session_id: str | None
-    epoch: int
-    outcome: str
-    error: str | None
-    ended_at: int
 
 
 class OpenCall(msgspec.Struct, frozen=True):
@@ -69,6 +60,33 @@ class WaitRow(msgspec.Struct, frozen=True):
     updated_at: int
 
 
+class PendingRow(msgspec.Struct, frozen=True):
+    """A message that has been pending for long, and what is known of its task."""
+
+    id: str
+    agent: str
+    message_type: str
+    channel: str | None
+    task_id: str | None
+    turn_id: str | None
+    created_at: int
+    task_channel: str | None
+    open_turn_id: str | None
+    task_status: str | None
+
+    @property
+    def is_of_a_past_turn(self) -> bool:
+        """An offer of a turn that is over: nobody will ever take it."""
+        return self.message_type == "turn" and self.turn_id != self.open_turn_id
+
+    @property
+    def target_channel(self) -> str | None:
+        """Where its agent is to be rung: an offered turn says it itself, else its task's open turn does."""
+        if self.channel is not None or self.message_type == "turn":
+            return self.channel
+        return self.task_channel if self.open_turn_id is not None else None
+
+
 class LapsedClaim(msgspec.Struct, frozen=True):
     """A running task whose holder's lease no longer holds."""
 
@@ -78,12 +96,30 @@ class LapsedClaim(msgspec.Struct, frozen=True):
     agent: str
 
 
+class Conservation(msgspec.Struct, frozen=True):
+    """What the commits counted, and what there is, at one moment."""
+
+    accepted: int
+    ended: int
+    tasks: int
+    ended_tasks: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether accepted = ended + live, and the counters are what there is."""
+        return (self.accepted, self.ended) == (self.tasks, self.ended_tasks)
+
+
 class Reads(ABC):
     """Domain questions over `_rows`, which runs one named query."""
 
     @abstractmethod
     async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
         """The rows of a named query."""
+
+    @abstractmethod
+    async def glance(self, *asked: Ask) -> Seen:
+        """Several named queries as one statement; `NOW` among their parameters is the store's clock."""
 
     async def find_task(self, namespace: str, task_id: str) -> Task | None:
         """One task, if it exists."""
@@ -157,6 +193,40 @@ class Reads(ABC):
         """What waits in the inbox for one task, oldest first."""
         return [Message(*row) for row in await self._rows("pending_messages", namespace, task_id)]
 
+    async def inbox_page(
+        self,
+        namespace: str,
+        *,
+        status: str | None = None,
+        agent: str | None = None,
+        task_id: str | None = None,
+        message_type: str | None = None,
+        before: tuple[int, str] | None = None,
+        limit: int = 50,
+    ) -> list[InboxRow]:
+        """Messages, newest first; `before` is (created_at, id) of the last one of the previous page."""
+        at, message_id = before or (None, None)
+        wanted = (status, agent, task_id, message_type, at, message_id, limit)
+        return [InboxRow(*row) for row in await self._rows("inbox_page", namespace, *wanted)]
+
+    async def inbox_row(self, namespace: str, message_id: str) -> InboxRow:
+        """One message."""
+        rows = await self._rows("inbox_row", namespace, message_id)
+        if not rows:
+            raise NotFound(f"there is no message {message_id}", code="no_such_message")
+        return InboxRow(*rows[0])
+
+    async def long_pending(
+        self, namespace: str, before: int, after: tuple[int, str], limit: int
+    ) -> list[PendingRow]:
+        """What has been pending since before that moment, oldest first, after (created_at, id)."""
+        rows = await self._rows("long_pending", namespace, before, after[0], after[1], limit)
+        return [PendingRow(*row) for row in rows]
+
+    async def stale_messages(self, namespace: str, before: int, now: int, limit: int) -> list[str]:
+        """What has been processed since before that moment by an attempt that no longer lives."""
+        return [row[0] for row in await self._rows("stale_messages", namespace, before, now, limit)]
+
     async def undelivered(self, namespace: str, before: int, limit: int) -> list[tuple[Message, str]]:
         """Messages older than that which could be consumed now, each with its task's status."""
         rows = await self._rows("undelivered", namespace, before, limit)
@@ -175,11 +245,6 @@ class Reads(ABC):
     async def due_waits(self, namespace: str, now: int, limit: int) -> list[str]:
         """Suspended tasks with an overdue wait."""
         return [row[0] for row in await self._rows("due_waits", namespace, now, limit)]
-
-    async def next_wait(self, namespace: str) -> int | None:
-        """When the next wait of any task is over."""
-        found: int | None = (await self._rows("next_wait", namespace))[0][0]
-        return found
 
     async def children(self, namespace: str, task_id: str) -> list[Task]:
         """The children of a task."""
@@ -278,6 +343,19 @@ class Reads(ABC):
         """How many turns of an agent are offered and not yet taken."""
         return int((await self._rows("offered_count", namespace, agent))[0][0])
 
+    async def ready_agents(self, namespace: str, now: int) -> list[str]:
+        """Agents for which something is ready to start."""
+        return [row[0] for row in await self._rows("ready_agents", namespace, now)]
+
+    async def offered_counts(self, namespace: str) -> dict[str, int]:
+        """How many turns of each agent are offered and not yet taken."""
+        return {row[0]: row[1] for row in await self._rows("offered_counts", namespace)}
+
+    async def offers_standing(self, namespace: str, agent: str, limit: int) -> list[Offer]:
+        """Turns of an agent that are offered and not yet taken, most urgent first."""
+        rows = await self._rows("offers_standing", namespace, agent, limit)
+        return [Offer(Task(*row[:-1]), row[-1] or b"null") for row in rows]
+
     async def agent(self, namespace: str, name: str) -> AgentSpec | None:
         """What is known of one agent."""
         rows = await self._rows("agent", namespace, name)
@@ -287,23 +365,13 @@ class Reads(ABC):
         """All registered agents."""
         return [_agent(row) for row in await self._rows("agents", namespace)]
 
-    async def next_start(self, namespace: str, agents: Sequence[str], now: int) -> int | None:
-        """When the next delayed task of these agents is to start."""
-        starts = [
-            start for agent in agents for start in await self._starts("next_start", namespace, agent, now)
-        ]
-        return min(starts, default=None)
-
     async def ready_since(self, namespace: str, agent: str, now: int) -> int | None:
         """Since when an agent has had a ready task that nobody took."""
-        return min(await self._starts("ready_since", namespace, agent, now), default=None)
-
-    async def _starts(self, query: str, namespace: str, agent: str, now: int) -> list[int]:
         found = []
         for (priority,) in await self._rows("priorities", namespace, agent):
-            rows = await self._rows(query, namespace, agent, priority, now)
+            rows = await self._rows("ready_since", namespace, agent, priority, now)
             found += [row[0] for row in rows if row[0] is not None]
-        return found
+        return min(found, default=None)
 
     async def dead_letters_page(
         self,
@@ -325,13 +393,63 @@ class Reads(ABC):
             raise NotFound(f"there is no dead letter {task_id}", code="no_such_dead_letter", task_id=task_id)
         return DeadLetter(*rows[0])
 
+    async def letters_changed(self, namespace: str, since: int, after: str, limit: int) -> list[DeadLetter]:
+        """Dead letters opened or closed since then, by task id; `after` is the last id of the page before."""
+        rows = await self._rows("letters_changed", namespace, since, after, limit)
+        return [DeadLetter(*row) for row in rows]
+
     async def turns_of_task(self, namespace: str, task_id: str) -> list[Turn]:
         """The turns of a task that have ended."""
-        return [Turn(*row) for row in await self._rows("turns_of_task", namespace, task_id)]
+        return turns_in(await self.events_of_task(namespace, task_id))
 
     async def counts(self, namespace: str) -> dict[str, int]:
         """How many tasks there are in each status."""
         return {row[0]: row[1] for row in await self._rows("counts", namespace)}
+
+    async def cursor(self, namespace: str, name: str) -> Cursor | None:
+        """How far a follower of the log has come."""
+        rows = await self._rows("cursor", namespace, name)
+        return Cursor(*rows[0]) if rows else None
+
+    async def last_tick(self, namespace: str) -> int | None:
+        """When any PMO last came to the end of a tick."""
+        found: int | None = (await self._rows("last_tick", namespace))[0][0]
+        return found
+
+    async def tallies(self, namespace: str) -> tuple[int, int]:
+        """How many tasks were accepted and how many ended, as the commits counted them."""
+        ((accepted, ended),) = await self._rows("tallies", namespace)
+        return int(accepted), int(ended)
+
+    async def conservation(self, namespace: str) -> Conservation:
+        """The counters beside a full count, both of one moment."""
+        (row,) = await self._rows("conservation", namespace)
+        return Conservation(*(int(value) for value in row))
+
+    async def waiting_by_agent(self, namespace: str, now: int) -> dict[str, int]:
+        """How many tasks of each agent wait for a worker."""
+        return {row[0]: row[1] for row in await self._rows("waiting_by_agent", namespace, now)}
+
+    async def latest_moment(self, namespace: str) -> int | None:
+        """The latest moment that the record knows of."""
+        found: int | None = (await self._rows("latest_moment", namespace))[0][0]
+        return found
+
+    async def skipped_count(self, namespace: str) -> int:
+        """How many messages could not be delivered."""
+        return int((await self._rows("skipped_count", namespace))[0][0])
+
+    async def messages_page(self, namespace: str, after: str, limit: int) -> list[Message]:
+        """Messages that wait to be consumed, by id."""
+        return [Message(*row) for row in await self._rows("messages_page", namespace, after, limit)]
+
+    async def schema_objects(self) -> list[str]:
+        """The tables and indexes that there are."""
+        return [row[0] for row in await self._rows("schema_objects")]
+
+    async def integrity(self) -> list[str]:
+        """What the database itself finds wrong with its file; nothing, if all is well."""
+        return [str(row[0]) for row in await self._rows("integrity") if row[0] != "ok"]
 
     async def namespaces(self) -> list[str]:
         """Every namespace that tasks or events know of."""

@@ -9,6 +9,7 @@ import msgspec
 from endwell.errors import EndwellError
 from endwell.model.card import Card
 from endwell.model.commands import AgentSpec, ClaimNext, Command, DispatchNext
+from endwell.model.cursor import Cursor
 from endwell.model.effect import Effect
 from endwell.model.message import Message
 from endwell.model.session import Session
@@ -37,11 +38,20 @@ class Wanted(msgspec.Struct):
     inbox: set[TaskKey] = msgspec.field(default_factory=set)
     calls: set[TaskKey] = msgspec.field(default_factory=set)
     children: set[TaskKey] = msgspec.field(default_factory=set)
+    cursors: set[TaskKey] = msgspec.field(default_factory=set)
 
     @property
     def is_empty(self) -> bool:
         """Whether the batch can be decided without reading anything."""
-        return not (self.tasks or self.keys or self.sessions or self.held_by or self.ready or self.children)
+        return not (
+            self.tasks
+            or self.keys
+            or self.sessions
+            or self.held_by
+            or self.ready
+            or self.children
+            or self.cursors
+        )
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
@@ -65,6 +75,7 @@ class Rows(msgspec.Struct):
     inbox: dict[TaskKey, list[Message]] = msgspec.field(default_factory=dict)
     calls: dict[TaskKey, set[str]] = msgspec.field(default_factory=dict)
     children: dict[TaskKey, list[Task]] = msgspec.field(default_factory=dict)
+    cursors: dict[TaskKey, Cursor] = msgspec.field(default_factory=dict)
 
 
 class Writes(msgspec.Struct):
@@ -81,6 +92,10 @@ class Writes(msgspec.Struct):
     effects_moved: list[Effect] = msgspec.field(default_factory=list)
     messages: list[Message] = msgspec.field(default_factory=list)
     side: dict[str, list[tuple[Any, ...]]] = msgspec.field(default_factory=dict)
+    cursors: list[Cursor] = msgspec.field(default_factory=list)
+    # how many tasks of each namespace the batch accepts and ends; never there alone
+    tallies: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    now: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -97,6 +112,7 @@ class Writes(msgspec.Struct):
             or self.effects_moved
             or self.messages
             or self.side
+            or self.cursors
         )
 
     @property
@@ -108,6 +124,10 @@ class Writes(msgspec.Struct):
         if self.sessions:
             one = self.sessions[0]
             return "session_is_stored", (one.namespace, one.id, one.heartbeat_at, one.unnamed, one.ended_at)
+        if self.cursors:
+            cursor = self.cursors[0]
+            where = (cursor.namespace, cursor.name, cursor.holder, cursor.fence)
+            return "cursor_is_stored", (*where, cursor.position, cursor.lease_until)
         return None  # registering agents twice changes nothing
 
 
@@ -119,6 +139,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     is_new: bool = False
     taken: tuple[Offer, ...] = ()
     session: Session | None = None
+    cursor: Cursor | None = None
     stale: tuple[str, ...] = ()
     ledger: LedgerAnswer | None = None
     # what follows for other tasks, each in a commit of its own; a message in the inbox is the net

@@ -13,12 +13,14 @@ from endwell.machine.evolve_effect import EFFECT_FACTS, EffectFact, evolve_effec
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
+from endwell.model.cursor import Cursor
 from endwell.model.effect import Effect
 from endwell.model.message import Message
+from endwell.model.names import DEFAULT_CHANNEL
 from endwell.model.session import Session
 from endwell.model.task import Task
 from endwell.store.log import Event, seal
-from endwell.store.projections import Row, ledger_row, rows_of
+from endwell.store.projections import PROJECTIONS, Row, ledger_row
 from endwell.store.rows import HolderKey, Rows, TaskKey, Writes
 
 
@@ -33,10 +35,13 @@ class WorkingSet:
         self._by_key: dict[TaskKey, TaskKey] = {}
         self._holders: dict[HolderKey, str | None] = {}
         self.sessions: dict[TaskKey, Session] = {}
+        self.cursors: dict[TaskKey, Cursor] = {}
+        self._tallies: dict[str, tuple[int, int]] = {}
         self.agents: list[tuple[str, int, c.AgentSpec]] = []
         self.bells: set[str] = set()
         self._effects: dict[TaskKey, Effect] = {}
         self._events: list[Event] = []
+        self._sent: set[tuple[str, str, str]] = set()
         self._writes = Writes()
 
     def task(self, namespace: str, task_id: str) -> Task | None:
@@ -57,6 +62,10 @@ class WorkingSet:
     def session(self, namespace: str, session_id: str) -> Session | None:
         key = (namespace, session_id)
         return self.sessions.get(key) or self._rows.sessions.get(key)
+
+    def cursor(self, namespace: str, name: str) -> Cursor | None:
+        key = (namespace, name)
+        return self.cursors.get(key) or self._rows.cursors.get(key)
 
     def key_holder(self, task: Task) -> str | None:
         """The task whose turn holds this task's agent key."""
@@ -92,24 +101,21 @@ class WorkingSet:
 
     def record(self, before: Task | None, decision: Decision, command: c.TaskCommand) -> Task:
         """Fold the facts into the task, seal an event for each, and note every row that follows."""
-        at = self._now if before is None else max(self._now, before.updated_at)
-        is_direct_claim = isinstance(command, c.Claim) and len(decision.facts) > 1
-        task, version, head = before, 0, b""
+        at, version, head = self._now, 0, b""
         if before is not None:
-            version, head = before.version, before.head_hash
-        events: list[Event] = []
-        side: list[Row] = []
+            at, version, head = max(at, before.updated_at), before.version, before.head_hash
+        task, events, side = before, [], []
         for fact in decision.facts:
-            previous = task
-            task = fold(task, fact, at, namespace=command.namespace, task_id=command.task_id)
+            previous, kind = task, type(fact)
+            task = fold(task, fact, at, command.namespace, command.task_id)
             version += 1
             event = seal(task, version, fact, command, at, head)
             head = event.hash
             events.append(event)
-            if isinstance(fact, EFFECT_FACTS):
-                self._fold_effect(fact, previous or task, at)
-            if not is_direct_claim:  # a turn that is taken at once never lies in the inbox
-                side += rows_of(previous, task, fact, at)
+            if kind in EFFECT_FACTS:
+                self._fold_effect(fact, previous or task, at)  # type: ignore[arg-type]
+            if kind in PROJECTIONS:
+                side += PROJECTIONS[kind](previous or task, task, fact, at)
         if task is None:
             raise ValueError("a decision without facts cannot be recorded")
         task = stamp(task, version, at, head)
@@ -117,18 +123,39 @@ class WorkingSet:
         self._note(events, decision, side)
         return task
 
+    def adopt(self, before: Task | None, events: list[Event], command: c.TaskCommand) -> Task:
+        """The same for events that another store has sealed: they are kept as they are."""
+        facts: list[f.Fact] = [event.fact for event in events]
+        task, side = before, list[Row]()
+        for event, fact in zip(events, facts, strict=True):
+            previous = task
+            task = evolve(task, fact, event.at, namespace=event.namespace, task_id=event.task_id)
+            task = replace(task, head_hash=event.hash)
+            if type(fact) in EFFECT_FACTS:
+                self._fold_effect(fact, previous or task, event.at)  # type: ignore[arg-type]
+            if type(fact) in PROJECTIONS:
+                side += PROJECTIONS[type(fact)](previous or task, task, fact, event.at)
+        if task is None:
+            raise ValueError("there is nothing to adopt")
+        self._keep(before, task, command)
+        self._note(events, Decision(), side)
+        return task
+
     def _note(self, events: list[Event], decision: Decision, side: list[Row]) -> None:
         self._events += events
         self.send(decision)
         for query, row in side:
-            self._writes.side.setdefault(query, []).append(row)
+            self.note(query, row)
 
     def send(self, decision: Decision) -> None:
         """The cards and messages of a decision, which may come without any fact."""
-        self._writes.cards.extend(decision.cards)
+        self._writes.cards += decision.cards
         for message in decision.messages:
-            self._writes.messages.append(message)
-            self._note_row(ledger_row(message))
+            known_as = (message.namespace, message.message_type, message.correlation_id)
+            if known_as not in self._sent:  # the first counts; a second in the same batch would not be kept
+                self._sent.add(known_as)
+                self._writes.messages.append(message)
+                self._note_row(ledger_row(message))
 
     def close(self, namespace: str, closed: tuple[Closing, ...]) -> None:
         """Messages that need no more attention, and the resume-ledger rows that belong to them."""
@@ -164,8 +191,16 @@ class WorkingSet:
             self._by_key[(task.namespace, command.key)] = key
         if task.agent_key is not None and (task.turn_id or self.key_holder(task) == task.id):
             self._holders[(task.namespace, task.agent, task.agent_key)] = task.id if task.turn_id else None
+        if before is None or (task.clock_at is None and before.clock_at is not None):
+            self._count(before, task)
         self._move_slot(before, task)
         self._note_bells(before, task, command)
+
+    def _count(self, before: Task | None, task: Task) -> None:
+        """A task that was accepted, or ended: one without a clock has ended."""
+        accepted, ended = self._tallies.get(task.namespace, (0, 0))
+        is_end = task.clock_at is None
+        self._tallies[task.namespace] = (accepted + (before is None), ended + is_end)
 
     def _move_slot(self, before: Task | None, task: Task) -> None:
         old = None if before is None else before.slot
@@ -178,15 +213,18 @@ class WorkingSet:
 
     def _note_bells(self, before: Task | None, task: Task, command: c.TaskCommand) -> None:
         """Whom a change concerns: who may take it, must let go of it, or waits for its end."""
-        was_taken_away = before is not None and before.attempt_id and not isinstance(command, FENCED)
-        if was_taken_away and before is not None and task.attempt_id != before.attempt_id:
+        is_let_go = before is not None and before.attempt_id and task.attempt_id != before.attempt_id
+        if is_let_go and before is not None and type(command) not in FENCED:
             self.bells.add(f"held:{task.namespace}:{before.session_id}")
-        if task.status in (s.QUEUED, s.DISPATCHED):
-            self.bells.add(f"work:{task.namespace}:{task.agent}")
+        status = task.status
+        if status == s.RUNNING:
+            return
+        if status in (s.QUEUED, s.DISPATCHED):
+            self.bells.add(_work_topic(task))
         elif task.is_ended:
             self.bells.add(f"ended:{task.namespace}")
             if before is not None and (before.slot is not None or before.agent_key is not None):
-                self.bells.add(f"work:{task.namespace}:{task.agent}")
+                self.bells.add(_work_topic(task))
 
     def writes(self) -> Writes:
         """All of it, each task row once."""
@@ -203,7 +241,15 @@ class WorkingSet:
         writes.events = self._events
         writes.sessions = list(self.sessions.values())
         writes.agents = self.agents
+        writes.cursors = list(self.cursors.values())
+        writes.tallies, writes.now = self._tallies, self._now
         return writes
+
+
+def _work_topic(task: Task) -> str:
+    """Who may take it; a channel of its own is named, so that the ring can travel by it."""
+    topic = f"work:{task.namespace}:{task.agent}"
+    return topic if task.channel == DEFAULT_CHANNEL else f"{topic}/{task.channel}"
 
 
 def replay(events: list[Event]) -> Task | None:

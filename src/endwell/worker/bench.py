@@ -23,6 +23,7 @@ from endwell.runtime.base import Runtime
 from endwell.settings.sections import Worker as WorkerSettings
 from endwell.store.effect_store import EffectStore
 from endwell.store.rows import Reply
+from endwell.worker.circles import Circles, stopped
 from endwell.worker.directory import Directory
 from endwell.worker.threads import TurnThreads
 from endwell.worker.turn_store import TurnStore
@@ -94,6 +95,8 @@ class Bench:
         self._numbers: Counter[str] = Counter()
         self._in_flight: set[str] = set()
         self.doing: dict[str, int] = {}
+        self.nudges = inside_of(task).nudges
+        self.circles = Circles(self)
 
     def command(self, kind: Callable[..., AnyCommand], **fields: Any) -> AnyCommand:
         """A command of this attempt."""
@@ -112,9 +115,24 @@ class Bench:
         A store that is away for a moment is no fault of the agent's: it is told when it is back.
         """
         sent = self.runtime.clock.monotonic()
-        replies: list[Reply] = await self._until_taken(lambda: self._committed(commands))
+        if self.hold.is_lost:
+            raise self._lost()
+        try:
+            replies = await self._committed(commands)
+        except StoreError:
+            replies = await self._until_taken(lambda: self._committed(commands))
         self._said_at = sent
+        self._hear(replies[-1].task)
         return replies[-1]
+
+    def _hear(self, task: Task | None) -> None:
+        if task is not None and task.inside is not None and '"nudges"' in task.inside:
+            self.nudges = inside_of(task).nudges
+
+    def refuse_ended(self, reply: Reply) -> None:
+        """The machine may have ended the task by what it was just told."""
+        if reply.task is not None and reply.task.is_ended:
+            raise stopped(self.task.id, self.attempt_id)
 
     async def expect(self, step: str, seconds: float) -> None:
         """Before something that takes so long: if the turn would be reaped meanwhile, say what it is at."""
@@ -142,7 +160,10 @@ class Bench:
             except StoreError as error:
                 log.warning("task %s must wait for the store: %s", self.task.id, error.message)
                 await self.runtime.sleep(PAUSE_SECONDS)
-        raise StaleAttempt(f"attempt {self.attempt_id} no longer holds its task", task_id=self.task.id)
+        raise self._lost()
+
+    def _lost(self) -> StaleAttempt:
+        return StaleAttempt(f"attempt {self.attempt_id} no longer holds its task", task_id=self.task.id)
 
     async def records(self) -> dict[str, Card]:
         """What earlier attempts recorded in this run, by record id; read once, in one question."""
@@ -164,6 +185,8 @@ class Bench:
 
     async def recorded(self, step: str) -> Card | None:
         """The record of one step, if it has one."""
+        if self._records is not None and not self._records:
+            return None
         return (await self.records()).get(record_id(self.task.id, step))
 
     async def answered(self, step: str) -> tuple[str, Card | None]:

@@ -19,6 +19,7 @@ from endwell.model.typed import Shape, is_async, result_of
 from endwell.policy.limits import SECOND
 from endwell.policy.retry import RetryPolicy, backoff
 from endwell.runtime.base import Runtime
+from endwell.runtime.begun import Begun
 from endwell.worker.bench import Bench
 from endwell.worker.threads import ThreadCall, TurnThreads
 
@@ -61,10 +62,14 @@ class Work:
         `before` is called immediately before the function, where the function is.
         """
         call = self._call if before is None else partial(_after, before, self._call)
-        scope = runtime.timeout(self.seconds)
+        began = runtime.clock.monotonic()
+        begun = Begun(call() if self._is_async else self._in_thread(threads, call))
+        if begun.is_over:  # it never waited for anything, so no limit could have ended it
+            return begun.value
+        scope = runtime.timeout(max(0.0, self.seconds - (runtime.clock.monotonic() - began)))
         try:
             async with scope:
-                value = await (call() if self._is_async else self._in_thread(threads, call))
+                value = await begun
         except TimeoutError:
             if not scope.expired():
                 raise  # the function's own

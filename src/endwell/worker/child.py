@@ -41,6 +41,7 @@ from endwell.worker.outside import MEGABYTE
 from endwell.worker.remote import RemoteStore, error_said, waiting_said
 from endwell.worker.suspended import HandedOver, Suspended, meant
 from endwell.worker.threads import TurnThreads, with_step_threads
+from endwell.worker.turns import current_turn
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +106,7 @@ async def _serve(app: Any, agent: Agent, link: Link, runtime: Runtime, memory_mb
         return
     order = _order_decoder.decode(line)
     runtime.spawn(link.listen(), "endwell-answers")
-    CURRENT_TURN.set((order.task.id, order.task.attempt_id or ""))
+    CURRENT_TURN.set(current_turn(order.task))
     turn = ChildTurn(app, agent, link, runtime, order)
     link.send(await turn.last_word(None if memory_mb is None else memory_mb * MEGABYTE))
     if app.effects is not None:

@@ -77,6 +77,11 @@ class SyncContext(Context):
         """Keep a partial deliverable; see `Context.draft`."""
         self._wait(super().draft(value))
 
+    def nudges(self) -> list[str]:  # type: ignore[override]
+        """What the agent was told; see `Context.nudges`."""
+        heard: list[str] = self._wait(super().nudges())
+        return heard
+
     def progress(self, note: str | None = None) -> None:  # type: ignore[override]
         """Say that the turn is getting somewhere; see `Context.progress`."""
         self._wait(super().progress(note))

@@ -47,6 +47,8 @@ class EffectVerbs:
         bench = self._bench
         step = bench.begin(name)
         try:
+            bench.circles.waited()
+            bench.circles.news()
             effect_key = _default_key(bench, step) if key is None else _checked(key)
             seconds = seconds_of(timeout, bench.settings.effect_timeout_seconds)
             call = bound(fn, args, _with_key(fn, kwargs, effect_key))

@@ -19,7 +19,6 @@ from endwell.model.effect import Verdict as Settlement
 from endwell.policy import ledger
 from endwell.policy.limits import SECOND
 from endwell.policy.retry import RetryPolicy
-from endwell.runtime.processes import host_name, pid_alive
 from endwell.worker.bench import PAUSE_SECONDS, Bench
 from endwell.worker.calling import Work, pause_before
 from endwell.worker.endings import is_retryable
@@ -255,7 +254,7 @@ class Effecting:
             )
         except EndwellError as refusal:
             if refusal.code == EFFECT_UNKNOWN:
-                await self._hand_over()
+                return await self._hand_over()
             _ignore_if_settled(refusal)
 
     async def _settle_done(self, verdict: Done, *, holder_gone: bool = False) -> None:
@@ -272,8 +271,12 @@ class Effecting:
         )
 
     async def _hand_over(self) -> None:
-        """A person must say what became of it; this turn is over."""
-        await self._bench.commit(self._bench.command(c.Block, reason=EFFECT_UNKNOWN))
+        """A person must say what became of it; this turn is over. Unless one was faster: then it goes on."""
+        key = self._order.key
+        try:
+            await self._bench.commit(self._bench.command(c.Block, reason=EFFECT_UNKNOWN, effect_key=key))
+        except EndwellError as refusal:
+            return _ignore_if_settled(refusal)
         raise HandedOver(f"whether the effect {self._order.key!r} took place is for a person to say")
 
     async def _verdict(self) -> Verdict:
@@ -331,7 +334,9 @@ class Effecting:
         session = await bench.asked(lambda: bench.store.session(bench.task.namespace, session_id))
         if session is None:
             return False
-        return session.end_reason == "goodbye" or (session.host == host_name() and not pid_alive(session.pid))
+        if session.end_reason == "goodbye":
+            return True
+        return session.host == bench.runtime.host() and not bench.runtime.is_alive(session.pid)
 
 
 def _ignore_if_settled(refusal: EndwellError) -> None:

@@ -17,6 +17,10 @@ from endwell.worker.suspended import Suspended
 
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 8_000
+API_FAILURE = "api_failure"
+"""The code of errors whose last retry ends the task as `api_retries_exhausted`."""
+_ASK_LATER = (408, 429)
+_SERVER_ERRORS = 500
 _SECOND = 1_000_000
 
 
@@ -112,7 +116,21 @@ def is_retryable(error: BaseException, give_up_on: tuple[type[BaseException], ..
 
 
 def _code(error: BaseException) -> str:
-    return error.code if isinstance(error, (e.AgentSignal, e.BadInput, e.TurnError)) else "exception"
+    if isinstance(error, (e.AgentSignal, e.BadInput, e.TurnError)):
+        return error.code
+    return API_FAILURE if _is_api_failure(error) else "exception"
+
+
+def _is_api_failure(error: BaseException) -> bool:
+    """Somebody else's service did not answer, or answered that it cannot just now."""
+    if isinstance(error, (ConnectionError, TimeoutError)):
+        return True
+    try:
+        response = getattr(error, "response", None)
+        said = getattr(error, "status_code", None) or getattr(response, "status_code", None)
+    except Exception:  # an exception's attribute may raise anything
+        return False
+    return isinstance(said, int) and (said in _ASK_LATER or said >= _SERVER_ERRORS)
 
 
 def _traceback(error: BaseException) -> str | None:

@@ -8,7 +8,6 @@ told to stop by itself, whether or not anybody has reclaimed its tasks yet.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 
@@ -16,14 +15,15 @@ import msgspec
 
 from endwell.errors import NotFound
 from endwell.model.commands import Heartbeat
-from endwell.runtime.base import RunningThread, Runtime
-from endwell.runtime.loops import new_loop
+from endwell.runtime.base import Beside, Runtime
 from endwell.store.contract import Store
 
 log = logging.getLogger(__name__)
 SECOND = 1_000_000
 LOOK_SECONDS = 1.0
 """A step that runs for longer is told to the store, so that everybody sees who is at it."""
+LOOKS = 10
+"""Of slow heartbeats this many looks each are enough."""
 LAST_TRY = 20
 """A beat gets at least this part of a lease for its answer: a store that is merely slow is not lost."""
 MOST_STEPS = 500
@@ -36,6 +36,7 @@ class Named(msgspec.Struct, frozen=True):
     attempts: tuple[tuple[str, str], ...] = ()
     claims: tuple[str, ...] = ()
     doing: tuple[tuple[str, str, int], ...] = ()
+    tick_age: int | None = None
 
 
 class Heart:
@@ -60,14 +61,14 @@ class Heart:
         self._session_id = session_id
         self._lease_seconds = lease_seconds
         self._interval_seconds = interval_seconds
+        self._look_seconds = max(LOOK_SECONDS, interval_seconds / LOOKS)
         self._named = named
         self._on_stale = on_stale
         self._on_lost = on_lost
         self._good_until = runtime.clock.monotonic() + lease_seconds
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._now_flag: asyncio.Event
         self._stopping = False
-        self._thread: RunningThread | None = None
+        self._beside: Beside | None = None
         self._told: tuple[tuple[str, str, int], ...] = ()
         self.failures = 0
 
@@ -83,28 +84,20 @@ class Heart:
 
     def start(self) -> None:
         """Beat in a thread until `stop`."""
-        self._loop = new_loop()
         self._now_flag = asyncio.Event()
-        self._thread = self._runtime.thread(self._run, "endwell-heartbeat")
+        self._beside = self._runtime.beside(self._beat, "endwell-heartbeat")
 
     def beat_now(self) -> None:
         """Do not wait for the interval: something may have been taken from us."""
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # its thread has ended
-                self._loop.call_soon_threadsafe(self._now_flag.set)
+        if self._beside is not None:
+            self._beside.call(self._now_flag.set)
 
     async def stop(self) -> None:
         """No further beat; the session is for its owner to close."""
         self._stopping = True
         self.beat_now()
-        if self._thread is not None:
-            await self._runtime.in_thread(self._thread.join, self._lease_seconds)
-
-    def _run(self) -> None:
-        if self._loop is None:
-            return
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # type: ignore[arg-type,return-value]
-            runner.run(self._beat())
+        if self._beside is not None:
+            await self._beside.ended(self._lease_seconds)
 
     async def _beat(self) -> None:
         store = self._store.sibling()
@@ -123,8 +116,8 @@ class Heart:
         """Until the next beat is due, somebody asks for one, or there is something new to tell."""
         left = self._pause_seconds()
         while left > 0 and not self._now_flag.is_set() and self._long() == self._told:
-            await self._runtime.wait(self._now_flag, min(left, LOOK_SECONDS))
-            left -= LOOK_SECONDS
+            await self._runtime.wait(self._now_flag, min(left, self._look_seconds))
+            left -= self._look_seconds
         self._now_flag.clear()
 
     def _long(self) -> tuple[tuple[str, str, int], ...]:
@@ -184,4 +177,5 @@ class Heart:
             attempts=named.attempts,
             claiming=named.claims,
             doing=self._told,
+            tick_age=named.tick_age,
         )

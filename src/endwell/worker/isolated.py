@@ -26,7 +26,7 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -55,6 +55,21 @@ _BOOT: Final = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
     "from endwell.worker.child import main; main(sys.argv[1])"
 )
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What a child wants to know or have done."""
+
+    method: str = ""
+    arguments: list[Any] = []
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """One request of a child, whose answer goes by the same number."""
+
+    ask: Literal["store", "lease"]
+    id: int
+    about: Question = msgspec.field(name="with")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -171,14 +186,17 @@ class _Conversation:
 
     def _left(self, said: dict[str, Any]) -> BaseException | None:
         """What left the agent's function, as it would have inside the worker."""
-        if "suspended" in said:
-            return self._desk.suspended(said["suspended"])
-        if "handed_over" in said:
-            return HandedOver("the task is in a person's hands")
-        if "lost" in said:
-            return error_of(msgspec.convert(said["lost"], ErrorSaid))
-        if "error" in said:
-            return Reported(msgspec.convert(said["error"], ErrorInfo), said.get("after"))
+        try:
+            if "suspended" in said:
+                return self._desk.suspended(said["suspended"])
+            if "handed_over" in said:
+                return HandedOver("the task is in a person's hands")
+            if "lost" in said:
+                return error_of(msgspec.convert(said["lost"], ErrorSaid))
+            if "error" in said:
+                return Reported(msgspec.convert(said["error"], ErrorInfo), said.get("after"))
+        except msgspec.ValidationError as nonsense:
+            return _bad_word(nonsense)
         return None
 
     def _died(self, ended: Ended) -> Reported:
@@ -193,23 +211,29 @@ class _Conversation:
             while (line := await self._child.read_line()) is not None:
                 said = _decoded(line)
                 if "doing" in said:
-                    self._bench.doing = said["doing"]
+                    self._bench.doing = msgspec.convert(said["doing"], dict[str, int])
                     continue
                 if "ask" not in said:
                     return said
-                asking = self._isolated.runtime.spawn(self._answer(said), f"endwell-ask-{said['ask']}")
-                self._asking.add(asking)
-                asking.add_done_callback(self._asking.discard)
+                self._begin(msgspec.convert(said, Asked))
         except LineTooLong:
             self._child.stop()
+        except msgspec.ValidationError as nonsense:
+            self._child.stop()
+            self._raised = self._raised or _bad_word(nonsense)
         return {}
 
-    async def _answer(self, said: dict[str, Any]) -> None:
+    def _begin(self, asked: Asked) -> None:
+        asking = self._isolated.runtime.spawn(self._answer(asked), f"endwell-ask-{asked.ask}")
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
+
+    async def _answer(self, asked: Asked) -> None:
         """An `EndwellError` is an answer; a lost turn, or anything else, ends the child and is raised."""
-        answer: dict[str, Any] = {"answer": said["id"]}
+        answer: dict[str, Any] = {"answer": asked.id}
         try:
-            if said["ask"] != "lease":
-                answer["value"] = await self._desk.answer(**said["with"])
+            if asked.ask != "lease":
+                answer["value"] = await self._desk.answer(asked.about.method, asked.about.arguments)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -260,9 +284,13 @@ def _decoded(line: bytes | None) -> dict[str, Any]:
     """One message; empty at the end of the output, or when the line was cut by the child's death."""
     try:
         said = msgspec.json.decode(line or b"{}")
-    except msgspec.DecodeError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}
     return said if isinstance(said, dict) else {}
+
+
+def _bad_word(nonsense: Exception) -> Reported:
+    return failure("agent_bad_word", f"its process said what makes no sense: {nonsense}")
 
 
 def _pass_on(data: bytes) -> None:

@@ -46,6 +46,13 @@ class ReplySaid(msgspec.Struct, frozen=True, omit_defaults=True):
     ledger: LedgerAnswer | None = None
 
 
+class CommandSaid(msgspec.Struct, frozen=True):
+    """A command with the name of its type."""
+
+    type: str
+    fields: dict[str, Any]
+
+
 class WaitingSaid(msgspec.Struct, frozen=True):
     """What a suspended turn waits for, and the tasks that it calls."""
 
@@ -57,6 +64,8 @@ COMMANDS: Final[Mapping[str, type[c.TaskCommand]]] = {
     kind.__name__: kind
     for kind in (
         c.Progress,
+        c.Repeat,
+        c.HearNudges,
         c.StartStep,
         c.RecordStep,
         c.KeepDraft,
@@ -148,14 +157,18 @@ class Desk:
     async def answer(self, method: str, arguments: Sequence[Any]) -> Any:
         """What the store says. `StaleAttempt` is raised, not answered: the turn is over then."""
         if method == "commit":
-            return await self._commit([self._own(said) for said in arguments[0]])
+            return await self._commit([self._own(said) for said in _commands(arguments)])
         if method == "now":
             return await self._store.now()
         if method not in _ANSWERS:
             raise _refused(f"a turn may not ask the store for {method!r}")
-        if arguments[0] != self._bench.task.namespace:
+        if list(arguments[:1]) != [self._bench.task.namespace]:
             raise _refused("a turn may ask about its own namespace only")
-        return await getattr(self._store, method)(*arguments)
+        try:
+            question = getattr(self._store, method)(*arguments)
+        except TypeError as error:
+            raise _refused(f"{method} is not asked like this: {error}") from None
+        return await question
 
     async def _commit(self, commands: Sequence[c.TaskCommand]) -> list[ReplySaid]:
         replies = await self._store.commit(commands)
@@ -164,12 +177,15 @@ class Desk:
                 raise reply.refusal
         return [_reply_said(reply) for reply in replies]
 
-    def _own(self, said: Mapping[str, Any]) -> c.TaskCommand:
+    def _own(self, said: CommandSaid) -> c.TaskCommand:
         """The command, if it is one that this attempt may give."""
-        kind = COMMANDS.get(said["type"])
+        kind = COMMANDS.get(said.type)
         if kind is None:
-            raise _refused(f"a turn may not hand in {said['type']!r}")
-        command = msgspec.convert(said["fields"], kind)
+            raise _refused(f"a turn may not hand in {said.type!r}")
+        try:
+            command = msgspec.convert(said.fields, kind)
+        except msgspec.ValidationError as error:
+            raise _refused(f"this is no {said.type}: {error}") from None
         bench, task = self._bench, self._bench.task
         ours = (task.namespace, task.id, bench.attempt_id, bench.actor)
         theirs = (command.namespace, command.task_id, getattr(command, "attempt_id", None), command.actor)
@@ -199,7 +215,9 @@ def error_said(error: EndwellError) -> ErrorSaid:
 
 def error_of(said: ErrorSaid) -> EndwellError:
     """The error again: same class, same code."""
-    kind = getattr(errors, said.type)
+    kind = getattr(errors, said.type, None)
+    if not isinstance(kind, type) or not issubclass(kind, EndwellError):
+        kind = EndwellError
     error: EndwellError = kind.__new__(kind)
     about = {"code": said.code, "hint": said.hint, "field": said.field, "task_id": said.task_id}
     EndwellError.__init__(error, said.message, **about)
@@ -214,6 +232,13 @@ def _reply_said(reply: Reply) -> ReplySaid:
 def _reply(said: ReplySaid) -> Reply:
     refusal = None if said.refusal is None else error_of(said.refusal)
     return Reply(task=said.task, refusal=refusal, ledger=said.ledger)
+
+
+def _commands(arguments: Sequence[Any]) -> list[CommandSaid]:
+    try:
+        return msgspec.convert(arguments, tuple[list[CommandSaid]])[0]
+    except msgspec.ValidationError as error:
+        raise _refused(f"commands are not handed in like this: {error}") from None
 
 
 def _refused(why: str) -> Refused:

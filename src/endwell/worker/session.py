@@ -14,7 +14,6 @@ from endwell.errors import EndwellError
 from endwell.model import commands as c
 from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
-from endwell.runtime.processes import host_name, process_id
 from endwell.settings.sections import Worker as WorkerSettings
 from endwell.store.contract import Store
 from endwell.worker.heart import Heart, Named
@@ -83,8 +82,8 @@ class WorkerSession:
             session_id=session_id,
             kind="worker",
             name=self._name,
-            host=host_name(),
-            pid=process_id(),
+            host=self._runtime.host(),
+            pid=self._runtime.pid(),
             agents=self._agents,
             concurrency=self._concurrency,
             lease=int(self._settings.lease_seconds * SECOND),

@@ -11,10 +11,11 @@ import msgspec
 from endwell.errors import AgentSignal, StaleAttempt, StepFailed, StepTimeout, UsageError
 from endwell.model import commands as c
 from endwell.model import content
+from endwell.model.card import nudge_id
 from endwell.model.task import ErrorInfo
 from endwell.policy.limits import SECOND
 from endwell.policy.retry import RetryPolicy
-from endwell.worker.bench import Bench
+from endwell.worker.bench import BRANCH, Bench
 from endwell.worker.branches import async_parts, gathered
 from endwell.worker.calling import (
     Checked,
@@ -28,6 +29,7 @@ from endwell.worker.calling import (
     seconds_of,
     tries_of,
 )
+from endwell.worker.circles import given_of, is_worth_counting
 from endwell.worker.endings import is_retryable
 
 OnTimeout = Literal["retryable", "permanent"]
@@ -66,10 +68,20 @@ class StepVerbs:
             seconds = seconds_of(timeout, bench.step_timeout)
             work = Work.of(name, fn, bound(fn, args, kwargs), seconds, result)
             inputs = inputs_of(name, args, kwargs) if check_inputs else ""
+            given = given_of(fn, args, kwargs)
             card = await bench.recorded(step)
             if card is not None:
-                return await replayed(bench, work, card, inputs)
-            return await _Step(bench, step, work, inputs, on_timeout).run(tries_of(bench, retry))
+                value = await replayed(bench, work, card, inputs)
+                await bench.circles.stepped(BRANCH.get(), name, given, card.hash, is_new=False)
+                return value
+            doing = _Step(bench, step, work, inputs, on_timeout)
+            value = await (doing.once() if retry is None else doing.run(tries_of(bench, retry)))
+            await bench.circles.stepped(BRANCH.get(), name, given, doing.digest, is_new=True)
+            return value
+        except Exception as error:
+            if is_worth_counting(error):
+                await bench.circles.failed(name, error)
+            raise
         finally:
             bench.end(step)
 
@@ -88,14 +100,27 @@ class StepVerbs:
         await bench.commit(
             bench.command(c.KeepDraft, content=encoded, content_hash=content.fingerprint(encoded))
         )
+        bench.circles.news()
 
     async def progress(self, note: str | None = None) -> None:
         """Say that the turn is getting somewhere; without a sign of progress it is reaped in the end.
 
-        Raises `StaleAttempt` if the task has been given to somebody else: stop at once then.
+        Raises `StaleAttempt` if the task has been given to somebody else: stop at once then. A sign of life
+        is not news: an agent that records nothing new and says nothing new for long is nudged, then stopped.
         """
+        bench = self._bench
         text = None if note is None else content.clean_text(content.safe_str(note), NOTE_LIMIT)
-        await self._bench.commit(self._bench.command(c.Progress, note=text))
+        quiet = bench.circles.without_news(text)
+        bench.refuse_ended(await bench.commit(bench.command(c.Progress, note=text, without_news=quiet)))
+
+    async def nudges(self) -> list[str]:
+        """What this task's agent was told because it seemed to go round in circles, oldest first."""
+        bench = self._bench
+        if not bench.nudges:
+            return []
+        await bench.commit(bench.command(c.HearNudges))
+        cards = [await bench.card(nudge_id(bench.task.id, n)) for n in range(1, bench.nudges + 1)]
+        return [str(content.decode_stored(card.content)["message"]) for card in cards]
 
 
 class _Step:
@@ -109,12 +134,13 @@ class _Step:
         self._work = work
         self._inputs = inputs
         self._is_permanent = on_timeout == "permanent"
+        self.digest = ""
 
     async def run(self, policy: RetryPolicy) -> Any:
         """Call until it returns something that can be kept, or there is no point in another call."""
         for number in count(1):
             try:
-                return await self._once()
+                return await self.once()
             except (StaleAttempt, AgentSignal):
                 raise
             except Exception as error:
@@ -123,7 +149,8 @@ class _Step:
             await pause_before(self._bench, self._step, policy, number)
         raise AssertionError("unreachable")
 
-    async def _once(self) -> Any:
+    async def once(self) -> Any:
+        """One call."""
         bench, work = self._bench, self._work
         began = bench.runtime.clock.monotonic()
         await bench.expect(self._step, work.seconds)
@@ -143,12 +170,13 @@ class _Step:
     async def _record(self, encoded: bytes, took: int) -> None:
         if self._inputs:
             encoded = msgspec.json.encode(Checked(self._inputs, msgspec.Raw(encoded)))
+        self.digest = content.fingerprint(encoded)
         await self._bench.commit(
             self._bench.command(
                 c.RecordStep,
                 step=self._step,
                 content=encoded,
-                content_hash=content.fingerprint(encoded),
+                content_hash=self.digest,
                 took=took,
                 is_checked=bool(self._inputs),
             )

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from endwell.errors import StaleAttempt
 from endwell.model import commands as c
 from endwell.model import content
+from endwell.model.inside import deliveries_along
 from endwell.model.task import Task
 from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
-from endwell.runtime.current import CURRENT_TURN
+from endwell.runtime.current import CURRENT_TURN, CurrentTurn
 from endwell.settings.sections import Worker as WorkerSettings
 from endwell.store.contract import Store
 from endwell.store.effect_store import EffectStore
@@ -31,6 +33,8 @@ from endwell.worker.directory import Directory
 from endwell.worker.suspended import HandedOver, Suspended, meant
 from endwell.worker.threads import TurnThreads, with_step_threads
 from endwell.worker.versions import refuse_other_version
+
+log = logging.getLogger(__name__)
 
 Ending = tuple[c.TaskCommand, ...]
 """What a turn's end is to the store: the tasks that it calls, then the one command that ends it."""
@@ -47,6 +51,7 @@ class Turn:
         "actor",
         "attempt_id",
         "bench",
+        "has_begun",
         "is_in_thread",
         "is_lost",
         "is_over",
@@ -63,6 +68,7 @@ class Turn:
         self.actor = actor
         self.attempt_id = task.attempt_id or ""
         self._lease_left = lease_left
+        self.has_begun = False
         self.is_lost = False
         self.is_over = False
         self.is_in_thread = False
@@ -150,15 +156,15 @@ class Turns:
         """Run a claimed turn."""
         turn = Turn(offer.task, offer.payload, actor, self._lease_left)
         self._held[turn.attempt_id] = turn
-        turn.runner = self._runtime.spawn(self._run(turn), turn.task.id)
-        # A task that is cancelled before its first step never enters its coroutine.
-        turn.runner.add_done_callback(lambda _: self._over(turn))
+        turn.runner = self._runtime.start(self._run(turn), turn.task.id)
 
     def abandon(self, attempt_id: str) -> None:
         """The attempt is no longer ours: cancel it and say nothing of how it ends."""
         turn = self._held.get(attempt_id)
         if turn is not None and not (turn.is_lost or turn.is_over):
             turn.lose()
+            if not turn.has_begun:  # what is cancelled before its first step never enters its coroutine
+                self._over(turn)
 
     def abandon_all(self) -> None:
         """None of it is ours any more."""
@@ -166,8 +172,15 @@ class Turns:
             self.abandon(attempt_id)
 
     async def _run(self, turn: Turn) -> None:
-        CURRENT_TURN.set((turn.task.id, turn.attempt_id))
-        self._over(turn, await self._outcome(turn))
+        turn.has_begun = True
+        ending: Ending = ()
+        try:
+            CURRENT_TURN.set(current_turn(turn.task))
+            ending = await self._outcome(turn)
+        except Exception as error:  # a defect of ours; the lease keeps the task from being lost
+            log.exception("turn of task %s failed: %r", turn.task.id, error)
+        finally:
+            self._over(turn, ending)
 
     def _over(self, turn: Turn, ending: Ending = ()) -> None:
         """The turn has ended, once; what it has to say is said at once."""
@@ -286,6 +299,11 @@ async def _verb(turn: Turn, verb: Coroutine[Any, Any, Any]) -> tuple[Any, BaseEx
     finally:
         turn.verbs.discard(task)
     return value, _lost(turn) if turn.is_lost and error is not None else error
+
+
+def current_turn(task: Task) -> CurrentTurn:
+    """What the code of a turn is known by."""
+    return CurrentTurn(task.id, task.attempt_id or "", task.namespace, deliveries_along(task))
 
 
 def _lost(turn: Turn) -> StaleAttempt:

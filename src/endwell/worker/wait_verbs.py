@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from endwell.errors import BadInput
+from endwell.errors import BadInput, CallFailed, ToolFailed, ToolTimeout
 from endwell.model import content, names
 from endwell.model.card import record_id
 from endwell.model.commands import AgentSpec, Call
@@ -23,7 +23,8 @@ from endwell.policy.limits import SECOND
 from endwell.policy.submitting import ChildCall, Seconds, child_order, microseconds, unknown_agent
 from endwell.worker import answers
 from endwell.worker.answers import Approved
-from endwell.worker.bench import Bench
+from endwell.worker.bench import BRANCH, Bench
+from endwell.worker.circles import Circles
 from endwell.worker.suspended import Suspended
 
 SHORTEST_SECONDS: Final = 0.001
@@ -54,12 +55,20 @@ class WaitVerbs:
         step = self._bench.begin(name or tool_name)
         try:
             call, card = await self._bench.answered(step)
+            await self._circles.called(BRANCH.get(), tool_name, arguments, is_new=card is None)
             if card is not None:
                 shape = self._shape(tool_name, result)
                 return await answers.tool_value(self._bench, tool_name, answers.record_of(card), shape)
             raise await self._tool_call(call, tool_name, arguments, timeout)
+        except (ToolFailed, ToolTimeout) as error:
+            await self._circles.failed(tool_name, error)
+            raise
         finally:
             self._bench.end(step)
+
+    @property
+    def _circles(self) -> Circles:
+        return self._bench.circles
 
     async def _tool_call(
         self, step: str, tool_name: str, arguments: Any, timeout: Seconds | None
@@ -105,6 +114,7 @@ class WaitVerbs:
         step = self._bench.begin(name or agent)
         try:
             known_as, card = await self._bench.answered(step)
+            await self._circles.called(BRANCH.get(), agent, payload, is_new=card is None)
             if card is not None:
                 shape = self._shape(agent_name, result)
                 return await answers.call_value(self._bench, agent, card.id, answers.record_of(card), shape)
@@ -112,6 +122,9 @@ class WaitVerbs:
             within = await self._call_patience(timeout)
             call = self._call(known_as, "call", within, name=agent)
             raise await self._with_child(call, spec, agent_key, payload, on_parent_end)
+        except CallFailed as error:
+            await self._circles.failed(agent, error)
+            raise
         finally:
             self._bench.end(step)
 
@@ -163,6 +176,7 @@ class WaitVerbs:
         digest = content.fingerprint(asking)
         step = self._bench.begin(f"{name}@{digest[:_HASH_SHOWN]}")
         try:
+            self._circles.waited()
             known_as, card = await self._bench.answered(step)
             if card is not None:
                 return answers.approval_value(question, card, answers.record_of(card), digest)
@@ -184,6 +198,7 @@ class WaitVerbs:
         """Let time pass, seconds or days, without holding a worker meanwhile."""
         step = self._bench.begin(name)
         try:
+            self._circles.waited()
             if await self._bench.recorded(step) is not None:
                 return
             within = microseconds(duration, "duration", least=0.0) or 0
@@ -203,6 +218,7 @@ class WaitVerbs:
         names.signal_name(signal)
         step = self._bench.begin(name or signal)
         try:
+            self._circles.waited()
             known_as, card = await self._bench.answered(step)
             if card is not None:
                 record = answers.record_of(card)

@@ -9,24 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from endwell.errors import StoreError
+from endwell.errors import NotFound, Refused, StoreError
 from endwell.model import commands as c
 from endwell.model import content
 from endwell.model.message import Message
 from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
-from endwell.settings.sections import Worker as WorkerSettings
+from endwell.settings import Settings
 from endwell.store.contract import Store
 from endwell.store.door import follow_up
+from endwell.store.glance import NOW, Ask, Seen
+from endwell.worker.overseen import Overseen
+from endwell.worker.stale import Stale
 
 log = logging.getLogger(__name__)
 
 PAGE: Final = 200
 PAGES: Final = 50
 """Most pages of one kind in a tick; what is left is found by the next one."""
+DELIVERY_RETRIES: Final = 5
+"""How often a message is tried again that cannot be handed on for a reason of its own."""
+NO_DEFECT: Final = (Refused, NotFound)
 SHORTEST_REST_SECONDS: Final = 0.02
 _IN_LEDGER: Final = ("tool_result", "timeout", "child")
 _FAILURES: Final = ("failed", "timeout", "canceled")
@@ -36,18 +43,54 @@ class Watch:
     """`run()` watches until `stop()`; tests call `run_once()`."""
 
     def __init__(
-        self, store: Store, runtime: Runtime, settings: WorkerSettings, *, namespace: str, actor: str
+        self,
+        store: Store,
+        runtime: Runtime,
+        settings: Settings,
+        *,
+        namespace: str,
+        actor: str,
+        also: Sequence[Ask] = (),
+        told: Callable[[Seen], None] = lambda seen: None,
     ) -> None:
         self._store = store
         self._runtime = runtime
-        self._settings = settings
+        self._settings = settings.worker
+        interval = settings.pmo.watchdog_interval_seconds
+        self.overseen = Overseen(actor, interval_seconds=interval)
         self._namespace = namespace
         self._actor = actor
+        self.stale = Stale(store, runtime, settings, namespace=namespace, actor=actor)
+        self._next_wait = Ask("next_wait", (namespace,), is_value=True)
+        # All that a tick looks for, in one statement; a worker adds what it would have to ask itself.
+        self._asked = (
+            Ask("lapsed_resumes", (namespace, NOW)),
+            Ask("pending_resumes", (namespace, NOW, 1)),
+            Ask("answers_waiting", (namespace, NOW, 1)),
+            Ask("due_waits", (namespace, NOW, 1)),
+            Ask("undelivered", (namespace, NOW, 1)),
+            Ask("processing_since", (namespace, NOW, self.stale.patience)),
+            Ask("expired_claims", (namespace, NOW, 1)),
+            self._next_wait,
+            Ask("last_tick", (namespace,), is_value=True),
+            *also,
+        )
+        self._told = told
+        self._seen: Seen | None = None
         self._nudged = asyncio.Event()
         self._ticking = asyncio.Lock()
         self._stopping = False
         self._looked_at = 0
+        self._ticked_at: float | None = None
+        self._undeliverable: Counter[str] = Counter()
         self.failures = 0
+
+    @property
+    def tick_age(self) -> int | None:
+        """How long ago the last tick came to its end, in microseconds; None before the first."""
+        if self._ticked_at is None:
+            return None
+        return int((self._runtime.clock.monotonic() - self._ticked_at) * SECOND)
 
     async def run(self) -> None:
         """Tick at the start, then once per interval, and whenever a wait is over."""
@@ -67,12 +110,24 @@ class Watch:
     async def run_once(self) -> None:
         """One tick at a time: answers that are there come before the report that they are not."""
         async with self._ticking:
-            now = await self._store.now()
-            await self._requeue_expired_resume_ledgers()
-            await self._reconcile(now)
-            await self._inject_timeouts(now)
-            await self._clear_up(now)
+            seen = await self._store.glance(*self._asked)
+            self._told(seen)
+            now = seen.now
+            if seen["processing_since"]:
+                await self.stale.requeue_messages(now)
+            if seen["lapsed_resumes"]:
+                await self._requeue_expired_resume_ledgers()
+            if seen.any("lapsed_resumes", "pending_resumes", "answers_waiting"):
+                await self._reconcile(now)
+            if seen["due_waits"]:
+                await self._inject_timeouts(now)
+            if seen["undelivered"]:
+                await self._clear_up(now)
+            await self.stale.reclaim(is_needed=seen["expired_claims"])
             self._looked_at = now
+            self._seen = seen
+            self.overseen.look(now, seen["last_tick"])
+            self._ticked_at = self._runtime.clock.monotonic()
 
     async def _requeue_expired_resume_ledgers(self) -> None:
         await self._store.one(c.RequeueResumes(**self._about()))
@@ -84,9 +139,28 @@ class Watch:
             ids = tuple(message_id for message_id, _, _ in resumes)
             lease = int(self._settings.lease_seconds * SECOND)
             await self._store.one(c.TakeResumes(message_ids=ids, lease=lease, **self._about()))
-            await self._commit([self._deliver(message_id, task_id) for message_id, task_id, _ in resumes])
+            await self._hand_on([(message_id, task_id) for message_id, task_id, _ in resumes])
         untold = await self._store.answers_waiting(self._namespace, now, PAGE)
         await self._commit([await self._answered_again(*each) for each in untold])
+
+    async def _hand_on(self, messages: Sequence[tuple[str, str]]) -> None:
+        """One that cannot be handed on, again and again, is laid aside and holds nobody up."""
+        commands = [self._deliver(message_id, task_id) for message_id, task_id in messages]
+        for command, reply in zip(commands, await self._store.commit(commands), strict=True):
+            if isinstance(reply.refusal, StoreError):
+                raise reply.refusal
+            if reply.refusal is None or isinstance(reply.refusal, NO_DEFECT):
+                self._undeliverable.pop(command.message_id, None)
+            else:
+                await self._note_failure(command, reply.refusal)
+
+    async def _note_failure(self, command: c.Deliver, error: Exception) -> None:
+        self._undeliverable[command.message_id] += 1
+        log.error("message %s could not be handed on: %r", command.message_id, error)
+        if self._undeliverable[command.message_id] > DELIVERY_RETRIES:
+            del self._undeliverable[command.message_id]
+            about = {"task_id": command.task_id, "message_id": command.message_id, **self._about()}
+            await self._commit([c.SkipMessage(why="delivery_failed", **about)])
 
     async def _inject_timeouts(self, now: int) -> None:
         for _ in range(PAGES):
@@ -96,11 +170,16 @@ class Watch:
                 return
 
     async def _clear_up(self, now: int) -> None:
-        """Messages to tasks that have ended, second answers, and whatever else could be consumed."""
+        """Messages to tasks that have ended, second answers, and whatever else could be consumed.
+
+        Not a `stop`: what follows from it may end a task, and that is for the PMO to do.
+        """
         found = await self._store.undelivered(self._namespace, now, PAGE)
         answers: list[Message] = []
         others: list[Message] = []
         for message, status in found:
+            if message.message_type == "stop":
+                continue
             is_answer = status == "suspended" and message.message_type in _IN_LEDGER
             (answers if is_answer else others).append(message)
         await self._commit([follow_up(message, self._actor) for message in others])
@@ -113,7 +192,8 @@ class Watch:
         recorded = {card.id for card in await self._store.cards_by_ids(self._namespace, calls)}
         late = tuple(message.id for message in answers if message.correlation_id in recorded)
         if late:
-            await self._commit([c.CloseMessages(message_ids=late, why="late", **self._about())])
+            close = c.CloseMessages(message_ids=late, why="late", status="consumed", **self._about())
+            await self._commit([close])
 
     async def _commit(self, commands: Sequence[c.Command]) -> None:
         """Somebody may have been faster; whatever else is refused is named."""
@@ -162,10 +242,13 @@ class Watch:
 
     async def _seconds_to_next_wait(self) -> float:
         """What was overdue at the last look has been seen to, as far as that was possible."""
-        at = await self._store.next_wait(self._namespace)
+        seen, self._seen = self._seen, None
+        if seen is None or seen.any("due_waits", "pending_resumes", "answers_waiting", "undelivered"):
+            seen = await self._store.glance(self._next_wait)
+        at = seen["next_wait"]
         if at is None or at <= self._looked_at:
             return self._settings.watchdog_interval_seconds
-        return (at - await self._store.now()) / SECOND
+        return float(at - seen.now) / SECOND
 
     async def _pause(self) -> None:
         await self._runtime.wait(self._nudged, self._settings.watchdog_interval_seconds)

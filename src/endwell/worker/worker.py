@@ -8,26 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, takewhile
+
+import msgspec
 
 from endwell.doorbell.contract import Doorbell, is_rung
 from endwell.errors import EndwellError, NotFound, StaleAttempt, StoreError
 from endwell.model import commands as c
 from endwell.policy.guard import is_suspect
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
+from endwell.queue.contract import Intake
 from endwell.runtime.base import Runtime
-from endwell.runtime.processes import give_way, host_name, process_id
 from endwell.runtime.threads import ThreadPool
 from endwell.settings import Settings
 from endwell.store.contract import Store
 from endwell.store.effect_store import EffectStore
+from endwell.store.glance import Seen
 from endwell.store.rows import Reply
 from endwell.worker import suspending
 from endwell.worker.agents import Agent
+from endwell.worker.delivered import answered, claims_of
 from endwell.worker.directory import Directory
 from endwell.worker.heart import Named
+from endwell.worker.lookout import Lookout
 from endwell.worker.session import PAUSE_SECONDS, WorkerSession
 from endwell.worker.suspending import Settled
 from endwell.worker.turns import Ending, Turn, Turns
@@ -37,8 +43,20 @@ log = logging.getLogger(__name__)
 
 CLAIM_LIMIT = 128
 """Most tasks taken in one commit."""
+RARELY = 6
+"""How many poll intervals pass between two polls while the doorbell works."""
 HAND_IN_LIMIT = 250
 """Most endings in one commit: with a claim they still share one transaction, so all of them count or none."""
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """`is_overseen` is false when no PMO has ticked for three intervals: then nothing that hangs is ended."""
+
+    has_lease: bool
+    tasks: int
+    is_overseen: bool
+    last_pmo_tick: int | None
+    failures: int
 
 
 class Worker:
@@ -58,9 +76,11 @@ class Worker:
         name: str | None = None,
         concurrency: int | None = None,
         effects: EffectStore | None = None,
+        intake: Intake | None = None,
     ) -> None:
         self._store = store
         self._bell = bell
+        self._intake = intake
         self._runtime = runtime
         self._settings = settings.worker
         self._limits = limits
@@ -68,11 +88,20 @@ class Worker:
         self._agents = dict(agents)
         self._versions = {name: agent.version for name, agent in agents.items() if agent.version}
         self.concurrency = concurrency or settings.worker.concurrency
-        self.name = name or f"{host_name()}-{process_id()}"
+        self.name = name or f"{runtime.host()}-{runtime.pid()}"
         # Threads of their own: functions that hang must not keep the worker from saying goodbye.
         threads = replace(runtime, pool=ThreadPool(self.concurrency, "endwell-agent"))
         self.directory = Directory(store, namespace, known or agents, settings.approval)
-        self.watch = Watch(store, runtime, settings.worker, namespace=namespace, actor=self.name)
+        self._lookout = Lookout(store, runtime, namespace=namespace, agents=tuple(agents))
+        self.watch = Watch(
+            store,
+            runtime,
+            settings,
+            namespace=namespace,
+            actor=self.name,
+            also=self._lookout.asked,
+            told=self._told,
+        )
         self._turns = Turns(
             store,
             threads,
@@ -92,7 +121,6 @@ class Worker:
         self._may_be_work = True
         self._was_full = False
         self._beside: asyncio.Task[None] | None = None
-        self._looked_at = 0.0
         self._stopping = False
         self.refused = 0
         self.failures = 0
@@ -116,6 +144,17 @@ class Worker:
         """The session it works under; empty while it has none."""
         return self._session.id
 
+    def health(self) -> Health:
+        """How this worker is, for whoever watches the process."""
+        overseen = self.watch.overseen
+        return Health(
+            has_lease=self._session.is_good,
+            tasks=self._turns.count,
+            is_overseen=overseen.is_overseen,
+            last_pmo_tick=overseen.last_tick,
+            failures=self.failures + self.watch.failures,
+        )
+
     async def start(self) -> None:
         """Register the agents, open a session and start its heartbeat."""
         for agent in self._agents.values():
@@ -127,6 +166,8 @@ class Worker:
         )
         await self._session.open()
         self._unsubscribe = self._bell.subscribe(self._heard)
+        if self._intake is not None:
+            await self._intake.start(room=self._room, wake=self._wake.set)
 
     async def run(self) -> None:
         """Work until told to stop, then drain. The watchdog runs beside it."""
@@ -136,6 +177,8 @@ class Worker:
                 await self._round()
             if self._beside is not None:
                 await asyncio.wait([self._beside])
+            if self._intake is not None:
+                await self._intake.stop()
             await self._drain()
         finally:
             self.watch.stop()
@@ -163,28 +206,62 @@ class Worker:
     async def run_once(self) -> bool:
         """Hand in what has ended and take what is ready. False when there was nothing to do."""
         await self._runtime.sleep(0)  # let turns that are about to end, end: one commit for all of them
+        if self._intake is not None and self._intake.is_up:
+            return await self._take_delivered(self._intake)
         claim = self._claim()
         if claim is None:
             return await self._hand_in()
         self._claiming[claim.command_id] = claim.limit
         try:
-            reply = await self._exchange(claim)
-            return reply is not None and self._take(claim, reply)
+            replies = await self._exchange((claim,))
+            return replies is not None and self._take(claim, replies[-1])
         finally:
             del self._claiming[claim.command_id]
+
+    async def _take_delivered(self, intake: Intake) -> bool:
+        """Hand in what has ended and ask the store for what a queue brought, in one commit."""
+        deliveries = intake.arrived(min(self._room(), CLAIM_LIMIT))
+        if not deliveries:
+            return await self._hand_in()
+        batch, session_id = self._new_id(), self.session_id
+        about = {"namespace": self._namespace, "actor": self.name, "session_id": session_id}
+        claims = claims_of(deliveries, batch=batch, versions=self._versions, **about)
+        self._claiming[batch] = len(claims)
+        try:
+            replies = await self._exchange(claims)
+            if replies is None:
+                intake.put_back(deliveries)
+                return False
+            found = await answered(self._store, deliveries, replies[-len(claims) :])
+            if found.is_lost:
+                self._session.lose(session_id, "the store refused its claims")
+            intake.put_back(found.again)
+            intake.drop(found.void)
+            if session_id != self.session_id:
+                return False  # the lease went while we asked; what we were given is not ours any more
+            for delivery, offer in found.granted:
+                intake.began(offer.task.attempt_id or "", delivery)
+                self._turns.begin(offer, self.name)
+        finally:
+            del self._claiming[batch]
+        self._was_full = len(deliveries) == CLAIM_LIMIT
+        return True
+
+    def _room(self) -> int:
+        """How many more turns may be begun now."""
+        return 0 if self._stopping or not self._session.is_good else max(self._free, 0)
 
     async def _hand_in(self) -> bool:
         """False when there was nothing to hand in, or nobody to take it."""
         return bool(self._outbox) and await self._exchange() is not None
 
-    async def _exchange(self, claim: c.ClaimNext | None = None) -> Reply | None:
-        """One commit: endings in, a claim with them. The last reply; None when the store is away."""
-        session_id, handed_in = self.session_id, self._next_endings()
+    async def _exchange(self, claims: Sequence[c.Command] = ()) -> list[Reply] | None:
+        """One commit: endings in, claims with them. The replies; None when the store is away."""
+        session_id, handed_in = self.session_id, self._next_endings(HAND_IN_LIMIT + 1 - len(claims))
         self._handing_in.append(handed_in)
         del self._outbox[: len(handed_in)]
         commands: list[c.Command] = [command for ending in handed_in for command in ending]
-        if claim:
-            commands.append(claim)
+        commands += claims
         try:
             replies = await self._store.commit(commands)
         except StoreError as error:
@@ -195,16 +272,16 @@ class Worker:
         self._keep(session_id, handed_in, self._settle(handed_in, replies))
         refusal = replies[-1].refusal
         if not isinstance(refusal, StoreError):
-            return replies[-1]
+            return replies
         log.warning("worker %s: %s (%s)", self.name, refusal.message, refusal.code)
         self._may_be_work = True
         await self._runtime.sleep(PAUSE_SECONDS)
         return None
 
-    def _next_endings(self) -> list[Ending]:
+    def _next_endings(self, limit: int) -> list[Ending]:
         """As many as fit into one commit, and at least one."""
         sizes = accumulate(len(ending) for ending in self._outbox)
-        fitting = sum(1 for _ in takewhile(lambda size: size <= HAND_IN_LIMIT, sizes))
+        fitting = sum(1 for _ in takewhile(lambda size: size <= limit, sizes))
         return self._outbox[: max(fitting, 1)]
 
     def _keep(self, session_id: str, handed_in: list[Ending], unsettled: list[Ending]) -> None:
@@ -217,7 +294,7 @@ class Worker:
         """What we hold is ours until the store has its ending. The heartbeat's thread asks this."""
         ended = [*self._outbox, *(ending for some in tuple(self._handing_in) for ending in some)]
         held = (*self._turns.held(), *((last.task_id, attempt_of(last)) for *_, last in ended))
-        return Named(held, tuple(self._claiming), self._turns.doing())
+        return Named(held, tuple(self._claiming), self._turns.doing(), self.watch.tick_age)
 
     def _claim(self) -> c.ClaimNext | None:
         free = min(self._free, CLAIM_LIMIT)
@@ -228,7 +305,7 @@ class Worker:
             free = min(free, (self.concurrency + 1) // 2)
         # a ring that comes while we look counts again
         self._may_be_work = has_other_line and not self._claiming
-        self._looked_at = self._runtime.clock.monotonic()
+        self._lookout.claimed()
         live = self._turns.live()
         has_suspect = any(is_suspect(turn.task.crash_count, self._limits.crash_limit) for turn in live)
         return c.ClaimNext(
@@ -248,19 +325,23 @@ class Worker:
 
     def _settle(self, endings: Sequence[Ending], replies: Sequence[Reply]) -> list[Ending]:
         """What the store could not take, for another try."""
-        unsettled = []
+        unsettled: list[Ending] = []
+        done: list[str] = []
         answers = iter(replies)
         for ending in endings:
             settled = [(command, next(answers)) for command in ending]
             if any(isinstance(reply.refusal, StoreError) for _, reply in settled):
                 unsettled.append(ending)
                 continue
+            done.append(attempt_of(ending[-1]))
             for command, reply in settled:
                 if reply.refusal is not None:
                     self._note_refusal(command, reply.refusal)
             if isinstance(ending[-1], c.Suspend):
                 self.watch.nudge()  # its waits may be over before the next tick
                 self._runtime.spawn(self._after_suspend(settled), "endwell-deliver")
+        if self._intake is not None and done:
+            self._intake.done(done)
         return unsettled
 
     def _note_refusal(self, command: c.TaskCommand, refusal: EndwellError) -> None:
@@ -295,6 +376,8 @@ class Worker:
         """A turn is over; empty when it was taken from us and there is nothing to say."""
         if ending:
             self._outbox.append(ending)
+        if self._intake is not None:
+            self._intake.nudge()
         self._wake.set()
 
     def _heard(self, topics: frozenset[str]) -> None:
@@ -304,39 +387,77 @@ class Worker:
             self._may_be_work = True
             self._wake.set()
 
+    def _told(self, seen: Seen) -> None:
+        """The watchdog has looked, for us too."""
+        self._expect(self._lookout.take(seen))
+        self._wake.set()
+
+    def _expect(self, is_work: bool) -> None:
+        """Whether the store has something for us; if a queue is to bring it, it should come soon."""
+        self._may_be_work = self._may_be_work or is_work
+        if self._intake is not None:
+            self._intake.expect(is_work)
+
+    @property
+    def _is_called(self) -> bool:
+        if self._intake is not None and self._intake.is_up:
+            return self._intake.waiting > 0
+        return self._may_be_work
+
     async def _rest(self) -> None:
         """Until a ring, an ending, the next start time, or the poll interval."""
-        give_way()
-        seconds = await self._rest_seconds()
-        if self._outbox or self._stopping or (self._may_be_work and self._free > 0):
+        self._runtime.give_way()
+        start = await self._seconds_to_next_start()
+        may_claim = self._is_called and self._free > 0 and self._session.is_good
+        if self._outbox or self._stopping or may_claim:
             return
         self._wake.clear()  # what it stood for has been seen to
-        rung = await self._runtime.wait(self._wake, seconds)
-        waited = self._runtime.clock.monotonic() - self._looked_at
-        if not rung or waited >= self._settings.poll_seconds:
+        poll = self._poll_seconds
+        rung = await self._runtime.wait(self._wake, min(start, poll))
+        if not rung and start <= poll:
             self._may_be_work = True
+        elif not rung or self._lookout.seconds_since >= poll:
+            await self._poll()
 
-    async def _rest_seconds(self) -> float:
-        seconds = self._settings.poll_seconds
-        if self._free <= 0 or self._claiming:
-            return seconds
+    @property
+    def _poll_seconds(self) -> float:
+        """A doorbell that works makes polling a mere precaution."""
+        poll = self._settings.poll_seconds
+        return RARELY * poll if self._bell.health().connected else poll
+
+    async def _poll(self) -> None:
         try:
-            now = await self._store.now()
-            start = await self._store.next_start(self._namespace, tuple(self._agents), now)
+            if self._free <= 0:
+                self._may_be_work = True
+            else:
+                self._expect(await self._lookout.look())
         except StoreError:
-            return seconds
-        return seconds if start is None else min(seconds, max(0.0, (start - now) / SECOND))
+            self._may_be_work = True  # the claim will say what is wrong
+
+    async def _seconds_to_next_start(self) -> float:
+        """Endless where we could take nothing, or a queue would bring it."""
+        may_claim = self._free > 0 and self._session.is_good and not self._claiming
+        if not may_claim or (self._intake is not None and self._intake.is_up):
+            return math.inf
+        try:
+            return await self._lookout.seconds_to_next_start()
+        except StoreError:
+            return self._settings.poll_seconds
 
     def _let_go(self, attempts: tuple[str, ...]) -> None:
         """These attempts are no longer ours: stop them, say nothing more about them."""
         for attempt in attempts:
             self._turns.abandon(attempt)
+        if self._intake is not None:
+            self._intake.done(attempts)
 
     def _lost(self) -> None:
         """Nothing is ours any more, also not what has ended and was not handed in."""
         self._turns.abandon_all()
         self._outbox.clear()
         self._may_be_work = True
+        if self._intake is not None:
+            self._intake.forget()
 
     def stop(self) -> None:
         """No new claims; `run` drains and returns."""
@@ -371,6 +492,8 @@ class Worker:
     async def close(self) -> None:
         """Say goodbye: no more beats, and the session ends now rather than by its lease."""
         self._unsubscribe()
+        if self._intake is not None:
+            await self._intake.close()
         await self._session.close(reason="left" if self._turns.count else "goodbye")
         for agent in self._agents.values():
             if agent.outside is not None:

@@ -143,7 +143,7 @@ async def test_the_dispatch_counter_rises_with_each_dispatch_and_is_never_reset(
     assert (await (await world.another_store()).task("default", task.id)).dispatch_count == 2
 
 
-async def test_a_dispatched_turn_lies_in_the_inbox_until_it_is_claimed(world: World) -> None:
+async def test_a_dispatched_turn_lies_in_the_inbox_until_it_ends(world: World) -> None:
     await world.open_session()
     await world.queued_task()
     await world.store.one(world.dispatch_next())
@@ -152,9 +152,12 @@ async def test_a_dispatched_turn_lies_in_the_inbox_until_it_is_claimed(world: Wo
     ]
     (task,) = await world.claimed()
     assert [tuple(row) for row in await world.database.sql("SELECT status FROM agent_inbox")] == [
+        ("processing",)
+    ]
+    await world.do(world.finish(task))
+    assert [tuple(row) for row in await world.database.sql("SELECT status FROM agent_inbox")] == [
         ("consumed",)
     ]
-    assert task.status == "running"
 
 
 async def test_a_blocked_turn_leaves_nothing_in_the_inbox(world: World) -> None:
@@ -226,6 +229,11 @@ async def test_after_a_commit_it_is_said_whom_it_concerns(world: World) -> None:
     assert "ended:default" in world.bells
 
 
+async def test_work_on_a_channel_of_its_own_rings_by_that_channel(world: World) -> None:
+    await world.queued_task(channel="ops")
+    assert world.bells == {"work:default:coder/ops"}
+
+
 async def test_questions_about_many_tasks_are_answered(world: World) -> None:
     done = await world.do(world.finish(await world.running_task()))
     waiting = await world.queued_task(agent="tester", delay=60 * SECOND)
@@ -240,7 +248,6 @@ async def test_questions_about_many_tasks_are_answered(world: World) -> None:
     assert await store.counts("default") == {"queued": 1, "succeeded": 1}
     assert await store.namespaces() == ["default"]
     now = await store.now()
-    assert await store.next_start("default", ["coder", "tester"], now) == waiting.run_at
     assert await store.ready_since("default", "tester", now) is None
     assert [s.id for s in await store.open_sessions("default")] == ["s1"]
     assert await store.load_of_sessions("default") == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from endwell.errors import BadInput
 from endwell.model import commands as c
 from endwell.store.log import check_chain
 from tests.store.world import World
@@ -88,6 +89,18 @@ async def test_a_follower_that_starts_at_the_end_sees_only_what_comes(world: Wor
     assert [logged.event.task_id for logged in await world.store.events_after("default", end, 10)] == [
         task.id
     ]
+
+
+@pytest.mark.parametrize(
+    "cursor", ["x", "-1", "1.2.3", "1e3", "9" * 30, "\u0663", "1.", " 1", "1.x", "\ud800"]
+)
+async def test_what_never_was_a_cursor_is_refused(world: World, cursor: str) -> None:
+    await finished_task(world)
+
+    with pytest.raises(BadInput) as refusal:
+        await world.store.events_after("default", cursor, 10)
+
+    assert refusal.value.code == "bad_cursor"
 
 
 async def test_events_name_the_command_and_who_gave_it(world: World) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from typing import Any
+
 import asyncpg
+import pytest
 
 from tests.store.world import PostgresDatabase, World
 
@@ -13,13 +17,20 @@ RETURNING tx, seq
 """
 
 
+@pytest.fixture
+async def stranger(postgres_database: PostgresDatabase) -> AsyncIterator[Any]:
+    """Somebody else's connection; gone at the end, with whatever it still had open."""
+    connection = await asyncpg.connect(postgres_database.url)
+    yield connection
+    connection.terminate()
+
+
 async def test_an_event_that_commits_late_with_a_lower_number_is_not_skipped(
-    postgres_database: PostgresDatabase,
+    postgres_database: PostgresDatabase, stranger: Any
 ) -> None:
     world = World(postgres_database)
     await world.open()
     start = await world.store.log_end()
-    stranger = await asyncpg.connect(postgres_database.url)
     late = stranger.transaction()
     await late.start()
     tx, seq = await stranger.fetchrow(LATE)
@@ -32,17 +43,15 @@ async def test_an_event_that_commits_late_with_a_lower_number_is_not_skipped(
     assert [logged.event.task_id for logged in seen] == ["late", task.id]
     assert seen[0].cursor == f"{tx}.{seq}"
     assert seen[0].seq < seen[1].seq
-    await stranger.close()
     await world.close()
 
 
 async def test_an_older_transaction_that_took_its_number_later_is_not_skipped(
-    postgres_database: PostgresDatabase,
+    postgres_database: PostgresDatabase, stranger: Any
 ) -> None:
     world = World(postgres_database)
     await world.open()
     start = await world.store.log_end()
-    stranger = await asyncpg.connect(postgres_database.url)
     older = stranger.transaction()
     await older.start()
     await stranger.execute("SELECT pg_current_xact_id()")
@@ -54,14 +63,14 @@ async def test_an_older_transaction_that_took_its_number_later_is_not_skipped(
     seen += await world.store.events_after("default", cursor, 10)
     assert {logged.event.task_id for logged in seen} == {"late", task.id}
     assert len(seen) == 2
-    await stranger.close()
     await world.close()
 
 
-async def test_an_aborted_transaction_holds_nobody_up(postgres_database: PostgresDatabase) -> None:
+async def test_an_aborted_transaction_holds_nobody_up(
+    postgres_database: PostgresDatabase, stranger: Any
+) -> None:
     world = World(postgres_database)
     await world.open()
-    stranger = await asyncpg.connect(postgres_database.url)
     aborted = stranger.transaction()
     await aborted.start()
     await stranger.fetchrow(LATE)
@@ -69,5 +78,4 @@ async def test_an_aborted_transaction_holds_nobody_up(postgres_database: Postgre
     await aborted.rollback()
     seen = await world.store.events_after("default", "", 10)
     assert [logged.event.task_id for logged in seen] == [task.id]
-    await stranger.close()
     await world.close()

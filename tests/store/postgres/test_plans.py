@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 
 from endwell.model.card import Card
+from endwell.model.message import MESSAGE_FIELDS
 from endwell.model.session import SESSION_FIELDS
 from endwell.model.task import FIELDS
 from endwell.store.log import EVENT_FIELDS
@@ -17,8 +18,16 @@ from endwell.store.postgres.writing import statements
 from endwell.store.rows import Writes
 from tests.store.world import PostgresDatabase, World
 
-READS = ("see_tasks", "lock_tasks", "tasks_of_keys", "lock_sessions", "held_tasks", "offers", "holders")
-WRITES = ("move_tasks", "set_slots", "close_inbox", "close_dead_letter", "close_approval", "answer_wait")
+READS = (
+    "see_tasks",
+    "lock_tasks",
+    "tasks_of_keys",
+    "lock_sessions",
+    "lock_sessions_with_held",
+    "offers",
+    "holders",
+)
+WRITES = ("move_tasks", "set_slots", "mark_inbox", "close_dead_letter", "close_approval", "answer_wait")
 
 
 async def test_no_statement_of_the_door_reads_a_whole_table(postgres_database: PostgresDatabase) -> None:
@@ -43,6 +52,7 @@ async def test_no_statement_of_the_door_reads_a_whole_table(postgres_database: P
         ("event_row", EVENT_FIELDS),
         ("card_row", Card.__struct_fields__),
         ("session_row", SESSION_FIELDS),
+        ("message_row", MESSAGE_FIELDS),
     ],
 )
 async def test_the_row_types_are_those_of_the_model(
@@ -66,4 +76,4 @@ def test_the_pieces_of_a_batch_become_one_statement_with_their_parameters_in_ord
 
 
 def test_nothing_to_write_is_no_statement() -> None:
-    assert statements(Writes()) == []
+    assert statements(Writes(), "w") == []

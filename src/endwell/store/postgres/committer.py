@@ -51,6 +51,7 @@ class Committer:
         self._limits = limits
         self._runtime = runtime
         self._shift = shift
+        self._writer = runtime.ids.new()
         self._driver: PostgresDriver | None = None
         self._backend: Backend | None = None
         self._away_since: float | None = None
@@ -119,7 +120,9 @@ class Committer:
         except BaseException:
             connection.terminate()
             raise
-        self._driver = PostgresDriver(connection, limits=self._limits, server=self._server, held=self._held)
+        self._driver = PostgresDriver(
+            connection, limits=self._limits, server=self._server, held=self._held, writer=self._writer
+        )
         return self._driver
 
     async def _prepare(self, connection: Any) -> None:

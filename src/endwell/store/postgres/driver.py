@@ -27,8 +27,11 @@ CLOCK_SECONDS = 1.0
 class PostgresDriver:
     """Runs batches on one connection. `doubt` is what may or may not have taken place when it breaks."""
 
-    def __init__(self, connection: Any, *, limits: Limits, server: ServerClock, held: Held) -> None:
+    def __init__(
+        self, connection: Any, *, limits: Limits, server: ServerClock, held: Held, writer: str
+    ) -> None:
         self.connection = connection
+        self._writer = writer
         self._held = held
         self._limits = limits
         self._server = server
@@ -51,7 +54,7 @@ class PostgresDriver:
         await self.connection.execute("BEGIN")
         try:
             outcome = await self._decided(commands, want, reading, shift)
-            await self._write(statements(outcome.writes))
+            await self._write(statements(outcome.writes, self._writer))
         except BaseException:
             await self._roll_back()
             raise
@@ -62,7 +65,7 @@ class PostgresDriver:
         self, commands: Sequence[c.Command], want: Wanted, reading: Reading, shift: int
     ) -> Outcome:
         outcome = await self._decided(commands, want, reading, shift)
-        writes = statements(outcome.writes)
+        writes = statements(outcome.writes, self._writer)
         if len(writes) == 1:
             await self._final(outcome, *writes[0])
         elif writes:
@@ -125,7 +128,7 @@ def _sessions_query(commands: Sequence[c.Command]) -> str:
 
 def _is_guarded(want: Wanted) -> bool:
     """Whether versions and unique keys alone keep two writers of these rows apart."""
-    return not (want.sessions or want.held_by or want.ready or want.effects)
+    return not (want.sessions or want.held_by or want.ready or want.effects or want.cursors)
 
 
 class ServerClock:

@@ -47,11 +47,12 @@ SELECT {now}, {session_columns} FROM unnest($1::text[], $2::text[]) AS k(of_name
 JOIN sessions ON namespace = of_namespace AND id = of_id
 ORDER BY namespace, id FOR UPDATE OF sessions;
 
--- name: held_tasks
--- The tasks that sessions hold.
-SELECT {t.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, session_id)
-JOIN tasks t ON t.namespace = k.namespace AND t.session_id = k.session_id AND t.session_id IS NOT NULL
-ORDER BY t.namespace, t.id;
+-- name: lock_sessions_with_held
+-- Sessions that are to be renewed, each with the tasks that it holds: what every heartbeat asks.
+SELECT {now}, {s.columns}, {t.columns} FROM unnest($1::text[], $2::text[]) AS k(of_namespace, of_id)
+JOIN sessions s ON s.namespace = of_namespace AND s.id = of_id
+LEFT JOIN tasks t ON t.namespace = s.namespace AND t.session_id = s.id AND t.session_id IS NOT NULL
+ORDER BY s.namespace, s.id, t.id FOR UPDATE OF s;
 
 -- name: offers
 -- What may be taken of some agents ($2), each up to $3 and up to its free slots: turns already offered (up to
@@ -149,7 +150,46 @@ WHERE s.namespace = m.namespace AND s.agent = m.agent AND s.slot = m.slot;
 INSERT INTO sessions ({session_columns}) SELECT * FROM unnest($1::session_row[])
 ON CONFLICT (namespace, id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at,
     lease_until = excluded.lease_until, unnamed = excluded.unnamed,
-    ended_at = excluded.ended_at, end_reason = excluded.end_reason, doing = excluded.doing;
+    ended_at = excluded.ended_at, end_reason = excluded.end_reason, doing = excluded.doing,
+    ticked_at = excluded.ticked_at;
+
+-- name: lock_cursors
+-- Cursors that are to be taken or moved.
+SELECT {now}, {cursor_columns} FROM unnest($1::text[], $2::text[]) AS k(of_namespace, of_name)
+JOIN cursors ON namespace = of_namespace AND name = of_name ORDER BY namespace, name FOR UPDATE OF cursors;
+
+-- name: save_cursors
+-- Cursors as they stand.
+INSERT INTO cursors ({cursor_columns}) SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[],
+    $5::bigint[], $6::bigint[], $7::text[], $8::bigint[])
+ON CONFLICT (namespace, name) DO UPDATE SET {cursor_moves};
+
+-- name: add_tallies
+-- How many tasks a batch accepted and ended; the row belongs to this connection alone.
+INSERT INTO tallies (namespace, writer, accepted, ended, updated_at)
+SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[])
+ON CONFLICT (namespace, writer) DO UPDATE SET accepted = tallies.accepted + excluded.accepted,
+    ended = tallies.ended + excluded.ended, updated_at = excluded.updated_at;
+
+-- name: fold_tallies
+-- Add up the rows of writers that have gone; not our own, which this very statement may be raising. Their locks
+-- are kept until they are dropped.
+INSERT INTO tallies (namespace, writer, accepted, ended, updated_at)
+SELECT m.namespace, '', sum(old.accepted), sum(old.ended), m.at
+FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) AS m(before, at, namespace, ours)
+CROSS JOIN LATERAL (
+    SELECT t.accepted, t.ended FROM tallies t
+    WHERE t.namespace = m.namespace AND t.writer NOT IN ('', m.ours) AND t.updated_at <= m.before
+    ORDER BY t.writer FOR UPDATE
+) old
+GROUP BY m.namespace, m.at
+ON CONFLICT (namespace, writer) DO UPDATE SET accepted = tallies.accepted + excluded.accepted,
+    ended = tallies.ended + excluded.ended, updated_at = excluded.updated_at;
+
+-- name: drop_tallies
+-- The rows that were just added up.
+DELETE FROM tallies t USING unnest($1::bigint[], $2::text[], $3::text[]) AS m(before, namespace, ours)
+WHERE t.namespace = m.namespace AND t.writer NOT IN ('', m.ours) AND t.updated_at <= m.before;
 
 -- name: save_agents
 -- What a starting worker says of its agents; the last word counts.
@@ -168,23 +208,27 @@ INSERT INTO slots (namespace, agent, slot)
 SELECT a.namespace, a.name, s FROM unnest($1::text[], $2::text[], $3::bigint[]) AS a(namespace, name, concurrency)
 CROSS JOIN LATERAL generate_series(0, a.concurrency - 1) AS s ON CONFLICT DO NOTHING;
 
--- name: add_turn
--- Turns that have ended.
-INSERT INTO turns (namespace, id, task_id, number, agent, attempt_id, session_id, epoch, outcome, error, ended_at)
-SELECT * FROM unnest($1::turn_row[]);
-
 -- name: add_inbox_turn
 -- Dispatched turns in their agents' inboxes.
 INSERT INTO agent_inbox (namespace, id, agent, agent_key, channel, task_id, turn_id, turn_epoch, created_at,
-    message_type, correlation_id, status)
-SELECT r.*, 'turn', r.id, 'pending' FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[],
-    $6::text[], $7::text[], $8::bigint[], $9::bigint[]) AS r(namespace, id, agent, agent_key, channel, task_id,
-    turn_id, turn_epoch, created_at);
+    recursion_depth, traceparent, trace_id, source_agent_id, enqueue_mode, message_type, correlation_id, status)
+SELECT r.*, 'dispatch', 'turn', r.id, 'pending' FROM unnest($1::text[], $2::text[], $3::text[], $4::text[],
+    $5::text[], $6::text[], $7::text[], $8::bigint[], $9::bigint[], $10::bigint[], $11::text[], $12::text[],
+    $13::text[]) AS r(namespace, id, agent, agent_key, channel, task_id, turn_id, turn_epoch, created_at,
+    recursion_depth, traceparent, trace_id, source_agent_id) ON CONFLICT DO NOTHING;
 
--- name: close_inbox
--- Inbox rows of turns that were taken or ended.
-UPDATE agent_inbox i SET status = m.status, processed_at = m.at, archived_at = m.at
-FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[]) AS m(status, at, namespace, turn_id)
+-- name: requeue_message
+-- Messages whose processors are gone, if nobody has taken them since.
+UPDATE agent_inbox i SET status = 'pending', attempt_id = NULL, processed_at = NULL, archived_at = NULL
+FROM unnest($1::bigint[], $2::text[], $3::text[]) AS m(before, namespace, id)
+WHERE i.namespace = m.namespace AND i.id = m.id AND i.status = 'processing' AND i.processed_at <= m.before;
+
+-- name: mark_inbox
+-- Inbox rows of turns that were taken, given back, or are over.
+UPDATE agent_inbox i SET status = m.status, attempt_id = m.attempt_id, processed_at = m.processed_at,
+    archived_at = m.archived_at
+FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::text[], $6::text[])
+    AS m(status, attempt_id, processed_at, archived_at, namespace, turn_id)
 WHERE i.namespace = m.namespace AND i.turn_id = m.turn_id AND i.turn_id IS NOT NULL
   AND i.message_type = 'turn' AND i.status IN ('pending', 'processing');
 
@@ -270,16 +314,20 @@ INSERT INTO agent_inbox ({message_columns}) SELECT * FROM unnest($1::message_row
 
 -- name: close_message
 -- Messages that need no more attention.
-UPDATE agent_inbox i SET status = m.status, watchdog_error = m.why, processed_at = m.at, archived_at = m.at
+UPDATE agent_inbox i SET status = m.status, watchdog_error = m.why, processed_at = m.at, archived_at = m.at,
+    watchdog_at = CASE WHEN m.why IS NULL THEN NULL ELSE m.at END
 FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[]) AS m(status, why, at, namespace, id)
 WHERE i.namespace = m.namespace AND i.id = m.id AND i.status IN ('pending', 'processing');
 
 -- name: add_resume
--- Answers on their way to turns.
+-- Answers on their way to turns; a second one to the same call is no message, and leaves no row here either.
 INSERT INTO turn_resume_ledger (namespace, turn_id, tool_call_id, result_card, task_id, message_id, status,
     created_at, updated_at)
-SELECT r.*, r.at FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
-    $8::bigint[]) AS r(namespace, turn_id, tool_call_id, result_card, task_id, message_id, status, at)
+SELECT r.namespace, r.turn_id, r.tool_call_id, r.result_card, r.task_id, r.message_id, r.status, r.at, r.at
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[],
+    $9::text[]) AS r(namespace, turn_id, tool_call_id, result_card, task_id, message_id, status, at, message_type)
+WHERE NOT EXISTS (SELECT 1 FROM agent_inbox i WHERE i.namespace = r.namespace
+    AND i.message_type = r.message_type AND i.correlation_id = r.tool_call_id AND i.id <> r.message_id)
 ON CONFLICT DO NOTHING;
 
 -- name: close_resume
@@ -306,7 +354,6 @@ WHERE r.namespace = m.namespace AND r.status = 'processing' AND r.lease_expires_
 -- The pending messages of the tasks that a batch names.
 SELECT {i.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, task_id)
 JOIN agent_inbox i ON i.namespace = k.namespace AND i.task_id = k.task_id AND i.status = 'pending'
-  AND i.message_type <> 'turn'
 ORDER BY i.created_at, i.id;
 
 -- name: calls_of_tasks
@@ -362,3 +409,54 @@ SELECT current_setting('server_version') AS server_version, current_setting('fsy
     current_setting('synchronous_commit') AS synchronous_commit,
     current_setting('full_page_writes') AS full_page_writes,
     current_setting('transaction_isolation') AS isolation;
+
+-- name: latest_moment
+-- The latest moment that the record knows of: of its last event, and of its sessions.
+SELECT max(at) FROM (
+    SELECT at FROM (SELECT at FROM events WHERE namespace = $1 ORDER BY tx DESC, seq DESC LIMIT 1) e
+    UNION ALL SELECT max(heartbeat_at) FROM sessions WHERE namespace = $1 AND ended_at IS NULL
+) moments;
+
+-- name: offered_to_some
+-- Turns that are offered to one of these agents ($2).
+SELECT 1 FROM unnest($2::text[]) AS a(value)
+CROSS JOIN tasks t WHERE t.namespace = $1 AND t.agent = a.value AND t.status = 'dispatched' LIMIT 1;
+
+-- name: ready_for_some
+-- Ready tasks of these agents ($2).
+WITH RECURSIVE p(agent, priority) AS (
+    SELECT a.value, (SELECT max(t.priority) FROM tasks t
+                     WHERE t.namespace = $1 AND t.agent = a.value AND t.status = 'queued')
+    FROM unnest($2::text[]) AS a(value)
+    UNION ALL
+    SELECT p.agent, (SELECT max(t.priority) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
+                     AND t.status = 'queued' AND t.priority < p.priority)
+    FROM p WHERE p.priority IS NOT NULL
+)
+SELECT 1 FROM p WHERE p.priority IS NOT NULL AND EXISTS (
+    SELECT 1 FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent AND t.status = 'queued'
+      AND t.priority = p.priority AND t.run_at <= $3)
+LIMIT 1;
+
+-- name: next_start_of_some
+-- When the next delayed task of these agents ($2) is to start.
+WITH RECURSIVE p(agent, priority) AS (
+    SELECT a.value, (SELECT max(t.priority) FROM tasks t
+                     WHERE t.namespace = $1 AND t.agent = a.value AND t.status = 'queued')
+    FROM unnest($2::text[]) AS a(value)
+    UNION ALL
+    SELECT p.agent, (SELECT max(t.priority) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
+                     AND t.status = 'queued' AND t.priority < p.priority)
+    FROM p WHERE p.priority IS NOT NULL
+)
+SELECT min((SELECT min(t.run_at) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
+            AND t.status = 'queued' AND t.priority = p.priority AND t.run_at > $3))
+FROM p WHERE p.priority IS NOT NULL;
+
+-- name: schema_objects
+-- The tables and indexes that there are.
+SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'i');
+
+-- name: integrity
+-- What the database itself finds wrong with its file; `ok` if nothing.
+SELECT 'ok';

@@ -52,10 +52,14 @@ class Questions:
 
     async def ask(self, name: str, *parameters: Any) -> Sequence[Any]:
         """The rows of one named query."""
+        return await self.ask_sql(QUERIES[name], *parameters)
+
+    async def ask_sql(self, sql: str, *parameters: Any) -> Sequence[Any]:
+        """The rows of any query that changes nothing."""
         give_up_at = self._runtime.clock.monotonic() + OUTAGE_SECONDS
         while True:
             try:
-                return await self._asked(QUERIES[name], parameters)
+                return await self._asked(sql, parameters)
             except Exception as error:
                 if not trouble.is_lost(error) or self._runtime.clock.monotonic() > give_up_at:
                     raise trouble.meaning_of(error, self._url) from error

@@ -6,15 +6,17 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from endwell.model import commands as c
+from endwell.model.cursor import Cursor
 from endwell.model.effect import Effect
 from endwell.model.message import Message
-from endwell.model.session import Session
+from endwell.model.session import SESSION_FIELDS, Session
 from endwell.model.task import FIELDS, Task
 from endwell.policy.limits import Limits
 from endwell.store.postgres.statements import QUERIES
 from endwell.store.rows import HolderKey, Offer, Rows, TaskKey, Wanted
 
 _WIDTH = len(FIELDS)
+_SESSION = len(SESSION_FIELDS)
 
 
 class Reading:
@@ -45,10 +47,10 @@ class Reading:
             await self._tasks(unknown)
         if want.keys:
             await self._keys(want.keys)
-        if want.sessions:
-            await self._sessions(want.sessions)
         if want.held_by:
-            await self._held_by(want.held_by)
+            await self._sessions_with_held(want.held_by)
+        if want.sessions - want.held_by:
+            await self._sessions(want.sessions - want.held_by)
         for command in want.ready:
             self.rows.ready[command.command_id] = await self._offers(command)
         await self._beside(want)
@@ -67,6 +69,10 @@ class Reading:
         if waiting:
             for namespace, task_id, card_id in await self._fetch("calls_of_tasks", *_pairs(waiting)):
                 self.rows.calls.setdefault((namespace, task_id), set()).add(card_id)
+        if want.cursors:
+            for row in await self._fetch("lock_cursors", *_pairs(want.cursors)):
+                self._heard(row[0] + self._shift)
+                self.rows.cursors[row[1], row[2]] = Cursor(*row[1:])
         if want.children:
             for row in await self._fetch("live_children", *_pairs(want.children)):
                 child = Task(*row)
@@ -106,11 +112,14 @@ class Reading:
             self._heard(row[0] + self._shift)
             self.rows.sessions[session.namespace, session.id] = session
 
-    async def _held_by(self, keys: Collection[TaskKey]) -> None:
+    async def _sessions_with_held(self, keys: Collection[TaskKey]) -> None:
         self.rows.held_by = {key: [] for key in keys}
-        for row in await self._fetch("held_tasks", *_pairs(keys)):
-            task = Task(*row)
-            self.rows.held_by[task.namespace, task.session_id or ""].append(task)
+        for row in await self._fetch("lock_sessions_with_held", *_pairs(keys)):
+            session, task = Session(*row[1 : 1 + _SESSION]), row[1 + _SESSION :]
+            self._heard(row[0] + self._shift)
+            self.rows.sessions[session.namespace, session.id] = session
+            if task[0] is not None:
+                self.rows.held_by[session.namespace, session.id].append(Task(*task))
 
     async def _offers(self, command: c.ClaimNext | c.DispatchNext) -> list[Offer]:
         """Turns already offered come first, then queued tasks by priority, start time and id."""

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from endwell.model.task import MOVING_FIELDS
+from endwell.store.glance import Joiner
 from endwell.store.queries import load
 
 _MARKS: Final = {
@@ -32,6 +33,14 @@ def _marked(sql: str) -> str:
 QUERIES: Final = {
     name: _marked(sql) for name, sql in load("queries.sql", "postgres/queries.sql", parameter="$").items()
 }
+
+
+JOINER: Final = Joiner(
+    QUERIES,
+    mark="$",
+    clock=_marked("WITH clock AS MATERIALIZED (SELECT {now} + $1::bigint AS now) SELECT"),
+    now="(SELECT now FROM clock)",
+)
 
 
 @lru_cache(maxsize=1000)

@@ -15,12 +15,14 @@ from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
 from endwell.runtime.processes import process_id
 from endwell.store.contract import BATCH_LIMIT, Ring, Store
+from endwell.store.glance import Ask, Seen
 from endwell.store.held import Held
-from endwell.store.log import Event, Logged
+from endwell.store.log import Event, Logged, place_of
 from endwell.store.postgres.committer import Committer
 from endwell.store.postgres.driver import ServerClock
 from endwell.store.postgres.line import Line
 from endwell.store.postgres.questions import Questions
+from endwell.store.postgres.statements import JOINER
 from endwell.store.rows import Outcome, Reply
 
 COMMITTERS = 2
@@ -117,6 +119,12 @@ class PostgresStore(Store):
     async def settings(self) -> dict[str, Any]:
         return {"store": "postgresql", **dict((await self._questions.ask("settings"))[0])}
 
+    async def glance(self, *asked: Ask) -> Seen:
+        self._opened()
+        sql, parameters = JOINER.statement(asked)
+        (row,) = await self._questions.ask_sql(sql, self._shift(), *parameters)
+        return Seen(row[0], asked, row[1:])
+
     async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
         self._opened()
         return await self._questions.ask(name, *parameters)
@@ -128,8 +136,7 @@ class PostgresStore(Store):
         return [Card(*row) for row in await self._rows("cards_by_ids", namespace, list(ids))]
 
     async def events_after(self, namespace: str, cursor: str, limit: int) -> list[Logged]:
-        tx, _, seq = cursor.partition(".")
-        rows = await self._rows("events_after", namespace, int(tx or 0), int(seq or 0), limit)
+        rows = await self._rows("events_after", namespace, *place_of(cursor, 2), limit)
         return [Logged(row[0], row[1], Event(*row[2:-1]), row[-1] or b"") for row in rows]
 
     async def log_end(self) -> str:

@@ -20,18 +20,23 @@ _Rows = Sequence[tuple[Any, ...]]
 _Key = Callable[[tuple[Any, ...]], Any]
 
 # Within one statement a row may be written once. Of what is saved the last word counts, ...
-_SAVED: Final[dict[str, _Key]] = {"add_approval": itemgetter(0, 1), "add_wait": itemgetter(0, 2, 3)}
+_SAVED: Final[dict[str, _Key]] = {
+    "add_approval": itemgetter(0, 1),
+    "add_wait": itemgetter(0, 2, 3),
+    "fold_tallies": itemgetter(2),
+}
 _ADDED: Final = (
-    "add_turn",
     "add_inbox_turn",
     "add_dead_letter",
     "add_approval",
     "add_wait",
     "add_resume",
+    "fold_tallies",
 )
-# ... of what is closed the first.
+# ... of what is closed the first, except for marks, which may go back and forth within a batch.
 _CLOSED: Final[dict[str, _Key]] = {
-    "close_inbox": itemgetter(2, 3),
+    "requeue_message": itemgetter(1, 2),
+    "mark_inbox": itemgetter(4, 5),
     "close_dead_letter": itemgetter(2, 3),
     "close_approval": itemgetter(3, 4),
     "answer_wait": itemgetter(3, 4, 5),
@@ -42,12 +47,16 @@ _CLOSED: Final[dict[str, _Key]] = {
     "close_resume": itemgetter(2, 3),
     "requeue_resumes": itemgetter(1),
     "vote_approval": itemgetter(1, 2),
+    "drop_tallies": itemgetter(1),
 }
 
 
-def statements(writes: Writes) -> list[Statement]:
-    """The statements that write all of it; none when there is nothing to write."""
-    groups = ([*_rows(writes), *_additions(writes)], list(_closings(writes)))
+def statements(writes: Writes, writer: str) -> list[Statement]:
+    """The statements that write all of it; none when there is nothing to write.
+
+    `writer` names the connection, whose counters are a row of its own.
+    """
+    groups = ([*_rows(writes, writer), *_additions(writes, writer)], list(_closings(writes, writer)))
     return [_joined(group, len(writes.moved)) for group in groups if group]
 
 
@@ -57,7 +66,7 @@ def _joined(pieces: list[tuple[str, list[Any]]], moved: int) -> Statement:
     return joined(names), [*parameters, moved] if "move_tasks" in names else parameters
 
 
-def _rows(writes: Writes) -> Iterable[tuple[str, list[Any]]]:
+def _rows(writes: Writes, writer: str) -> Iterable[tuple[str, list[Any]]]:
     if writes.moved:
         # in the same order everywhere, so that two stores never wait for each other
         moved = sorted(writes.moved, key=lambda move: (move[0].namespace, move[0].id))
@@ -79,6 +88,13 @@ def _rows(writes: Writes) -> Iterable[tuple[str, list[Any]]]:
         yield "add_messages", [[astuple(message) for message in writes.messages]]
     if writes.sessions:
         yield "save_sessions", [[astuple(session) for session in writes.sessions]]
+    if writes.cursors:
+        yield "save_cursors", _columns([astuple(cursor) for cursor in writes.cursors])
+    if writes.tallies:
+        yield (
+            "add_tallies",
+            _columns([(name, writer, *counted, writes.now) for name, counted in writes.tallies.items()]),
+        )
     if writes.agents:
         yield from _agents(writes)
 
@@ -92,21 +108,26 @@ def _agents(writes: Writes) -> Iterable[tuple[str, list[Any]]]:
         yield "add_slots", _columns(limited)
 
 
-def _additions(writes: Writes) -> Iterable[tuple[str, list[Any]]]:
+def _additions(writes: Writes, writer: str) -> Iterable[tuple[str, list[Any]]]:
     for name in _ADDED:
         rows = writes.side.get(name)
         if not rows:
             continue
         if name in _SAVED:
             rows = list({_SAVED[name](row): row for row in rows}.values())
-        yield name, [rows] if name == "add_turn" else _columns(rows)
+        yield name, _columns(_told(name, rows, writer))
 
 
-def _closings(writes: Writes) -> Iterable[tuple[str, list[Any]]]:
+def _closings(writes: Writes, writer: str) -> Iterable[tuple[str, list[Any]]]:
     for name, key in _CLOSED.items():
         if rows := writes.side.get(name):
-            first = {key(row): row for row in reversed(rows)}
-            yield name, _columns([first[each] for each in sorted(first)])
+            first = {key(row): row for row in (rows if name == "mark_inbox" else reversed(rows))}
+            yield name, _columns(_told(name, [first[each] for each in sorted(first)], writer))
+
+
+def _told(name: str, rows: _Rows, writer: str) -> _Rows:
+    """Whoever adds up counters must know which are its own."""
+    return [(*row, writer) for row in rows] if name in ("fold_tallies", "drop_tallies") else rows
 
 
 def _columns(rows: _Rows) -> list[Any]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ CHECKPOINT_BYTES = 16 * 1024 * 1024
 """Size of the write-ahead log at which it is folded back into the file."""
 TRUNCATE_BYTES = 256 * 1024 * 1024
 """Size at which writers are made to wait, so that the log starts over even under constant readers."""
+FRAME_HEADER_BYTES = 24
+"""What the log holds beside each page."""
 BUSY_SECONDS = 30.0
 
 PRAGMAS = (
@@ -86,18 +88,31 @@ def _schema_version(connection: apsw.Connection) -> int:
     return int(read_pragma(connection, "user_version"))
 
 
-@contextmanager
-def immediate(connection: apsw.Connection) -> Iterator[None]:
+class immediate:  # noqa: N801 (used as one uses a function; a generator would cost more than the BEGIN)
     """A write transaction from its first statement on: it never has to be upgraded halfway."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            try:
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+        else:
+            self._roll_back()
+
+    def _roll_back(self) -> None:
         with suppress(apsw.Error):  # SQLite may have rolled back by itself
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-        raise
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
 
 
 _MEANINGS: tuple[tuple[type[apsw.Error], str, str, str], ...] = (
@@ -113,17 +128,25 @@ _MEANINGS: tuple[tuple[type[apsw.Error], str, str, str], ...] = (
 )
 
 
-@contextmanager
-def explained(path: Path, *, leave: tuple[type[Exception], ...] = (apsw.ConstraintError,)) -> Iterator[None]:
+class explained:  # noqa: N801 (likewise)
     """Turns SQLite's errors into ours, with a code and a remedy; those to `leave` are for the caller."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}", hint="check path and permissions") from error
-    except apsw.Error as error:
-        if isinstance(error, leave):
-            raise
-        raise meaning_of(error, path) from error
+
+    __slots__ = ("_leave", "_path")
+
+    def __init__(self, path: Path, *, leave: tuple[type[Exception], ...] = (apsw.ConstraintError,)) -> None:
+        self._path = path
+        self._leave = leave
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
+        if error is None or isinstance(error, self._leave):
+            return
+        if isinstance(error, OSError):
+            raise StoreError(f"{self._path}: {error.strerror}", hint="check path and permissions") from error
+        if isinstance(error, apsw.Error):
+            raise meaning_of(error, self._path) from error
 
 
 def meaning_of(error: apsw.Error, path: Path) -> EndwellError:
@@ -137,29 +160,31 @@ def meaning_of(error: apsw.Error, path: Path) -> EndwellError:
 class Checkpointer:
     """Folds the write-ahead log back into the file; one process at a time does it."""
 
-    def __init__(self, path: Path) -> None:
-        self._log = f"{path}-wal"
+    def __init__(self, path: Path, connection: apsw.Connection) -> None:
         self._lock_path = f"{path}-checkpoint"
+        self._frame_bytes = int(read_pragma(connection, "page_size")) + FRAME_HEADER_BYTES
+        self._frames = 0
+        connection.set_wal_hook(self._note)
+
+    def _note(self, connection: apsw.Connection, name: str, frames: int) -> int:
+        """SQLite says after each commit how long the log is, other processes' share included."""
+        self._frames = frames
+        return apsw.SQLITE_OK
 
     @property
     def is_needed(self) -> bool:
-        """Whether the log has grown; one `stat`."""
-        return self._size() > CHECKPOINT_BYTES
+        """Whether the log has grown."""
+        return self._frames * self._frame_bytes > CHECKPOINT_BYTES
 
     def run_if_needed(self, connection: apsw.Connection) -> None:
         """Cheap when there is nothing to do."""
-        size = self._size()
-        if size > CHECKPOINT_BYTES:
-            mode = (
-                apsw.SQLITE_CHECKPOINT_TRUNCATE if size > TRUNCATE_BYTES else apsw.SQLITE_CHECKPOINT_PASSIVE
+        if self.is_needed:
+            is_huge = self._frames * self._frame_bytes > TRUNCATE_BYTES
+            self._run(
+                connection,
+                apsw.SQLITE_CHECKPOINT_TRUNCATE if is_huge else apsw.SQLITE_CHECKPOINT_PASSIVE,
             )
-            self._run(connection, mode)
-
-    def _size(self) -> int:
-        try:
-            return os.stat(self._log).st_size
-        except OSError:
-            return 0
+            self._frames = 0  # the next commit tells anew
 
     def _run(self, connection: apsw.Connection, mode: int) -> None:
         handle = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)

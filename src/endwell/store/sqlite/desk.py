@@ -38,8 +38,7 @@ class Desk(Owner):
         self._usual: deque[_Commit] = deque()
         self._writing = runtime.lock()
         self._is_log_long = False
-        self._flag = runtime.flag()
-        self._thread = runtime.thread(self._run, "endwell-sqlite-writer")
+        self._attendant = runtime.attendant(self._attend, "endwell-sqlite-writer")
 
     async def ask(self, commands: Sequence[Command]) -> list[Reply]:
         """Commit on the caller's event loop, together with whoever is about to ask as well."""
@@ -55,7 +54,7 @@ class Desk(Owner):
     async def ask_in_parts(self, parts: Sequence[Sequence[Command]]) -> list[list[Reply]]:
         """So much that it would hold up an event loop for long: the thread does it."""
         letters = [self._post(part) for part in parts]
-        self._flag.set()
+        self._attendant.call()
         return [await letter.answered() for letter in letters]
 
     def ask_here(self, commands: Sequence[Command]) -> list[Reply]:
@@ -71,8 +70,8 @@ class Desk(Owner):
     async def close(self) -> None:
         """Serve what waits, then end the thread and close the connection."""
         self.is_closed = True
-        self._flag.set()
-        await self._runtime.in_thread(self._thread.join)
+        self._attendant.call()
+        await self._attendant.ended()
 
     def _post(self, commands: Sequence[Command]) -> _Commit:
         self.refuse_if_nobody_serves()
@@ -102,16 +101,12 @@ class Desk(Owner):
 
     def _leave_the_rest(self, letter: _Commit) -> None:
         if self._is_log_long or not letter.is_settled:
-            self._flag.set()
+            self._attendant.call()
 
-    def _run(self) -> None:
-        is_done = False
-        while not is_done:
-            self._flag.wait()
-            self._flag.clear()
-            while self._serve_patiently():
-                pass
-            is_done = self.is_closed and self._close_if_nobody_waits()
+    def _attend(self) -> bool:
+        while self._serve_patiently():
+            pass
+        return not (self.is_closed and self._close_if_nobody_waits())
 
     def _serve_patiently(self) -> bool:
         """One batch in the desk's thread, however long it takes. False when nobody waits any more."""
@@ -131,7 +126,7 @@ class Desk(Owner):
     def _close_if_nobody_waits(self) -> bool:
         with self._writing:
             if self._somebody_waits:
-                self._flag.set()
+                self._attendant.call()
                 return False
             self._driver.close()
             return True
@@ -179,7 +174,7 @@ class Desk(Owner):
         for letter in reversed(letters):
             letter.is_taken = False
             self._line_of(letter).appendleft(letter)
-        self._flag.set()
+        self._attendant.call()
 
     def _settle_interrupted(self, letters: Sequence[_Commit], outcome: Outcome | None) -> None:
         if outcome is None:

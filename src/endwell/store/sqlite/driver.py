@@ -17,15 +17,17 @@ from msgspec.structs import astuple
 from endwell.errors import EndwellError, StoreError, UsageError
 from endwell.model import commands as c
 from endwell.model.card import Card
+from endwell.model.cursor import Cursor
 from endwell.model.effect import Effect
 from endwell.model.message import Message
-from endwell.model.session import Session
+from endwell.model.session import SESSION_FIELDS, Session
 from endwell.model.task import FIXED_FIELDS, Task
 from endwell.policy.limits import Limits
 from endwell.store import door
+from endwell.store.glance import Ask, Joiner
 from endwell.store.held import Held
 from endwell.store.queries import load
-from endwell.store.rows import Offer, Outcome, Reply, Rows, Wanted, Writes
+from endwell.store.rows import Offer, Outcome, Reply, Rows, TaskKey, Wanted, Writes
 from endwell.store.sqlite.bulk import BulkInsert
 from endwell.store.sqlite.connection import (
     Checkpointer,
@@ -38,7 +40,9 @@ from endwell.store.sqlite.connection import (
 )
 
 QUERIES: Final = load("queries.sql", "sqlite/queries.sql", parameter="?")
+_JOINER: Final = Joiner(QUERIES, mark="?", clock="SELECT", now="?1")
 _FIXED: Final = len(FIXED_FIELDS)
+_SESSION: Final = len(SESSION_FIELDS)
 _ADD_TASK: Final = BulkInsert(QUERIES["add_task"])
 _ADD_EVENT: Final = BulkInsert(QUERIES["add_event"])
 _ADD_CARD: Final = BulkInsert(QUERIES["add_card"])
@@ -54,13 +58,13 @@ _UNSTORABLE: Final = (
 _LOOKED_INTO: Final = (*_UNSTORABLE, apsw.IOError, apsw.FullError)
 # rows are added before they are closed, whatever the order of the commands
 SIDE_QUERIES: Final = (
-    "add_turn",
     "add_inbox_turn",
     "add_dead_letter",
     "add_approval",
     "add_wait",
     "add_resume",
-    "close_inbox",
+    "mark_inbox",
+    "requeue_message",
     "close_dead_letter",
     "vote_approval",
     "close_approval",
@@ -95,8 +99,8 @@ class SqliteDriver:
         self._may_wait = True
         self._held = Held()
         self._connection = connect(path, lambda count: self._may_wait and pause(count))
-        self._checkpointer = Checkpointer(path)
         self.schema = migrate(self._connection, path)
+        self._checkpointer = Checkpointer(path, self._connection)
 
     def close(self) -> None:
         self._connection.close()
@@ -193,6 +197,12 @@ class SqliteDriver:
         """The rows of one named query."""
         return self._connection.execute(QUERIES[name], tuple(parameters)).fetchall()
 
+    def glance(self, now: int, asked: Sequence[Ask]) -> tuple[Any, ...]:
+        """The time, and what several named queries answer to it."""
+        sql, parameters = _JOINER.statement(asked)
+        lists = (json.dumps(value) if isinstance(value, (list, tuple)) else value for value in parameters)
+        return next(self._connection.execute(sql, (now, *lists)))
+
     def settings(self) -> dict[str, Any]:
         """What the database itself says of its version and durability."""
         names = ("journal_mode", "synchronous", "wal_autocheckpoint", "page_size", "cache_size")
@@ -207,29 +217,39 @@ class SqliteDriver:
         for key in want.keys:
             for row in self.rows("task_by_key", key) or self.rows("task_by_id", key):
                 rows.keys[key] = Task(*row)
-        for key in want.sessions:
+        for key in want.held_by:
+            self._read_with_held(key, rows)
+        for key in want.sessions - want.held_by:
             for row in self.rows("session", key):
                 rows.sessions[key] = Session(*row)
-        for key in want.held_by:
-            rows.held_by[key] = [Task(*row) for row in self.rows("held_by_session", key)]
         for command in want.ready:
             rows.ready[command.command_id] = self._offers(command, rows)
         self._read_holders(want, rows)
         self._read_beside(want, rows)
         return rows
 
+    def _read_with_held(self, key: TaskKey, rows: Rows) -> None:
+        """A session and what it holds: every heartbeat of every worker asks this."""
+        found = self.rows("session_with_held", key)
+        rows.held_by[key] = [Task(*row[_SESSION:]) for row in found if row[_SESSION] is not None]
+        for row in found[:1]:
+            rows.sessions[key] = Session(*row[:_SESSION])
+
     def _read_beside(self, want: Wanted, rows: Rows) -> None:
         for key in want.effects:
             for row in self.rows("effect", key):
                 rows.effects[key] = Effect(*row)
         for key in want.inbox:
-            rows.inbox[key] = [Message(*row) for row in self.rows("pending_messages", key)]
+            rows.inbox[key] = [Message(*row) for row in self.rows("pending_of_task", key)]
         for key in want.calls:
             task = rows.tasks.get(key)
             if task is not None and task.waits is not None:
                 rows.calls[key] = {card_id for (card_id,) in self.rows("calls_of_task", key)}
         for key in want.children:
             rows.children[key] = [Task(*row) for row in self.rows("live_children", key)]
+        for key in want.cursors:
+            for row in self.rows("cursor", key):
+                rows.cursors[key] = Cursor(*row)
 
     def _read_holders(self, want: Wanted, rows: Rows) -> None:
         for task in rows.tasks.values():
@@ -306,6 +326,10 @@ class SqliteDriver:
             many(QUERIES["add_message"], [astuple(message) for message in writes.messages])
         if writes.sessions:
             many(QUERIES["save_session"], [astuple(session) for session in writes.sessions])
+        if writes.cursors:
+            many(QUERIES["save_cursor"], [astuple(cursor) for cursor in writes.cursors])
+        for namespace, (accepted, ended) in writes.tallies.items():
+            self._connection.execute(QUERIES["add_tally"], (namespace, accepted, ended, writes.now))
         for name in SIDE_QUERIES:
             if rows := writes.side.get(name):
                 many(QUERIES[name], rows)

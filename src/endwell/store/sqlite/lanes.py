@@ -41,32 +41,29 @@ class Lane(Owner):
         self._runtime = runtime
         self._closing = closing
         self._letters: deque[Letter[Question, Any]] = deque()
-        self._flag = runtime.flag()
-        self._thread = runtime.thread(self._run, name)
+        self._attendant = runtime.attendant(self._attend, name)
 
     async def ask(self, question: Question) -> Any:
         """Hand a question in and wait for the answer."""
         self.refuse_if_nobody_serves()
         letter: Letter[Question, Any] = Letter(question)
         self._letters.append(letter)
-        self._flag.set()
+        self._attendant.call()
         return letter.wait(self._runtime) if is_here() else await letter.answered()
 
     async def close(self) -> None:
         """Answer what waits, then end the thread."""
         self.is_closed = True
-        self._flag.set()
-        await self._runtime.in_thread(self._thread.join)
+        self._attendant.call()
+        await self._attendant.ended()
 
-    def _run(self) -> None:
-        try:
-            while self._letters or not self.is_closed:
-                self._flag.wait()
-                self._flag.clear()
-                while self._letters:
-                    self._answer(self._letters.popleft())
-        finally:
+    def _attend(self) -> bool:
+        is_last = self.is_closed  # asked first: whatever came before the closing is still answered
+        while self._letters:
+            self._answer(self._letters.popleft())
+        if is_last:
             self._closing()
+        return not is_last
 
     @staticmethod
     def _answer(letter: Letter[Question, Any]) -> None:

@@ -66,7 +66,19 @@ UPDATE slots SET task_id = $1 WHERE namespace = $2 AND agent = $3 AND slot = $4;
 INSERT INTO sessions ({session_columns}) VALUES ({session_marks})
 ON CONFLICT (namespace, id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at,
     lease_until = excluded.lease_until, unnamed = excluded.unnamed,
-    ended_at = excluded.ended_at, end_reason = excluded.end_reason, doing = excluded.doing;
+    ended_at = excluded.ended_at, end_reason = excluded.end_reason, doing = excluded.doing,
+    ticked_at = excluded.ticked_at;
+
+-- name: save_cursor
+-- A cursor as it stands.
+INSERT INTO cursors ({cursor_columns}) VALUES ({cursor_marks})
+ON CONFLICT (namespace, name) DO UPDATE SET {cursor_moves};
+
+-- name: add_tally
+-- How many tasks a batch accepted and ended.
+INSERT INTO tallies (namespace, writer, accepted, ended, updated_at) VALUES ($1, '', $2, $3, $4)
+ON CONFLICT (namespace, writer) DO UPDATE SET accepted = accepted + excluded.accepted,
+    ended = ended + excluded.ended, updated_at = excluded.updated_at;
 
 -- name: save_agent
 -- What a starting worker says of an agent; the last word counts.
@@ -82,21 +94,22 @@ ON CONFLICT (namespace, name) DO UPDATE SET registered_at = excluded.registered_
 -- A slot of an agent with a limit; slots beyond a lowered limit are left and no longer taken.
 INSERT INTO slots (namespace, agent, slot) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING;
 
--- name: add_turn
--- A turn that has ended.
-INSERT INTO turns (namespace, id, task_id, number, agent, attempt_id, session_id, epoch, outcome, error, ended_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
-
 -- name: add_inbox_turn
 -- A dispatched turn in its agent's inbox.
 INSERT INTO agent_inbox (namespace, id, agent, agent_key, channel, task_id, turn_id, turn_epoch, created_at,
-    message_type, correlation_id, status)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'turn', $2, 'pending');
+    recursion_depth, traceparent, trace_id, source_agent_id, enqueue_mode, message_type, correlation_id, status)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 'dispatch', 'turn', $2, 'pending')
+ON CONFLICT DO NOTHING;
 
--- name: close_inbox
--- A turn's inbox row once the turn was taken or ended.
-UPDATE agent_inbox SET status = $1, processed_at = $2, archived_at = $2
-WHERE namespace = $3 AND turn_id = $4 AND message_type = 'turn' AND status IN ('pending', 'processing');
+-- name: requeue_message
+-- A message whose processor is gone, if nobody has taken it since.
+UPDATE agent_inbox SET status = 'pending', attempt_id = NULL, processed_at = NULL, archived_at = NULL
+WHERE namespace = $2 AND id = $3 AND status = 'processing' AND processed_at <= $1;
+
+-- name: mark_inbox
+-- A turn's inbox rows once the turn was taken, given back, or is over.
+UPDATE agent_inbox SET status = $1, attempt_id = $2, processed_at = $3, archived_at = $4
+WHERE namespace = $5 AND turn_id = $6 AND message_type = 'turn' AND status IN ('pending', 'processing');
 
 -- name: add_dead_letter
 -- A failed task that awaits a verdict.
@@ -165,14 +178,18 @@ INSERT INTO agent_inbox ({message_columns}) VALUES ({message_marks}) ON CONFLICT
 
 -- name: close_message
 -- A message that needs no more attention.
-UPDATE agent_inbox SET status = $1, watchdog_error = $2, processed_at = $3, archived_at = $3
+UPDATE agent_inbox SET status = $1, watchdog_error = $2, processed_at = $3, archived_at = $3,
+    watchdog_at = CASE WHEN $2 IS NULL THEN NULL ELSE $3 END
 WHERE namespace = $4 AND id = $5 AND status IN ('pending', 'processing');
 
 -- name: add_resume
--- An answer on its way to a turn.
+-- An answer on its way to a turn; a second one to the same call is no message, and leaves no row here either.
 INSERT INTO turn_resume_ledger (namespace, turn_id, tool_call_id, result_card, task_id, message_id, status,
     created_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8) ON CONFLICT DO NOTHING;
+SELECT $1, $2, $3, $4, $5, $6, $7, $8, $8
+WHERE NOT EXISTS (SELECT 1 FROM agent_inbox
+    WHERE namespace = $1 AND message_type = $9 AND correlation_id = $3 AND id <> $6)
+ON CONFLICT DO NOTHING;
 
 -- name: close_resume
 -- An answer that was applied, or came too late.
@@ -220,8 +237,65 @@ CROSS JOIN cards c ON c.namespace = $1 AND c.id = ids.value;
 -- The log after a cursor, in the order of commits.
 SELECT e.seq, e.seq, {e.columns}, p.hash FROM events e
 LEFT JOIN events p ON p.namespace = e.namespace AND p.task_id = e.task_id AND p.version = e.version - 1
-WHERE e.namespace = $1 AND e.seq > CAST($2 AS INTEGER) ORDER BY e.seq LIMIT $3;
+WHERE e.namespace = $1 AND e.seq > $2 ORDER BY e.seq LIMIT $3;
 
 -- name: log_end
 -- The cursor of the last event.
 SELECT COALESCE(max(seq), 0) FROM events;
+
+-- name: latest_moment
+-- The latest moment that the record knows of: of its last event, and of its sessions.
+SELECT max(at) FROM (
+    SELECT at FROM (SELECT at FROM events WHERE namespace = $1 ORDER BY seq DESC LIMIT 1) e
+    UNION ALL SELECT max(heartbeat_at) FROM sessions WHERE namespace = $1 AND ended_at IS NULL
+) moments;
+
+-- name: session_with_held
+-- A session, and the tasks that it holds.
+SELECT {s.columns}, {t.columns} FROM sessions s
+LEFT JOIN tasks t ON t.namespace = s.namespace AND t.session_id = s.id AND t.session_id IS NOT NULL
+WHERE s.namespace = $1 AND s.id = $2 ORDER BY t.id;
+
+-- name: offered_to_some
+-- Turns that are offered to one of these agents ($2).
+SELECT 1 FROM json_each($2) a
+CROSS JOIN tasks t WHERE t.namespace = $1 AND t.agent = a.value AND t.status = 'dispatched' LIMIT 1;
+
+-- name: ready_for_some
+-- Ready tasks of these agents ($2).
+WITH RECURSIVE p(agent, priority) AS (
+    SELECT a.value, (SELECT max(t.priority) FROM tasks t
+                     WHERE t.namespace = $1 AND t.agent = a.value AND t.status = 'queued')
+    FROM json_each($2) a
+    UNION ALL
+    SELECT p.agent, (SELECT max(t.priority) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
+                     AND t.status = 'queued' AND t.priority < p.priority)
+    FROM p WHERE p.priority IS NOT NULL
+)
+SELECT 1 FROM p WHERE p.priority IS NOT NULL AND EXISTS (
+    SELECT 1 FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent AND t.status = 'queued'
+      AND t.priority = p.priority AND t.run_at <= $3)
+LIMIT 1;
+
+-- name: next_start_of_some
+-- When the next delayed task of these agents ($2) is to start.
+WITH RECURSIVE p(agent, priority) AS (
+    SELECT a.value, (SELECT max(t.priority) FROM tasks t
+                     WHERE t.namespace = $1 AND t.agent = a.value AND t.status = 'queued')
+    FROM json_each($2) a
+    UNION ALL
+    SELECT p.agent, (SELECT max(t.priority) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
+                     AND t.status = 'queued' AND t.priority < p.priority)
+    FROM p WHERE p.priority IS NOT NULL
+)
+SELECT min((SELECT min(t.run_at) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
+            AND t.status = 'queued' AND t.priority = p.priority AND t.run_at > $3))
+FROM p WHERE p.priority IS NOT NULL;
+
+-- name: schema_objects
+-- The tables and indexes that there are.
+SELECT name FROM sqlite_master WHERE type IN ('table', 'index');
+
+-- name: integrity
+-- What the database itself finds wrong with its file; `ok` if nothing.
+SELECT * FROM pragma_quick_check;

@@ -21,7 +21,8 @@ from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
 from endwell.runtime.here import is_here
 from endwell.store.contract import BATCH_LIMIT, Ring, Store
-from endwell.store.log import Event, Logged
+from endwell.store.glance import Ask, Seen
+from endwell.store.log import Event, Logged, place_of
 from endwell.store.rows import Reply
 from endwell.store.sqlite.connection import BUSY_SECONDS, explained
 from endwell.store.sqlite.desk import Desk
@@ -38,11 +39,16 @@ SHORT_QUESTIONS: Final = frozenset(
         "session",
         "key_holder",
         "priorities",
-        "next_start",
+        "next_start_of_some",
         "next_wait",
+        "offered_to_some",
+        "ready_for_some",
         "effect",
         "pending_messages",
         "approval",
+        "last_tick",
+        "cursor",
+        "tallies",
     )
 )
 
@@ -116,6 +122,12 @@ class SqliteStore(Store):
         read: dict[str, Any] = await self._asked(lambda driver: driver.settings(), is_short=False)
         return read
 
+    async def glance(self, *asked: Ask) -> Seen:
+        now = self._runtime.clock.now_us()
+        is_short = all(ask.name in SHORT_QUESTIONS for ask in asked)
+        row = await self._asked(lambda driver: driver.glance(now, asked), is_short=is_short)
+        return Seen(now, asked, row[1:])
+
     async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
         rows: Sequence[Sequence[Any]] = await self._asked(
             lambda driver: driver.rows(name, parameters), is_short=name in SHORT_QUESTIONS
@@ -153,7 +165,7 @@ class SqliteStore(Store):
         return found
 
     async def events_after(self, namespace: str, cursor: str, limit: int) -> list[Logged]:
-        rows = await self._rows("events_after", namespace, cursor or "0", limit)
+        rows = await self._rows("events_after", namespace, *place_of(cursor, 1), limit)
         return [Logged(str(row[0]), row[1], Event(*row[2:-1]), row[-1] or b"") for row in rows]
 
     async def log_end(self) -> str:

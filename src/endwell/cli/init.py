@@ -1,0 +1,70 @@
+"""`endwell init`: a directory with an app, an agent, a test and settings, ready to be run."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import click
+
+from endwell.cli.asked import Asked, Command, pass_asked
+from endwell.cli.output import show
+from endwell.errors import Refused, UsageError
+
+FILES = ("app.py", "test_app.py", "endwell.toml", "README.md", ".gitignore")
+
+
+@click.command(cls=Command)
+@click.argument("directory", metavar="DIR")
+@pass_asked
+def init(asked: Asked, directory: str) -> None:
+    """A runnable starter project: an app with an agent, its test, settings.
+
+    Makes the directory if it is not there. No file is ever overwritten.
+
+    \b
+      endwell init hello
+      cd hello && endwell up
+    """
+    place = Path(directory)
+    there = [name for name in FILES if (place / name).exists()]
+    if there:
+        raise Refused(
+            f"{place / there[0]} is there already",
+            code="file_exists",
+            hint="nothing was written; name another directory",
+            field="directory",
+        )
+    try:
+        _write(place)
+    except OSError as error:
+        raise UsageError(
+            f"{directory}: {error.strerror}", hint="check the path", field="directory"
+        ) from error
+    show(asked, {"directory": str(place), "files": list(FILES)}, _text)
+
+
+def _write(place: Path) -> None:
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in FILES:
+        text = (resources.files("endwell.cli.starter") / _stored(name)).read_text(encoding="utf-8")
+        target = place / name
+        target.touch(mode=0o600)
+        target.write_text(text, encoding="utf-8")
+
+
+def _stored(name: str) -> str:
+    """Under a name of its own, so that nobody takes it for a part of Endwell."""
+    return f"{name.removeprefix('.')}.txt"
+
+
+def _text(answer: dict[str, Any]) -> str:
+    place = answer["directory"]
+    return (
+        f"{', '.join(answer['files'])} are in {place}\n\n"
+        f"  cd {place}\n"
+        "  endwell up                              # a worker and a PMO, until you stop it\n"
+        '  endwell submit greeter \'{"name": "Ada"}\' --wait    # in another terminal\n'
+        "  python -m pytest                        # the agent's test, with pip install pytest"
+    )

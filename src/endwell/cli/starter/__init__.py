@@ -1,0 +1,1 @@
+"""The files of a starter project, as `endwell init` writes them."""

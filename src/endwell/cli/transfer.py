@@ -1,0 +1,104 @@
+"""`endwell events export` and `import`: the record as JSON lines, and back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from contextlib import ExitStack
+from typing import IO, Any
+
+import click
+import msgspec
+
+from endwell.app import Node
+from endwell.cli.asked import Asked, Command, pass_asked
+from endwell.cli.loading import with_node
+from endwell.cli.output import say, show
+from endwell.errors import UsageError
+from endwell.operate.exporting import export
+from endwell.operate.importing import import_lines
+from endwell.operate.lines import End
+
+
+@click.command("export", cls=Command)
+@click.argument("file", default="-", metavar="[FILE|-]")
+@pass_asked
+def export_events(asked: Asked, file: str) -> None:
+    """The whole record as JSON lines: content, events, and messages that wait.
+
+    All namespaces unless --namespace names one. Without a file, or with -, to stdout. Safe while others
+    work; what happens after it began may be missing from it.
+
+    \b
+      endwell events export backup.jsonl
+    """
+    with ExitStack() as stack:
+        target = sys.stdout.buffer if file == "-" else stack.enter_context(_new_file(file))
+
+        async def ask(node: Node) -> End:
+            return await export(node.store, await all_namespaces(node, asked), target.write)
+
+        amount = msgspec.to_builtins(with_node(asked, ask))
+        target.flush()
+    if file == "-":
+        say(_amount(amount))
+    else:
+        show(asked, amount, _amount)
+
+
+def _new_file(name: str) -> IO[bytes]:
+    """Readable by its owner alone; one that is there is not overwritten."""
+    try:
+        return open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+    except OSError as error:
+        hint = "name a file that is not there yet"
+        raise UsageError(f"{name}: {error.strerror}", hint=hint, field="file") from error
+
+
+@click.command("import", cls=Command)
+@click.argument("file", metavar="FILE|-")
+@pass_asked
+def import_events(asked: Asked, file: str) -> None:
+    """Make an export the record of an empty store.
+
+    Every line is checked first: that it can be read, that hash chains are whole, that events can be folded.
+    If one is bad it is named by its number, and nothing is changed.
+
+    \b
+      endwell events import backup.jsonl --store sqlite:///new.db
+    """
+    with _file(file) as source:
+
+        def read() -> IO[bytes]:
+            source.seek(0)
+            return source
+
+        async def ask(node: Node) -> dict[str, Any]:
+            return await import_lines(node.store, read, node.app.runtime.ids.new)
+
+        show(asked, with_node(asked, ask), _amount)
+
+
+def _file(name: str) -> IO[bytes]:
+    """A file that can be read twice; what comes through a pipe is kept for that."""
+    try:
+        if name != "-":
+            return open(name, "rb")
+        spool = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
+        shutil.copyfileobj(sys.stdin.buffer, spool)
+        return spool
+    except OSError as error:
+        raise UsageError(f"{name}: {error.strerror}", hint="check the path", field="file") from error
+
+
+def _amount(answer: dict[str, Any]) -> str:
+    return ", ".join(f"{value} {name}" for name, value in answer.items() if isinstance(value, int))
+
+
+async def all_namespaces(node: Node, asked: Asked) -> list[str]:
+    """The one that was named, or all that there are."""
+    if asked.namespace:
+        return [asked.namespace]
+    return sorted({*await node.store.namespaces(), node.app.namespace})

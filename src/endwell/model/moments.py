@@ -1,0 +1,31 @@
+"""A moment as it is told to people and programs: RFC 3339, in UTC."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final, overload
+
+_FIRST: Final = -62_135_596_800_000_000
+_LAST: Final = 253_402_300_799_999_999
+"""The years 1 to 9999, in microseconds since 1970."""
+
+
+@overload
+def moment(at: int) -> str: ...
+
+
+@overload
+def moment(at: None) -> None: ...
+
+
+@overload
+def moment(at: int | None) -> str | None: ...
+
+
+def moment(at: int | None) -> str | None:
+    """Microseconds as RFC 3339; what no calendar has is shown as the nearest that it has."""
+    if at is None:
+        return None
+    at = max(_FIRST, min(at, _LAST))
+    text = datetime.fromtimestamp(at // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{at % 1_000_000:06d}Z"

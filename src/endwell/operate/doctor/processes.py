@@ -1,0 +1,178 @@
+"""Who is at work: workers, supervisors, doorbells, the relay; and whether anything is later than it may."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from endwell.errors import BadSetting
+from endwell.model.session import Session
+from endwell.operate.doctor.finding import Finding, Patient
+from endwell.pmo.relay.service import CURSOR
+from endwell.policy.limits import SECOND
+from endwell.settings import check
+
+LATE_INTERVALS: Final = 3
+MOST_NAMED: Final = 5
+
+
+async def settings(patient: Patient) -> list[Finding]:
+    """Settings that contradict each other."""
+    try:
+        check(patient.settings)
+    except BadSetting as problem:
+        remedy = problem.hint or "`endwell config show` says where each value comes from"
+        return [Finding(code="bad_settings", severity="error", message=problem.message, remedy=remedy)]
+    return []
+
+
+async def workers(patient: Patient) -> list[Finding]:
+    """Every agent that has work has a live worker, and each worker's own watchdog ticks."""
+    found: list[Finding] = []
+    now = await patient.store.now()
+    for namespace in patient.namespaces:
+        sessions = [s for s in await patient.store.open_sessions(namespace) if s.kind == "worker"]
+        live = [session for session in sessions if session.lease_until > now]
+        found += await _unserved(patient, namespace, live, now)
+        found += [_lapsed(namespace, one, now) for one in sessions if one.lease_until <= now]
+        late = LATE_INTERVALS * patient.settings.worker.watchdog_interval_seconds
+        late += patient.settings.worker.heartbeat_seconds  # by which the time of a tick is told
+        found += [_late(namespace, one, now) for one in live if _is_late(one, now, late)]
+    return found
+
+
+async def _unserved(patient: Patient, namespace: str, live: list[Session], now: int) -> list[Finding]:
+    served = {agent for session in live for agent in session.agents.split()}
+    waiting = await patient.store.waiting_by_agent(namespace, now)
+    return [
+        Finding(
+            code="no_live_worker",
+            severity="error",
+            message=f"{count} tasks wait for {agent}, and no live worker serves it",
+            remedy=f"start one: endwell worker --app MODULE:NAME --agents {agent}",
+            namespace=namespace,
+            facts={"agent": agent, "waiting": count},
+        )
+        for agent, count in waiting.items()
+        if agent not in served
+    ]
+
+
+def _lapsed(namespace: str, session: Session, now: int) -> Finding:
+    return Finding(
+        code="worker_lapsed",
+        severity="warning",
+        message=f"worker {session.name} (pid {session.pid} on {session.host}) was last heard of "
+        f"{(now - session.heartbeat_at) / SECOND:.0f} s ago",
+        remedy="a PMO takes its tasks back by itself; see why that process stopped",
+        namespace=namespace,
+        facts={"session": session.id},
+    )
+
+
+def _is_late(session: Session, now: int, seconds: float) -> bool:
+    return now - (session.ticked_at or session.started_at) > seconds * SECOND
+
+
+def _late(namespace: str, session: Session, now: int) -> Finding:
+    age = (now - (session.ticked_at or session.started_at)) / SECOND
+    return Finding(
+        code="watchdog_late",
+        severity="warning",
+        message=f"the watchdog of worker {session.name} has not ticked for {age:.0f} s",
+        remedy="its event loop may be blocked: look at its log, restart it; other workers' watchdogs step in",
+        namespace=namespace,
+        facts={"session": session.id},
+    )
+
+
+async def supervisors(patient: Patient) -> list[Finding]:
+    """Some PMO has ticked within three intervals. Where nothing runs or waits, it is only worth a word."""
+    found = []
+    now = await patient.store.now()
+    patience = LATE_INTERVALS * patient.settings.pmo.watchdog_interval_seconds
+    for namespace in patient.namespaces:
+        last = await patient.store.last_tick(namespace)
+        age = None if last is None else (now - last) / SECOND
+        if age is not None and age <= patience:
+            continue
+        counted = await patient.store.tallies(namespace)
+        is_needed = counted[0] > counted[1] or bool(await patient.store.open_sessions(namespace))
+        found.append(_unsupervised(namespace, age, patience, is_needed))
+    return found
+
+
+def _unsupervised(namespace: str, age: float | None, patience: float, is_needed: bool) -> Finding:
+    when = "ever" if age is None else f"for {age:.0f} s"
+    return Finding(
+        code="no_supervisor",
+        severity="error" if is_needed else "warning",
+        message=f"no PMO has ticked {when} (expected within {patience:g} s): no clock fires",
+        remedy="start one anywhere, it takes over at once: endwell pmo",
+        namespace=namespace,
+        facts={"seconds": age},
+    )
+
+
+async def bounds(patient: Patient) -> list[Finding]:
+    """No clock is overdue by more than two ticks: then a task could outlive its bound."""
+    found = []
+    now = await patient.store.now()
+    tick = int(patient.settings.pmo.watchdog_interval_seconds * SECOND)
+    for namespace in patient.namespaces:
+        overdue = await patient.store.due(namespace, now - 2 * tick, (-1, ""), MOST_NAMED)
+        if overdue:
+            age = (now - overdue[0][1]) / SECOND
+            found.append(
+                Finding(
+                    code="bound_exceeded",
+                    severity="error",
+                    message=f"the clock of task {overdue[0][0]} should have acted {age:.0f} s ago",
+                    remedy="see whether a PMO runs and keeps up; endwell why TASK",
+                    namespace=namespace,
+                    facts={"tasks": [task_id for task_id, _ in overdue]},
+                )
+            )
+    return found
+
+
+async def doorbells(patient: Patient) -> list[Finding]:
+    """Rings pass between processes; without that, work is found by polling."""
+    bell = patient.bell
+    if bell.connected:
+        return []
+    return [
+        Finding(
+            code="doorbell_down",
+            severity="warning",
+            message=f"the {bell.kind} doorbell carries no rings: {bell.last_error or 'not connected'}",
+            remedy="see whether its server runs; meanwhile polling finds the work, a little later",
+            facts={"kind": bell.kind},
+        )
+    ]
+
+
+async def relay(patient: Patient) -> list[Finding]:
+    """What is to be told outside was told not long ago."""
+    found = []
+    now = await patient.store.now()
+    for namespace in patient.namespaces:
+        cursor = await patient.store.cursor(namespace, CURSOR)
+        if cursor is None and not patient.settings.relay.kind:
+            continue
+        untold = await patient.store.events_after(namespace, cursor.position if cursor else "", 1)
+        lag = (now - untold[0].event.at) / SECOND if untold else 0.0
+        if lag > patient.settings.relay.lag_seconds:
+            trouble = cursor.trouble if cursor else "no relay has run yet"
+            found.append(_lagging(namespace, lag, trouble))
+    return found
+
+
+def _lagging(namespace: str, lag: float, trouble: str | None) -> Finding:
+    return Finding(
+        code="relay_lagging",
+        severity="error",
+        message=f"the outside was last told what happened {lag:.0f} s ago: {trouble or 'nobody relays'}",
+        remedy="see whether the receiver answers and a PMO with the [relay] settings runs; nothing is lost",
+        namespace=namespace,
+        facts={"seconds": round(lag, 3), "trouble": trouble},
+    )

@@ -1,0 +1,174 @@
+"""The store itself: its schema, its version and settings, whether it is whole, its disk, its clock."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from typing import Any, Final
+
+from endwell.operate.doctor.finding import Finding, Patient
+from endwell.policy.limits import SECOND
+from endwell.store.migrations import migrations
+
+OLDEST_SQLITE: Final = (3, 51, 3)
+"""Before this, two connections that write at once could damage a file with a write-ahead log."""
+FULL: Final = 2
+SKEW_SECONDS: Final = 1.0
+DANGEROUS_SKEW_SECONDS: Final = 10.0
+_CHANGE: Final = re.compile(
+    r"CREATE TABLE (?P<table>\w+)|CREATE (?:UNIQUE )?INDEX (?P<index>\w+)\s+ON (?P<on>\w+)"
+    r"|DROP (?:TABLE|INDEX) (?P<gone>\w+)|ALTER TABLE (?P<old>\w+) RENAME TO (?P<new>\w+)"
+)
+
+
+async def schema(patient: Patient) -> list[Finding]:
+    """Every table and index that the migrations made is there."""
+    dialect = "sqlite" if patient.facts["store"] == "sqlite" else "postgres"
+    wanted = wanted_objects("\n".join(step.sql for step in migrations(dialect)))
+    missing = sorted(wanted - set(await patient.store.schema_objects()))
+    if not missing:
+        return []
+    return [
+        Finding(
+            code="schema_incomplete",
+            severity="error",
+            message=f"the schema lacks {', '.join(missing)}",
+            remedy="somebody dropped it: restore a backup, or export the events and import them elsewhere",
+            facts={"missing": missing},
+        )
+    ]
+
+
+def wanted_objects(sql: str) -> set[str]:
+    """The tables and indexes that are there after these statements; an index goes with its table."""
+    table_of: dict[str, str] = {}
+    for change in _CHANGE.finditer(sql):
+        if table := change["table"]:
+            table_of[table] = table
+        elif index := change["index"]:
+            table_of[index] = change["on"]
+        elif gone := change["gone"]:
+            table_of = {name: table for name, table in table_of.items() if gone not in (name, table)}
+        else:
+            old, new = change["old"], change["new"]
+            renamed = {name: new if table == old else table for name, table in table_of.items()}
+            table_of = {new if name == old else name: table for name, table in renamed.items()}
+    return set(table_of)
+
+
+async def database(patient: Patient) -> list[Finding]:
+    """Its version and what it promises when it says that something is stored."""
+    if patient.facts["store"] == "sqlite":
+        return sqlite_settings(patient.facts)
+    return postgres_settings(patient.facts)
+
+
+def sqlite_settings(facts: Mapping[str, Any]) -> list[Finding]:
+    """Full durability, and a version in which concurrent writers are safe."""
+    found = []
+    version = tuple(int(part) for part in str(facts["sqlite_version"]).split("."))
+    if version < OLDEST_SQLITE:
+        found.append(
+            Finding(
+                code="sqlite_too_old",
+                severity="error",
+                message=f"SQLite {facts['sqlite_version']} can damage a file that several processes write",
+                remedy="pip install --upgrade apsw",
+            )
+        )
+    if facts["journal_mode"] != "wal" or facts["synchronous"] != FULL:
+        found.append(
+            Finding(
+                code="sqlite_unsafe",
+                severity="error",
+                message=f"journal_mode={facts['journal_mode']}, synchronous={facts['synchronous']}: "
+                "what is committed may be lost with the power",
+                remedy="let only Endwell open the file, on a local disk",
+            )
+        )
+    return found
+
+
+def postgres_settings(facts: Mapping[str, Any]) -> list[Finding]:
+    """Whatever is switched off here makes a commit a hope."""
+    off = [name for name in ("fsync", "synchronous_commit", "full_page_writes") if facts[name] == "off"]
+    if not off:
+        return []
+    return [
+        Finding(
+            code="postgres_unsafe",
+            severity="error",
+            message=f"the server runs with {', '.join(off)} off: what is committed may be lost",
+            remedy="switch it on in postgresql.conf and reload the server",
+            facts={"off": off},
+        )
+    ]
+
+
+async def integrity(patient: Patient) -> list[Finding]:
+    """The database's own check of its file."""
+    wrong = await patient.store.integrity()
+    if not wrong:
+        return []
+    return [
+        Finding(
+            code="store_damaged",
+            severity="error",
+            message=f"the store is damaged: {wrong[0]}",
+            remedy="stop everything, keep a copy, restore a backup, then `endwell events verify`",
+            facts={"problems": wrong},
+        )
+    ]
+
+
+async def disk(patient: Patient) -> list[Finding]:
+    """Room for the store's file; a server's disk cannot be seen from here."""
+    if patient.path is None:
+        return []
+    free = shutil.disk_usage(patient.path.parent).free
+    if free >= patient.least_free_bytes:
+        return []
+    return [
+        Finding(
+            code="disk_low",
+            severity="error" if free < patient.least_free_bytes // 4 else "warning",
+            message=f"{free // 1_000_000} MB are free where the store is",
+            remedy="free some space; when the disk is full nothing new is accepted",
+            facts={"free_bytes": free},
+        )
+    ]
+
+
+async def clock(patient: Patient) -> list[Finding]:
+    """This machine's clock against the store's, and against what the record already knows."""
+    ours, theirs = patient.clock.now_us(), await patient.store.now()
+    skew = (ours - theirs) / SECOND
+    found = []
+    if abs(skew) > SKEW_SECONDS:
+        found.append(
+            Finding(
+                code="clock_skew",
+                severity="error" if abs(skew) > DANGEROUS_SKEW_SECONDS else "warning",
+                message=f"this machine's clock is {skew:+.1f} s off the store's",
+                remedy="keep the clocks of all machines in step with NTP",
+                facts={"seconds": round(skew, 3)},
+            )
+        )
+    for namespace in patient.namespaces:
+        latest = await patient.store.latest_moment(namespace)
+        ahead = 0.0 if latest is None else (latest - theirs) / SECOND
+        if ahead > SKEW_SECONDS:
+            found.append(_behind(namespace, ahead))
+    return found
+
+
+def _behind(namespace: str, ahead: float) -> Finding:
+    return Finding(
+        code="clock_behind",
+        severity="error" if ahead > DANGEROUS_SKEW_SECONDS else "warning",
+        message=f"the record is {ahead:.1f} s ahead of the clock: it was set back, or another is ahead",
+        remedy="set the clock right; until it has caught up, leases and deadlines last that much longer",
+        namespace=namespace,
+        facts={"seconds": round(ahead, 3)},
+    )

@@ -1,0 +1,97 @@
+"""The inbox as people look at it: what was sent to agents, and what became of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from endwell.errors import BadInput, NotFound
+from endwell.model import content
+from endwell.model.message import InboxRow
+from endwell.model.moments import moment
+from endwell.store.contract import Store
+
+
+async def page(
+    store: Store,
+    namespace: str,
+    *,
+    status: str | None = None,
+    agent: str | None = None,
+    task_id: str | None = None,
+    message_type: str | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
+) -> dict[str, Any]:
+    """Messages, newest first, without their content."""
+    found = await store.inbox_page(
+        namespace,
+        status=status,
+        agent=agent,
+        task_id=task_id,
+        message_type=message_type,
+        before=_place(cursor),
+        limit=limit + 1,
+    )
+    last = found[limit - 1] if len(found) > limit else None
+    items = [_shape(row) for row in found[:limit]]
+    return {"items": items, "next": None if last is None else f"{last.created_at}.{last.id}"}
+
+
+async def whole(store: Store, namespace: str, message_id: str) -> dict[str, Any]:
+    """One message with its content, where it names a card."""
+    row = await store.inbox_row(namespace, message_id)
+    said = None
+    if row.card_id:
+        try:
+            said = content.decode_stored((await store.card(namespace, row.card_id)).content)
+        except NotFound:
+            said = None
+    return {**_shape(row), "content": said}
+
+
+def _place(cursor: str | None) -> tuple[int, str] | None:
+    if cursor is None:
+        return None
+    at, _, message_id = cursor.partition(".")
+    if not at.isdecimal() or not message_id:
+        raise BadInput("this is no cursor of an inbox page", code="bad_cursor", field="cursor")
+    return int(at), message_id
+
+
+def _shape(row: InboxRow) -> dict[str, Any]:
+    """Under the names that the watchdog document gives its columns, ours beside them."""
+    return {
+        "inbox_id": row.id,
+        "project_id": row.namespace,
+        "agent_id": row.agent,
+        "agent_key": row.agent_key,
+        "message_type": row.message_type,
+        "enqueue_mode": row.enqueue_mode,
+        "correlation_id": row.correlation_id,
+        "recursion_depth": row.recursion_depth,
+        "traceparent": row.traceparent,
+        "tracestate": row.tracestate,
+        "trace_id": row.trace_id,
+        "parent_step_id": row.parent_step_id,
+        "source_agent_id": row.source_agent_id,
+        "source_step_id": row.source_step_id,
+        "channel_id": row.channel,
+        "task_id": row.task_id,
+        "agent_turn_id": row.turn_id,
+        "turn_epoch": row.turn_epoch,
+        "card_id": row.card_id,
+        "payload": None if row.payload is None else msgspec.json.decode(row.payload),
+        "status": row.status,
+        "attempt_id": row.attempt_id,
+        "retry_count": row.retry_count,
+        "next_retry_at": moment(row.next_retry_at),
+        "defer_reason": row.defer_reason,
+        "last_error": row.last_error,
+        "watchdog_error": row.watchdog_error,
+        "watchdog_at": moment(row.watchdog_at),
+        "created_at": moment(row.created_at),
+        "processed_at": moment(row.processed_at),
+        "archived_at": moment(row.archived_at),
+    }

@@ -1,0 +1,141 @@
+"""The lines of an export: one JSON document each. What it is, then content, events, messages, then the end.
+
+An event's data and a card's content stand there byte for byte as they are stored, because hashes were taken
+over those bytes; whoever reformats the file breaks it, and an import says so.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from endwell.model.card import Card, CardKind
+from endwell.model.message import Message
+from endwell.model.moments import moment
+from endwell.runtime.clock import MICROSECONDS
+from endwell.store.log import Event
+
+FORMAT: Final = "endwell-export"
+VERSION: Final = 1
+
+
+class Head(msgspec.Struct, kw_only=True):
+    """The first line."""
+
+    format: str
+    version: int
+    namespaces: list[str]
+
+
+class CardLine(msgspec.Struct, kw_only=True):
+    """A card; its content is JSON as it is stored."""
+
+    namespace: str
+    id: str
+    task_id: str
+    kind: CardKind
+    content: msgspec.Raw
+    hash: str
+    created_at: str
+
+
+class EventLine(msgspec.Struct, kw_only=True):
+    """An event; its data is JSON as it is stored."""
+
+    event_id: str
+    namespace: str
+    task_id: str
+    version: int
+    type: str
+    schema: int
+    command_id: str
+    causation_id: str | None
+    actor: str
+    at: str
+    attempt_id: str | None
+    epoch: int
+    data: msgspec.Raw
+    hash: str
+
+
+class End(msgspec.Struct, kw_only=True):
+    """The last line: what there was. Without it the file was cut off."""
+
+    cards: int
+    events: int
+    messages: int
+
+
+class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Exactly one of these."""
+
+    head: Head | None = None
+    card: CardLine | None = None
+    event: EventLine | None = None
+    message: Message | None = None
+    end: End | None = None
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Line)
+
+
+def packed(line: Line) -> bytes:
+    """As it is written, with its line end."""
+    return _encoder.encode(line) + b"\n"
+
+
+def read(text: bytes) -> Line:
+    """What a line says; msgspec's own errors when it says nothing of the kind."""
+    return _decoder.decode(text)
+
+
+def card_line(card: Card) -> Line:
+    about = {"namespace": card.namespace, "id": card.id, "task_id": card.task_id, "hash": card.hash}
+    content, created_at = msgspec.Raw(card.content), moment(card.created_at)
+    return Line(card=CardLine(**about, kind=card.kind, content=content, created_at=created_at))
+
+
+def event_line(event: Event) -> Line:
+    values = {name: getattr(event, name) for name in _PLAIN}
+    data, sealed, at = msgspec.Raw(event.data), event.hash.hex(), moment(event.at)
+    return Line(event=EventLine(event_id=event.event_id, **values, data=data, hash=sealed, at=at))
+
+
+def card_of(line: CardLine) -> Card:
+    return Card(
+        line.namespace,
+        line.id,
+        line.task_id,
+        line.kind,
+        bytes(line.content),
+        line.hash,
+        _microseconds(line.created_at),
+    )
+
+
+def event_of(line: EventLine) -> Event:
+    values = {name: getattr(line, name) for name in _PLAIN}
+    return Event(**values, at=_microseconds(line.at), data=bytes(line.data), hash=bytes.fromhex(line.hash))
+
+
+def _microseconds(text: str) -> int:
+    since = datetime.fromisoformat(text) - _BEGINNING
+    return (since.days * 86400 + since.seconds) * MICROSECONDS + since.microseconds
+
+
+_BEGINNING = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_PLAIN: Final = (
+    "namespace",
+    "task_id",
+    "version",
+    "type",
+    "schema",
+    "command_id",
+    "causation_id",
+    "actor",
+    "attempt_id",
+    "epoch",
+)

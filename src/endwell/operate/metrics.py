@@ -1,0 +1,57 @@
+"""A few numbers for whoever watches from outside, as Prometheus reads them. Cheap: no task is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from endwell.pmo.relay.service import lag
+from endwell.policy.limits import SECOND
+from endwell.settings import Settings
+from endwell.store.contract import Store
+
+LATE_INTERVALS: Final = 3
+_HELP: Final = {
+    "endwell_tasks_accepted_total": ("counter", "Tasks ever accepted, as the commits counted them."),
+    "endwell_tasks_ended_total": ("counter", "Tasks that have ended, as the commits counted them."),
+    "endwell_tasks_live": ("gauge", "Tasks that were accepted and have not ended."),
+    "endwell_workers_live": ("gauge", "Workers whose lease holds."),
+    "endwell_supervised": ("gauge", "1 if a PMO has ticked within three intervals, else 0."),
+    "endwell_supervisor_tick_age_seconds": ("gauge", "How long ago a PMO last came to the end of a tick."),
+    "endwell_relay_lag_seconds": ("gauge", "Age of the oldest event that the outside was not told yet."),
+}
+
+
+async def metrics(store: Store, namespaces: Iterable[str], settings: Settings) -> str:
+    """The text of one scrape."""
+    samples: dict[str, list[str]] = {name: [] for name in _HELP}
+    for namespace in namespaces:
+        for name, value in (await _of_namespace(store, namespace, settings)).items():
+            samples[name].append(f'{name}{{namespace="{namespace}"}} {value:g}')
+    lines: list[str] = []
+    for name, (kind, what) in _HELP.items():
+        if samples[name]:
+            lines += [f"# HELP {name} {what}", f"# TYPE {name} {kind}", *samples[name]]
+    return "\n".join(lines)
+
+
+async def _of_namespace(store: Store, namespace: str, settings: Settings) -> dict[str, float]:
+    now = await store.now()
+    accepted, ended = await store.tallies(namespace)
+    sessions = await store.open_sessions(namespace)
+    live = [session for session in sessions if session.kind == "worker" and session.lease_until > now]
+    ticked = await store.last_tick(namespace)
+    patience = LATE_INTERVALS * settings.pmo.watchdog_interval_seconds * SECOND
+    found: dict[str, float] = {
+        "endwell_tasks_accepted_total": accepted,
+        "endwell_tasks_ended_total": ended,
+        "endwell_tasks_live": accepted - ended,
+        "endwell_workers_live": len(live),
+        "endwell_supervised": float(ticked is not None and now - ticked <= patience),
+    }
+    if ticked is not None:
+        found["endwell_supervisor_tick_age_seconds"] = (now - ticked) / SECOND
+    behind = await lag(store, namespace, now)
+    if behind is not None:
+        found["endwell_relay_lag_seconds"] = behind / SECOND
+    return found

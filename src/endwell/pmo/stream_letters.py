@@ -1,0 +1,94 @@
+"""Dead letters on their stream: what the store says is dead is put there once, and removed when closed.
+
+The mark of what was put lives beside the stream and is written with it, so both are forgotten together: a
+server that lost everything gets every open dead letter again.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from endwell.policy.limits import SECOND
+from endwell.queue.redis_streams.entries import dlq_entry
+from endwell.queue.redis_streams.orchestrator import StreamOrchestrator
+from endwell.store.contract import Store
+from endwell.store.reads import DeadLetter
+
+PAGE = 200
+OVERLAP_SECONDS = 60
+"""How far back each look begins before the last: a commit may become visible after a later one."""
+UNPLACED = "?"
+
+
+class StreamLetters:
+    """`run_once()` brings the stream up to date."""
+
+    def __init__(self, store: Store, stream: StreamOrchestrator, *, namespace: str) -> None:
+        self._store = store
+        self._stream = stream
+        self._namespace = namespace
+
+    async def run_once(self) -> int:
+        """How many letters were put or removed."""
+        names, connection = self._stream.names, self._stream.connection
+        now = await self._store.now()
+        since = int(await connection.ask("GET", names.letters_cursor) or 0)
+        count, after = 0, ""
+        while page := await self._store.letters_changed(self._namespace, since, after, PAGE):
+            known = await connection.ask("HMGET", names.letters, *(letter.task_id for letter in page))
+            for letter, place in zip(page, known, strict=True):
+                count += await self._settle(letter, place)
+            after = page[-1].task_id
+        await connection.ask("SET", names.letters_cursor, now - OVERLAP_SECONDS * SECOND)
+        return count
+
+    async def _settle(self, letter: DeadLetter, place: bytes | None) -> bool:
+        if letter.status == "open" and place is None:
+            await self._put(letter)
+        elif letter.status != "open" and place is not None:
+            await self._remove(letter.task_id, place.decode())
+        else:
+            return False
+        return True
+
+    async def _put(self, letter: DeadLetter) -> None:
+        names, connection = self._stream.names, self._stream.connection
+        task = await self._store.task(self._namespace, letter.task_id)
+        payload = (await self._store.card(self._namespace, task.payload_card)).content.decode()
+        fields = dlq_entry(
+            {
+                "task_id": letter.task_id,
+                "tool_name": letter.agent,
+                "payload": payload,
+                "error": task.error or "",
+                "retry_count": letter.retry_count,
+                "failed_at": moment(letter.failed_at),
+                "reason": letter.reason,
+                "fingerprint": letter.fingerprint,
+            }
+        )
+        add = ("XADD", names.dlq, "*", *fields)
+        mark = ("HSET", names.letters, letter.task_id, UNPLACED)
+        message_id, _ = await connection.ask_all([add, mark], atomic=True)
+        await connection.ask("HSET", names.letters, letter.task_id, message_id)
+
+    async def _remove(self, task_id: str, place: str) -> None:
+        names, connection = self._stream.names, self._stream.connection
+        ids = [place] if place != UNPLACED else await self._find(task_id)
+        removing = [("XDEL", names.dlq, *ids)] if ids else []
+        await connection.ask_all([*removing, ("HDEL", names.letters, task_id)], atomic=True)
+
+    async def _find(self, task_id: str) -> list[str]:
+        """Where a letter is of which only that is known that it was put."""
+        entries = await self._stream.connection.ask("XRANGE", self._stream.names.dlq, "-", "+")
+        return [
+            message_id.decode()
+            for message_id, raw in entries
+            if dict(zip(raw[::2], raw[1::2], strict=True)).get(b"task_id") == task_id.encode()
+        ]
+
+
+def moment(at: int) -> str:
+    """Microseconds as RFC 3339."""
+    text = datetime.fromtimestamp(at // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{at % SECOND:06d}Z"

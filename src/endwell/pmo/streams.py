@@ -1,0 +1,279 @@
+"""The orchestrator's service: feeds the stream, hears foreign workers, and takes care of what is left behind.
+
+Three loops beside the PMO's own tick. None of them runs hot: a server that fails is asked ever more rarely,
+and while it is away nothing is dispatched and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable
+
+from endwell.doorbell.contract import EVERYTHING, Doorbell
+from endwell.errors import StoreError
+from endwell.model.content import clean_text
+from endwell.pmo.foreign import Foreign
+from endwell.pmo.stream_feed import Feed
+from endwell.pmo.stream_letters import StreamLetters, moment
+from endwell.pmo.stream_reclaim import StreamReclaimer
+from endwell.policy.limits import SECOND
+from endwell.queue.redis_streams.connection import Refusal, Unreachable
+from endwell.queue.redis_streams.entries import Malformed, Result
+from endwell.queue.redis_streams.orchestrator import StreamOrchestrator
+from endwell.queue.redis_streams.pace import Pace
+from endwell.runtime.base import Runtime
+from endwell.settings import Settings, masked
+from endwell.store.contract import Store
+from endwell.store.glance import NOW, Ask, Seen
+
+log = logging.getLogger(__name__)
+
+RARELY = 6
+LEAD_SECONDS = 12.0
+"""How long after an orchestrator's death another may take to feed the stream."""
+LETTERS_SECONDS = 1.0
+LEFT_RESULT_SECONDS = 30.0
+"""After so long a result that another orchestrator has read is seen to here."""
+KEEPS_STREAMS = ("noeviction", "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl")
+
+
+class Streams:
+    """`start`, `run`, `stop`, `close`, as every part; tests call the parts' `run_once`."""
+
+    def __init__(
+        self,
+        store: Store,
+        bell: Doorbell,
+        runtime: Runtime,
+        settings: Settings,
+        stream: StreamOrchestrator,
+        *,
+        namespace: str,
+        actor: str,
+        is_patient: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._store = store
+        self._bell = bell
+        self._runtime = runtime
+        self._settings = settings
+        self._namespace = namespace
+        self._is_patient = is_patient
+        self.stream = stream
+        queue, pmo = settings.queue, settings.pmo
+        again = pmo.dispatched_retry_seconds or queue.RECLAIM_INTERVAL_S
+        about = {"namespace": namespace, "actor": actor}
+        seconds = queue.VISIBILITY_TIMEOUT_S
+        self.feed = Feed(store, runtime, stream, again_seconds=again, **about)
+        self.reclaimer = StreamReclaimer(store, runtime, stream, visibility_seconds=seconds, **about)
+        self.foreign = Foreign(
+            store,
+            runtime,
+            stream,
+            visibility_seconds=seconds,
+            progress_seconds=pmo.active_reap_seconds / 3,
+            **about,
+        )
+        self.letters = StreamLetters(store, stream, namespace=namespace)
+        self._lead_seconds = LEAD_SECONDS
+        self._care_seconds = min(queue.RECLAIM_INTERVAL_S, queue.HEARTBEAT_INTERVAL_S, again / 2)
+        self._something = asyncio.Event()
+        self._has_ended = True
+        self._stop = asyncio.Event()
+        self._loops: list[asyncio.Task[None]] = []
+        self._is_leader = False
+        self._led_at = -math.inf
+        self._reclaimed_at = -math.inf
+        self._told_at = -math.inf
+        self._forget_ms = int(2000 * seconds)
+        self._is_warned = False
+        self.failures = 0
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the server answered the last time it was asked."""
+        return self._is_up
+
+    _is_up = False
+
+    async def start(self) -> None:
+        """Make the groups; a server that is not there is tried again later."""
+        try:
+            await self._found()
+        except (Unreachable, Refusal) as error:
+            self._note(error)
+        self._unsubscribe = self._bell.subscribe(self._heard)
+        loops = {"feed": self._feed_once, "results": self._hear_once, "care": self._care_once}
+        self._loops = [
+            self._runtime.spawn(self._again_and_again(once), f"endwell-stream-{name}")
+            for name, once in loops.items()
+        ]
+
+    async def close(self) -> None:
+        """Stop, wherever it is: every step of it may be repeated."""
+        self._stop.set()
+        for loop in self._loops:
+            loop.cancel()
+        if self._loops:
+            self._unsubscribe()
+            await asyncio.wait(self._loops)
+        await self.stream.close()
+
+    async def _again_and_again(self, once: Callable[[], Awaitable[None]]) -> None:
+        pace = Pace(self._runtime)
+        while not self._stop.is_set():
+            try:
+                await once()
+                pace.reset()
+            except (Unreachable, Refusal, StoreError) as error:
+                self._note(error)
+                if isinstance(error, Refusal):
+                    await self._try_to_found()
+                await pace.pause()
+            except Exception:
+                self.failures += 1
+                log.exception("a round at the task stream failed")
+                await pace.pause()
+
+    async def _found(self) -> None:
+        """Make what is missing. A server without our groups has forgotten what was on the streams as well."""
+        if await self.stream.make_groups():
+            self.feed.forgot()
+            self._something.set()
+        if not self._is_up:
+            self._is_up = True
+            log.info("the task stream at %s is there", masked(self.stream.url))
+        if not self._is_warned:
+            self._is_warned = True
+            await self._warn_of_eviction()
+
+    async def _try_to_found(self) -> None:
+        try:
+            await self._found()
+        except (Unreachable, Refusal) as error:
+            self._note(error)
+
+    async def _warn_of_eviction(self) -> None:
+        policy = await self.stream.eviction_policy()
+        if policy is not None and policy not in KEEPS_STREAMS:
+            log.warning(
+                "the Redis server at %s may drop streams when its memory is full (maxmemory-policy %s); "
+                "nothing gets lost by it, but work is delayed: set noeviction",
+                masked(self.stream.url),
+                policy,
+            )
+
+    def _note(self, error: Exception) -> None:
+        self.failures += 1
+        if isinstance(error, Unreachable):
+            if self._is_up:
+                log.warning("no task stream at %s: %s", masked(self.stream.url), error)
+            self._is_up = False
+        else:
+            log.warning("the task stream: %s", error)
+
+    def _heard(self, topics: frozenset[str]) -> None:
+        work, ended = f"work:{self._namespace}:", f"ended:{self._namespace}"
+        if EVERYTHING in topics or ended in topics:
+            self._has_ended = True
+            self._something.set()
+        elif any(topic.startswith(work) for topic in topics):
+            self._something.set()
+
+    async def _feed_once(self) -> None:
+        self._something.clear()
+        if not await self._leads():
+            await self._runtime.wait(self._stop, self._lead_seconds / 3)
+            return
+        # One statement for both questions: most looks find nothing.
+        ready = Ask("long_ready", (self._namespace, NOW, 0))
+        starts = Ask("next_start_of_some", (self._namespace, self.feed.agents, NOW), is_value=True)
+        seen = await self._store.glance(ready, starts)
+        if seen["long_ready"] and await self.feed.run_once():
+            return
+        await self._runtime.wait(self._something, self._rest_seconds(seen))
+
+    def _rest_seconds(self, seen: Seen) -> float:
+        """Until the next start, or a look for what no ring announced."""
+        poll = self._settings.worker.poll_seconds
+        rest = RARELY * poll if self._bell.health().connected else poll
+        start = seen["next_start_of_some"]
+        soon = math.inf if start is None else (start - seen.now) / SECOND
+        return max(0.0, min(rest, soon, self._lead_seconds / 3))
+
+    async def _leads(self) -> bool:
+        now = self._runtime.clock.monotonic()
+        if now - self._led_at >= self._lead_seconds / 3:
+            lead = await self.stream.lead(self._lead_seconds)
+            if lead == "new":
+                self.feed.forgot()  # somebody else may have made the groups again
+                self._reclaimed_at = self._told_at = -math.inf
+            self._is_leader = lead != "other"
+            self._led_at = now
+            if not self._is_up:
+                await self._found()
+        return self._is_leader
+
+    async def _hear_once(self) -> None:
+        await self.hear(await self.stream.next_results())
+
+    async def hear(self, results: list[Result | Malformed]) -> None:
+        """What foreign workers say; acknowledged when the store has it."""
+        if not results:
+            return
+        good = [each for each in results if isinstance(each, Result)]
+        bad = [each for each in results if isinstance(each, Malformed)]
+        await self.stream.bury(bad, moment(await self._store.now()), is_result=True)
+        for result in good:
+            if result.status == "passed":
+                await self._passed(result)
+        await self.foreign.hear(good)
+        await self.stream.results_done([each.entry_id for each in good])
+
+    async def _passed(self, result: Result) -> None:
+        """Put on the stream again, unless nobody has ever served such a tool: that is a dead letter."""
+        if result.tool_name and await self._store.agent(self._namespace, result.tool_name) is None:
+            said = {"task_id": result.task_id, "tool_name": result.tool_name}
+            why = f"no worker has ever served the tool {clean_text(result.tool_name, 80)}"
+            bad = Malformed(message_id=result.message_id, reason="unknown_tool", problem=why, shown=said)
+            await self.stream.bury((bad,), moment(self._runtime.clock.now_us()))
+            return
+        again = self.feed.passed(result.task_id, (result.turn_id, result.epoch))
+        self._runtime.spawn(again, "endwell-stream-passed")
+
+    async def _care_once(self) -> None:
+        await self.care()
+        await self._runtime.wait(self._stop, min(self._care_seconds, LETTERS_SECONDS))
+
+    async def care(self) -> None:
+        """Everything that is looked after now and then, by the leader alone."""
+        if not self._is_leader:
+            return
+        now = self._runtime.clock.monotonic()
+        if self._has_ended or now - self._told_at >= self._settings.queue.RECLAIM_INTERVAL_S:
+            self._has_ended, self._told_at = False, now
+            await self.feed.learn()
+            await self.letters.run_once()
+        if now - self._reclaimed_at < self._care_seconds:
+            return
+        self._reclaimed_at = now
+        await self._found()
+        await self.hear(await self.stream.left_results(int(LEFT_RESULT_SECONDS * 1000)))
+        await self.foreign.renew()
+        if not self._is_patient():
+            await self.reclaimer.run_once(moment(self._runtime.clock.now_us()))
+        await self.feed.heal()
+        await self._forget_dead()
+        await self.stream.trim()
+
+    async def _forget_dead(self) -> None:
+        """Consumers that have nothing and were not heard of for long; whoever comes back is known again."""
+        found = await self.stream.consumers()
+        silent = [name for name, pending, idle in found if not pending and idle >= self._forget_ms]
+        if not silent:
+            return
+        live = tuple(session.name for session in await self._store.open_sessions(self._namespace))
+        for name in silent:
+            if not name.startswith(live):
+                await self.stream.forget_consumer(name)

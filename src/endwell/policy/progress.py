@@ -1,0 +1,50 @@
+"""The progress guard: an agent that goes round in circles while looking busy is told so, then stopped. Pure.
+
+A worker counts what its agent does in a row (`Rounds`); the machine judges what it is told (`judge`). At the
+limit the agent is nudged, at twice the limit it is stopped, never without having been nudged before. Waiting
+for something that the agent has named (an answer, a time, a person, a step under way) is not judged at all.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from endwell.policy.limits import Limits
+
+Verdict = Literal["go_on", "nudge", "stop"]
+REASON = "no_progress"
+
+
+def judge(measure: int, limit: int | None, nudges: int, *, stops: bool) -> Verdict:
+    """What follows when so much of `measure` (rounds, or time without news) has come together."""
+    if limit is None or measure < limit:
+        return "go_on"
+    if nudges == 0:
+        return "nudge"
+    return "stop" if stops and measure >= 2 * limit else "go_on"
+
+
+def judge_rounds(count: int, nudges: int, limits: Limits) -> Verdict:
+    """The same call, or the same error, so many times in a row."""
+    return judge(count, limits.repeat_limit, nudges, stops=limits.stops_loops)
+
+
+def judge_silence(without_news: int, nudges: int, limits: Limits) -> Verdict:
+    """Signs of life, and nothing new recorded for so long."""
+    return judge(without_news, limits.stall_after, nudges, stops=limits.stops_loops)
+
+
+class Rounds:
+    """How often the same thing has happened in a row. Another thing begins a new row."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._last: str | None = None
+        self.count = 0
+
+    def note(self, what: str | None) -> bool:
+        """Whether this makes a row that somebody should hear of: at the limit, and at each multiple of it."""
+        is_same = what is not None and what == self._last
+        self.count = self.count + 1 if is_same else int(what is not None)
+        self._last = what
+        return self._limit is not None and self.count > 0 and self.count % self._limit == 0

@@ -1,0 +1,144 @@
+"""Connections to a Redis server: they answer as it does, and fail at once instead of trying in silence.
+
+redis-py gives a command five seconds and repeats it without a word; a blocking read would never return.
+Reads that block therefore have a connection of their own without such a limit, and every caller here decides
+itself when to try again. Replies are left as they come, because their shapes differ from server to server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from endwell.errors import UsageError
+from endwell.settings import masked
+
+ANSWER_SECONDS = 5.0
+CONNECT_SECONDS = 3.0
+Word = bytes | str | int | float
+
+
+class Unreachable(Exception):
+    """The server does not answer, or not in order."""
+
+
+class Refusal(Exception):
+    """The server answered, with an error; `code` is its first word."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.code = text.split(" ", 1)[0].rstrip(":")
+
+
+class Connection:
+    """One server. `ask` sends one command, `ask_all` many with one round trip."""
+
+    def __init__(self, url: str, *, blocking: bool = False) -> None:
+        self._client = _client(url, None if blocking else ANSWER_SECONDS)
+        self._errors = _errors()
+        self._packed = _packer()
+
+    async def ask(self, *words: Word) -> Any:
+        """The server's answer."""
+        try:
+            return await self._client.execute_command(*words)
+        except self._errors.ResponseError as error:
+            raise Refusal(str(error)) from None
+        except (self._errors.RedisError, OSError, TimeoutError) as error:
+            raise Unreachable(str(error) or type(error).__name__) from error
+
+    async def ask_all(self, commands: Sequence[Sequence[Word]], *, atomic: bool = False) -> list[Any]:
+        """All answers, or the first refusal. `atomic`: all of them take place, or none."""
+        if atomic:
+            *_, answers = await self.ask_all([("MULTI",), *commands, ("EXEC",)])
+            return list(answers)
+        try:
+            line = await self._client.connection_pool.get_connection()
+            try:
+                answers = await self._answers(line, commands)
+            finally:
+                await self._client.connection_pool.release(line)
+        except (self._errors.RedisError, OSError, TimeoutError) as error:
+            raise Unreachable(str(error) or type(error).__name__) from error
+        for answer in answers:
+            if isinstance(answer, Refusal):
+                raise answer
+        return answers
+
+    async def _answers(self, line: Any, commands: Sequence[Sequence[Word]]) -> list[Any]:
+        """Packed in C where possible: done word by word, it would cost more than the server takes."""
+        answers: list[Any] = []
+        try:
+            await line.send_packed_command(b"".join(self._packed(tuple(words)) for words in commands))
+            for _ in commands:
+                try:
+                    answers.append(await line.read_response())
+                except self._errors.ResponseError as error:
+                    answers.append(Refusal(str(error)))
+        except BaseException:
+            await line.disconnect(nowait=True)  # what is still to come belongs to nobody
+            raise
+        return answers
+
+    async def remove_keys(self, prefix: str) -> None:
+        """Everything whose name begins so; for whoever tried something out and leaves nothing behind."""
+        cursor: Any = "0"
+        while True:
+            pattern = "".join(f"\\{each}" if each in "*?[]\\" else each for each in prefix)
+            cursor, keys = await self.ask("SCAN", cursor, "MATCH", f"{pattern}*", "COUNT", 1000)
+            if keys:
+                await self.ask("DEL", *keys)
+            if cursor == b"0":
+                return
+
+    async def close(self) -> None:
+        """Let go, whatever state it is in."""
+        try:
+            await self._client.aclose()
+        except (self._errors.RedisError, OSError, TimeoutError):
+            return
+
+
+def _errors() -> Any:
+    from redis import exceptions
+
+    return exceptions
+
+
+def _packer() -> Callable[[tuple[Word, ...]], bytes]:
+    """hiredis does it in C; without it the same in Python."""
+    try:
+        from hiredis import pack_command
+    except ImportError:
+        return _pack
+    packed: Any = pack_command  # its stub knows only tuples of one word
+    return cast("Callable[[tuple[Word, ...]], bytes]", packed)
+
+
+def _pack(words: tuple[Word, ...]) -> bytes:
+    parts = [each if isinstance(each, bytes) else str(each).encode() for each in words]
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
+
+
+def _client(url: str, answer_seconds: float | None) -> Any:
+    try:
+        from redis.asyncio import Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+    except ImportError:
+        raise UsageError(
+            "Redis needs the redis package", code="missing_package", hint='pip install "endwell[redis]"'
+        ) from None
+    try:
+        client = Redis.from_url(
+            url,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=answer_seconds,
+            socket_connect_timeout=CONNECT_SECONDS,
+            client_name="endwell",
+        )
+    except ValueError:  # without its words: they may quote a part of the password
+        raise UsageError(f"{masked(url)} is not a Redis URL", hint="redis://host:6379/0") from None
+    client.response_callbacks.clear()
+    return client

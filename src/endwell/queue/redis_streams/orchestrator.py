@@ -1,0 +1,251 @@
+"""The orchestrator's end: puts dispatched turns on the stream, hears foreign workers, keeps streams short.
+
+It decides nothing. What it is told comes from the store, and what it hears goes there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from endwell.queue.contract import Delivery
+from endwell.queue.redis_streams.connection import Connection, Refusal, Unreachable, Word
+from endwell.queue.redis_streams.entries import (
+    Malformed,
+    RawFields,
+    Result,
+    malformed_letter,
+    read_result,
+    read_task,
+    task_entry,
+)
+from endwell.queue.redis_streams.groups import make_groups
+from endwell.queue.redis_streams.names import ORCHESTRATOR_GROUP, WORKERS_GROUP, Names
+from endwell.queue.redis_streams.pending import PendingEntries, entries_of
+from endwell.runtime.base import Runtime
+from endwell.store.rows import Offer
+
+BLOCK_SECONDS = 2.0
+ANSWER_SECONDS = 5.0
+READ_LIMIT = 256
+GRANT_SECONDS = 86_400
+KEPT_LETTERS = 100_000
+"""Dead letters on the stream; the store has all of them."""
+
+
+Lead = Literal["new", "kept", "other"]
+"""`new`: nobody led just now; to whoever did so before, that the server has forgotten it."""
+
+
+class ForeignWorker(msgspec.Struct, frozen=True, kw_only=True):
+    """What a foreign worker says of itself."""
+
+    name: str
+    tools: tuple[str, ...]
+    slots: int = 1
+
+
+class StreamOrchestrator:
+    """One connection for commands and one that waits for results."""
+
+    def __init__(self, url: str, names: Names, consumer: str, runtime: Runtime) -> None:
+        self.url = url
+        self.names = names
+        self.consumer = consumer
+        self._runtime = runtime
+        self.connection = Connection(url)
+        self._waiting = Connection(url, blocking=True)
+        self.tasks = PendingEntries(self.connection, names.task, WORKERS_GROUP)
+        self._knows_minid = True
+        self.results = PendingEntries(self.connection, names.result, ORCHESTRATOR_GROUP)
+
+    async def make_groups(self) -> bool:
+        """Whether one was missing: the server is new, or has forgotten."""
+        return await make_groups(self.connection, self.names)
+
+    async def close(self) -> None:
+        """Let go of both connections; the lead goes to whoever wants it."""
+        try:
+            if await self.connection.ask("GET", self.names.leader) == self.consumer.encode():
+                await self.connection.ask("DEL", self.names.leader)
+        except (Unreachable, Refusal):
+            pass
+        await self.connection.close()
+        await self._waiting.close()
+
+    async def lead(self, seconds: float) -> Lead:
+        """Whether this is the one that puts turns on the stream. Two at once would only put some twice."""
+        milliseconds = int(seconds * 1000)
+        taken = await self.connection.ask("SET", self.names.leader, self.consumer, "NX", "PX", milliseconds)
+        if taken:
+            return "new"
+        if await self.connection.ask("GET", self.names.leader) != self.consumer.encode():
+            return "other"
+        await self.connection.ask("PEXPIRE", self.names.leader, milliseconds)
+        return "kept"
+
+    async def put(self, offers: Sequence[Offer]) -> None:
+        """Dispatched turns, in one round trip."""
+        if offers:
+            add = ("XADD", self.names.task, "*")
+            await self.connection.ask_all([(*add, *task_entry(each.task, each.payload)) for each in offers])
+
+    async def next_results(self) -> list[Result | Malformed]:
+        """What foreign workers have said; waits a while for it."""
+        words = ("XREADGROUP", "GROUP", ORCHESTRATOR_GROUP, self.consumer, "COUNT", READ_LIMIT)
+        wait = ("BLOCK", int(BLOCK_SECONDS * 1000), "STREAMS", self.names.result, ">")
+        try:
+            async with self._runtime.timeout(BLOCK_SECONDS + ANSWER_SECONDS):
+                found = await self._waiting.ask(*words, *wait)
+        except TimeoutError:
+            await self._waiting.close()
+            self._waiting = Connection(self.url, blocking=True)
+            raise Unreachable("the server does not answer") from None
+        return [read_result(each.decode(), raw) for _, entries in found or () for each, raw in entries]
+
+    async def left_results(self, idle_ms: int) -> list[Result | Malformed]:
+        """What another orchestrator read and never saw to."""
+        overdue = await self.results.take_overdue(self.consumer, idle_ms)
+        return [read_result(each.message_id, each.raw) for each in overdue]
+
+    async def results_done(self, ids: Sequence[str]) -> None:
+        """These were seen to: the store has them."""
+        if ids:
+            await self.connection.ask_all(_acknowledging(self.names.result, ORCHESTRATOR_GROUP, ids))
+
+    async def clear(self, ids: Sequence[str]) -> None:
+        """These entries have served: nobody is to see them again."""
+        if ids:
+            await self.connection.ask_all(_acknowledging(self.names.task, WORKERS_GROUP, ids))
+
+    async def give_back(self, consumer: str, ids: Sequence[str]) -> None:
+        """Their holder is alive after all."""
+        await self.connection.ask("XCLAIM", self.names.task, WORKERS_GROUP, consumer, 0, *ids, "JUSTID")
+
+    async def bury(self, bad: Sequence[Malformed], failed_at: str, *, is_result: bool = False) -> None:
+        """Entries that nobody can use become dead letters in the same step that acknowledges them."""
+        stream, group = self.names.task, WORKERS_GROUP
+        if is_result:
+            stream, group = self.names.result, ORCHESTRATOR_GROUP
+        for each in bad:
+            letter = ("XADD", self.names.dlq, "*", *malformed_letter(each, failed_at))
+            done = _acknowledging(stream, group, (each.message_id,))
+            await self.connection.ask_all([letter, *done], atomic=True)
+
+    async def grant(self, turn_id: str, epoch: int, attempt: str) -> None:
+        """Let the foreign worker that asked with this attempt begin, and nobody else."""
+        key = self.names.grant(turn_id, epoch)
+        await self.connection.ask("SET", key, attempt, "EX", GRANT_SECONDS)
+
+    async def deny(self, turn_id: str, epoch: int) -> None:
+        """There is nothing to be had; an existing grant stands."""
+        await self.connection.ask("SET", self.names.grant(turn_id, epoch), "-", "NX", "EX", 60)
+
+    async def revoke(self, turn_id: str, epoch: int) -> None:
+        """The attempt has ended, or was taken back."""
+        await self.connection.ask("DEL", self.names.grant(turn_id, epoch))
+
+    async def foreign_workers(self) -> list[ForeignWorker]:
+        """Those that have said lately what they serve; the names of others are forgotten."""
+        known = sorted(
+            name.decode(errors="replace")
+            for name in await self.connection.ask("SMEMBERS", self.names.workers)
+        )
+        if not known:
+            return []
+        said = await self.connection.ask("MGET", *(self.names.worker(name) for name in known))
+        found = {name: _foreign(name, text) for name, text in zip(known, said, strict=True)}
+        gone = [name for name, worker in found.items() if worker is None]
+        if gone:
+            await self.connection.ask("SREM", self.names.workers, *gone)
+        return [worker for worker in found.values() if worker is not None]
+
+    async def deliveries(self, ids: Sequence[str]) -> dict[str, Delivery]:
+        """What entries say, without touching them; those that say nothing usable are left out."""
+        looks = [("XRANGE", self.names.task, each, each) for each in ids]
+        entries: dict[str, RawFields] = {}
+        for answer in await self.connection.ask_all(looks) if looks else ():
+            entries |= entries_of(answer)
+        read = (read_task(each, raw) for each, raw in entries.items())
+        return {each.message_id: each for each in read if isinstance(each, Delivery)}
+
+    async def consumers(self) -> list[tuple[str, int, int]]:
+        """Name, pending entries and idle milliseconds of each worker that the server knows."""
+        rows = await self.connection.ask("XINFO", "CONSUMERS", self.names.task, WORKERS_GROUP)
+        found = [_pairs(row) for row in rows]
+        return [(row["name"].decode(), int(row["pending"]), int(row["idle"])) for row in found]
+
+    async def forget_consumer(self, name: str) -> None:
+        """It is gone and had nothing."""
+        await self.connection.ask("XGROUP", "DELCONSUMER", self.names.task, WORKERS_GROUP, name)
+
+    async def trim(self) -> None:
+        """Drop what every group is done with: before the oldest pending entry, or all that was delivered."""
+        for stream in (self.names.task, self.names.result):
+            least = await self._least_needed(stream)
+            if least is not None and self._knows_minid:
+                await self._trim_before(stream, least)
+        await self.connection.ask("XTRIM", self.names.dlq, "MAXLEN", "~", KEPT_LETTERS)
+
+    async def _trim_before(self, stream: str, least: str) -> None:
+        """Servers before Redis 6.2 do not know how; there only what is deleted one by one goes."""
+        try:
+            await self.connection.ask("XTRIM", stream, "MINID", least)
+        except Refusal as refusal:
+            if refusal.code != "ERR":
+                raise
+            self._knows_minid = False
+
+    async def _least_needed(self, stream: str) -> str | None:
+        needed = []
+        for row in await self.connection.ask("XINFO", "GROUPS", stream):
+            group = _pairs(row)
+            summary = await self.connection.ask("XPENDING", stream, group["name"])
+            needed.append(_order((summary[1] if summary[0] else group["last-delivered-id"]).decode()))
+        return "-".join(map(str, min(needed))) if needed else None
+
+    async def lengths(self) -> dict[str, int]:
+        """How many entries each stream has."""
+        streams = (self.names.task, self.names.result, self.names.dlq)
+        counts = await self.connection.ask_all([("XLEN", stream) for stream in streams])
+        return dict(zip(streams, map(int, counts), strict=True))
+
+    async def eviction_policy(self) -> str | None:
+        """How the server makes room when its memory is full; None where it does not tell."""
+        try:
+            answer = await self.connection.ask("CONFIG", "GET", "maxmemory-policy")
+        except Refusal:
+            return None
+        return answer[1].decode() if answer else None
+
+
+def _acknowledging(stream: str, group: str, ids: Sequence[str]) -> list[tuple[Word, ...]]:
+    return [("XACK", stream, group, *ids), ("XDEL", stream, *ids)]
+
+
+def _foreign(name: str, text: bytes | None) -> ForeignWorker | None:
+    """`tools` and `slots` as JSON; whoever says something else is no worker of ours."""
+    if text is None:
+        return None
+    try:
+        said = msgspec.json.decode(text, type=_Said)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return ForeignWorker(name=name, tools=said.tools, slots=max(1, min(said.slots, 1000)))
+
+
+class _Said(msgspec.Struct):
+    tools: tuple[str, ...]
+    slots: int = 1
+
+
+def _pairs(row: Sequence[Any]) -> Mapping[str, Any]:
+    """A flat list of names and values, as the protocol's second version sends a map."""
+    return {row[n].decode(): row[n + 1] for n in range(0, len(row), 2)}
+
+
+def _order(message_id: str) -> tuple[int, int]:
+    first, _, second = message_id.partition("-")
+    return int(first), int(second or 0)

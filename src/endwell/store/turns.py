@@ -1,0 +1,38 @@
+"""The turns of a task as its log tells them: they have no table of their own, so ending one writes no row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from endwell.machine.evolve import fold
+from endwell.model import facts as f
+from endwell.model.task import Task
+from endwell.store.log import Event
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """One assignment of a task that has ended."""
+
+    id: str
+    number: int
+    attempt_id: str | None
+    session_id: str | None
+    epoch: int
+    outcome: str
+    error: str | None
+    ended_at: int
+
+
+def turns_in(events: Iterable[Event]) -> list[Turn]:
+    """The turns that have ended, in order; who held one is what the task says before the end."""
+    task: Task | None = None
+    found: list[Turn] = []
+    for event in events:
+        fact: f.Fact = event.fact
+        if isinstance(fact, f.TurnEnded) and task is not None:
+            held = (task.attempt_id, task.session_id, fact.epoch)
+            found.append(Turn(fact.turn_id, task.turn_number, *held, fact.outcome, fact.error, event.at))
+        task = fold(task, fact, event.at, event.namespace, event.task_id)
+    return found

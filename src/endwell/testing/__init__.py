@@ -1,0 +1,23 @@
+"""Tests that own time: the simulator and its oracle, and a world in which users try their own agents."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from endwell.testing.outside import Outside
+    from endwell.testing.scripts import ScriptedModel, ScriptedTool
+    from endwell.testing.world import World, WorldHandle, every_crash
+
+__all__ = ["Outside", "ScriptedModel", "ScriptedTool", "World", "WorldHandle", "every_crash"]
+
+_HOMES = {
+    "Outside": "endwell.testing.outside",
+    "ScriptedModel": "endwell.testing.scripts",
+    "ScriptedTool": "endwell.testing.scripts",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'endwell.testing' has no attribute {name!r}")
+    return getattr(import_module(_HOMES.get(name, "endwell.testing.world")), name)

@@ -1,0 +1,205 @@
+"""Many processes of one installation in one thread: workers, supervisors and clients on one SQLite file.
+
+Each member is an `Endwell` object of its own with the product's own parts; only time, chance, threads and
+doorbells come from the universe. Members can be killed, paused, stalled, stopped politely and started again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from endwell.app import Endwell, Node
+from endwell.client import Client
+from endwell.doorbell.contract import Doorbell
+from endwell.errors import EndwellError
+from endwell.model.commands import Command
+from endwell.pmo.service import Pmo
+from endwell.runtime.clock import MICROSECONDS
+from endwell.runtime.universe import Dice, Universe, VirtualLoop, VirtualProcess
+from endwell.runtime.virtual import VirtualRuntime, outside_of_loops, virtual_runtime
+from endwell.settings import Settings
+from endwell.store.contract import Store
+from endwell.testing.network import BellNetwork, SimulatedDoorbell
+from endwell.testing.tap import Killed, Moment, TappedStore
+from endwell.testing.trace import Trace
+from endwell.worker.worker import Worker
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+Kind = Literal["worker", "pmo", "client"]
+Register = Callable[[Endwell], None]
+Listener = Callable[["Member", Moment, Sequence[Command]], None]
+"""Told of every transaction of every member; may raise what the database would say, or kill."""
+
+
+class Cluster:
+    """The machine. `run(seconds)` lets its processes live."""
+
+    def __init__(
+        self,
+        seed: int,
+        directory: Path,
+        register: Register,
+        settings: Mapping[str, object] | Settings | None = None,
+        *,
+        sticky: float = 0.5,
+    ) -> None:
+        self.seed = seed
+        self.path = directory / "endwell.db"
+        self.register = register
+        self.settings = settings
+        self.universe = Universe(seed, sticky=sticky)
+        self.network = BellNetwork(Dice(f"{seed}/bells"))
+        self.trace = Trace()
+        self.members: dict[str, Member] = {}
+        self.graveyard: list[Member] = []
+        self.listeners: list[Listener] = []
+        self._pids = 100
+
+    def note(self, who: str, what: str, about: str = "", proof: bytes = b"") -> None:
+        """One line of the trace, now."""
+        self.trace.note(self.universe.elapsed_us, who, what, about, proof)
+
+    def start(self, name: str, kind: Kind) -> Member:
+        """A process of that name: a new one, or the successor of one that has ended."""
+        old = self.members.get(name)
+        if old is not None:
+            self.graveyard.append(old)
+        self._pids += 1
+        member = Member(self, name, kind, self._pids)
+        self.members[name] = member
+        self.note(name, "starts", f"pid {member.process.pid}")
+        return member
+
+    def is_alive(self, pid: int) -> bool:
+        """Whether a process of the machine runs; a paused one does."""
+        return any(member.process.pid == pid and not member.is_over for member in self.members.values())
+
+    def run(self, seconds: float, done: Callable[[], bool] | None = None) -> bool:
+        """Let so much time pass, or less if `done` says so first; whether it did."""
+        until = self.universe.elapsed_us + round(seconds * MICROSECONDS)
+        return outside_of_loops(lambda: self.universe.run_until(until, done))
+
+    def close(self) -> None:
+        """End everything, as a power cut would, and give the file back."""
+        for member in [*self.members.values(), *self.graveyard]:
+            member.kill()
+            member.runtime.leave()
+
+
+class SimulatedApp(Endwell):
+    """An installation as one simulated process sees it."""
+
+    def __init__(self, member: Member, **options: Any) -> None:
+        super().__init__(f"sqlite:///{member.cluster.path}", runtime=member.runtime, **options)
+        self._member = member
+
+    def open_store(self, ring: Callable[[set[str]], None] | None = None) -> Store:
+        member = self._member
+        store = TappedStore(
+            member.cluster.path, member, limits=self.limits, runtime=member.runtime, ring=ring
+        )
+        member.stores.append(store)
+        return store
+
+    def open_bell(self) -> Doorbell:
+        return SimulatedDoorbell(self._member.cluster.network, self._member.name)
+
+
+class Member:
+    """One simulated process: what it runs, and what can be done to it from outside."""
+
+    def __init__(self, cluster: Cluster, name: str, kind: Kind, pid: int) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.kind = kind
+        self.process = VirtualProcess(cluster.universe, name, pid)
+        self.runtime: VirtualRuntime = virtual_runtime(self.process, str(cluster.seed), cluster.is_alive)
+        self.stores: list[TappedStore] = []
+        self.app = SimulatedApp(self, settings=cluster.settings)
+        cluster.register(self.app)
+        self.node: Node | None = None
+        self.service: Worker | Pmo | None = None
+        self.is_ready = False
+        self.has_left = False
+        self.loop: VirtualLoop = self.process.new_loop("main")
+        self.spawn(self._main(), "main")
+
+    @property
+    def is_dead(self) -> bool:
+        return self.process.is_dead
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, one way or the other."""
+        return self.process.is_dead or self.has_left
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it does its work at this moment."""
+        return self.is_ready and not (self.is_over or self.process.is_paused)
+
+    @property
+    def client(self) -> Client:
+        if self.node is None:
+            raise RuntimeError(f"{self.name} is not ready")
+        return self.node.client
+
+    @property
+    def worker(self) -> Worker | None:
+        return self.service if isinstance(self.service, Worker) else None
+
+    @property
+    def held(self) -> int:
+        """How many turns it is at."""
+        return len(self.worker._turns.live()) if self.worker is not None else 0
+
+    def spawn(self, coro: Coroutine[Any, Any, Any], name: str) -> Any:
+        """Run something in this process."""
+        return self.loop.spawn(coro, f"{self.name}-{name}")
+
+    def at(self, moment: Moment, commands: Sequence[Command]) -> None:
+        """From the tap."""
+        for listen in self.cluster.listeners:
+            listen(self, moment, commands)
+
+    def kill(self) -> None:
+        """As `kill -9` would."""
+        if not self.process.is_dead:
+            self.process.kill()
+            for store in self.stores:
+                store.cut()
+
+    def stop(self) -> None:
+        """As SIGTERM would: finish what runs, say goodbye."""
+        if self.service is not None:
+            self.service.stop()
+
+    async def _main(self) -> None:
+        try:
+            async with Node(self.app) as node:
+                self.node = node
+                if self.kind == "client":
+                    self.is_ready = True
+                    await self.loop.create_future()  # until it is killed
+                await self._serve(node)
+        except (EndwellError, OSError) as error:  # it could not start: whoever watches starts it again
+            self.cluster.note(self.name, "gives up", type(error).__name__)
+        self.has_left = True
+        self.cluster.note(self.name, "leaves")
+
+    async def _serve(self, node: Node) -> None:
+        service = node.worker(name=self.name) if self.kind == "worker" else node.pmo(name=self.name)
+        await service.start()
+        self.service = service
+        self.is_ready = True
+        await service.run()
+        await service.close()
+
+
+__all__ = ["Cluster", "Killed", "Member", "Register", "SimulatedApp"]

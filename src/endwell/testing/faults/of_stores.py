@@ -1,0 +1,90 @@
+"""The database is busy, full, unreadable, or does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+
+from endwell.model import commands as c
+from endwell.runtime.universe import Dice
+from endwell.testing.cluster import Member
+from endwell.testing.faults.of_processes import has_substance
+from endwell.testing.faults.registry import fault
+from endwell.testing.occasions import ArmedMoment
+from endwell.testing.simulation import Simulation
+
+
+def _spoil(sim: Simulation, name: str, moment: ArmedMoment, error: type[apsw.Error], times: int) -> None:
+    """The next so many transactions of whoever comes first end this way."""
+    victim: list[Member] = []
+
+    def matches(member: Member, commands: Sequence[c.Command]) -> bool:
+        return member is victim[0] if victim else has_substance(commands)
+
+    def act(member: Member, commands: Sequence[c.Command]) -> None:
+        if not victim:
+            victim.append(member)
+            sim.happened(name, member.name, " ".join(sorted({type(one).__name__ for one in commands})))
+        raise error(name)
+
+    sim.arm(moment, matches, act, times=times)
+
+
+@fault(weight=4)
+def file_busy_for_a_moment(sim: Simulation, dice: Dice) -> None:
+    """Another process holds the file when a transaction begins; a moment later it is free."""
+    _spoil(sim, "file_busy_for_a_moment", "begin", apsw.BusyError, 1)
+
+
+@fault(weight=4)
+def file_busy_too_long(sim: Simulation, dice: Dice) -> None:
+    """Another process holds the file for longer than anybody waits."""
+    _spoil(sim, "file_busy_too_long", "begin", apsw.BusyError, dice.randint(2, 12))
+
+
+@fault(weight=4)
+def commit_fails(sim: Simulation, dice: Dice) -> None:
+    """The disk refuses a commit; nothing of it is kept."""
+    _spoil(sim, "commit_fails", "commit", apsw.IOError, dice.choice((1, 1, 3)))
+
+
+@fault(weight=6)
+def answer_of_a_commit_lost(sim: Simulation, dice: Dice) -> None:
+    """A commit takes place, and all that is heard of it is an error."""
+    _spoil(sim, "answer_of_a_commit_lost", "committed", apsw.IOError, 1)
+
+
+@fault(weight=3)
+def disk_full(sim: Simulation, dice: Dice) -> None:
+    """For a while nobody can write."""
+    seconds = dice.choice((1, 15, 120, 400))
+    until: list[int] = []
+
+    def act(member: Member, commands: Sequence[c.Command]) -> None:
+        if not until:
+            until.append(sim.elapsed_us + seconds * 1_000_000)
+            sim.happened("disk_full", "machine", f"{seconds} s")
+        raise apsw.FullError("disk_full")
+
+    def matches(member: Member, commands: Sequence[c.Command]) -> bool:
+        return has_substance(commands) if not until else sim.elapsed_us < until[0]
+
+    sim.arm("commit", matches, act, times=100_000, within=300 + seconds)
+
+
+@fault(weight=3)
+def reading_fails(sim: Simulation, dice: Dice) -> None:
+    """Questions to the store come back as errors for a moment."""
+    victim: list[Member] = []
+
+    def matches(member: Member, commands: Sequence[c.Command]) -> bool:
+        return not victim or member is victim[0]
+
+    def act(member: Member, commands: Sequence[c.Command]) -> None:
+        if not victim:
+            victim.append(member)
+            sim.happened("reading_fails", member.name)
+        raise apsw.IOError("reading_fails")
+
+    sim.arm("read", matches, act, times=dice.choice((1, 2, 6)))

@@ -1,0 +1,66 @@
+"""The list of faults. Each is planned for a moment, waits for its occasion, and counts when it happened.
+
+A kill counts only if the victim held work or was inside a commit: the occasion sees to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from endwell.runtime.universe import Dice
+
+if TYPE_CHECKING:
+    from endwell.testing.simulation import Simulation
+
+Inject = Callable[["Simulation", Dice], None]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`weight` is how often it is planned, relative to the others; `always`, how often in every plan."""
+
+    name: str
+    says: str
+    weight: int
+    always: int
+    inject: Inject
+
+
+FAULTS: Final[dict[str, Fault]] = {}
+
+
+def fault(weight: int = 4, always: int = 0) -> Callable[[Inject], Inject]:
+    """Register a function under its name; its docstring says what goes wrong.
+
+    It brings the fault about, or arms it for the first occasion, and tells `sim.happened(name, …)` then.
+    """
+
+    def register(inject: Inject) -> Inject:
+        name = inject.__name__
+        if name in FAULTS or not inject.__doc__:
+            raise ValueError(f"{name} is already registered, or does not say what goes wrong")
+        FAULTS[name] = Fault(name, inject.__doc__, weight, always, inject)
+        return inject
+
+    return register
+
+
+@dataclass(frozen=True, order=True)
+class Planned:
+    """One fault of a plan. Its dice are its own: leaving others out changes it as little as can be."""
+
+    at_seconds: float
+    name: str
+    salt: int
+
+
+def plan(dice: Dice, count: int, within_seconds: float) -> list[Planned]:
+    """So many faults over that time."""
+    names = list(FAULTS)
+    weights = [FAULTS[name].weight for name in names]
+    chosen = [name for name in names for _ in range(FAULTS[name].always)][:count]
+    chosen += dice.choices(names, weights, k=count - len(chosen))
+    moments = [30 + dice.random() * (within_seconds - 30) for _ in chosen]
+    return sorted(Planned(at, name, dice.getrandbits(32)) for at, name in zip(moments, chosen, strict=True))

@@ -1,0 +1,102 @@
+"""Doorbells of a simulated machine. A ring takes a moment, and may be lost, late, doubled or out of order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Final
+
+from endwell.doorbell.coalesce import Coalescer
+from endwell.doorbell.contract import BellHealth, Heard, Unsubscribe
+from endwell.runtime.loops import later
+from endwell.runtime.universe import Dice
+
+RING_SECONDS: Final = 0.002
+"""How long a ring takes at most when nothing is wrong."""
+
+Fate = Callable[[str, str, frozenset[str]], list[float]]
+"""Given ringer, listener and topics: after how many seconds the ring arrives, once for each time it does."""
+
+
+class BellNetwork:
+    """Every bell of one machine. `fate` decides what becomes of each ring."""
+
+    def __init__(self, dice: Dice, fate: Fate | None = None) -> None:
+        self.dice = dice
+        self.fate: Fate = fate or self.arrives
+        self.is_immediate = False
+        self._bells: list[SimulatedDoorbell] = []
+
+    def arrives(self, ringer: str, listener: str, topics: frozenset[str]) -> list[float]:
+        """Once, and soon."""
+        return [0.0 if self.is_immediate else self.dice.random() * RING_SECONDS]
+
+    def join(self, bell: SimulatedDoorbell) -> None:
+        if bell not in self._bells:
+            self._bells.append(bell)
+
+    def leave(self, bell: SimulatedDoorbell) -> None:
+        with contextlib.suppress(ValueError):
+            self._bells.remove(bell)
+
+    def shout(self, topics: frozenset[str]) -> None:
+        """A ring out of nowhere, to everybody."""
+        for bell in tuple(self._bells):
+            bell.deliver(topics, 0.0)
+
+    def carry(self, ringer: SimulatedDoorbell, topics: frozenset[str]) -> None:
+        for bell in tuple(self._bells):
+            for seconds in [0.0] if bell is ringer else self.fate(ringer.owner, bell.owner, topics):
+                bell.deliver(topics, seconds)
+
+
+NewLock = Callable[[], contextlib.AbstractContextManager[bool]]
+
+
+def _no_lock() -> contextlib.AbstractContextManager[bool]:
+    """In a universe there is one thread."""
+    return contextlib.nullcontext(True)
+
+
+class SimulatedDoorbell:
+    """One process's bell."""
+
+    def __init__(self, network: BellNetwork, owner: str, new_lock: NewLock = _no_lock) -> None:
+        self.owner = owner
+        self._network = network
+        self._new_lock = new_lock
+        self._heard = Coalescer(new_lock())
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def open(self) -> None:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._heard.start(self._loop, self._new_lock())
+            self._network.join(self)
+
+    async def close(self) -> None:
+        self._loop = None
+        self._heard.stop()
+        self._network.leave(self)
+
+    def ring(self, topics: Collection[str]) -> None:
+        if self._loop is not None and topics:
+            self._network.carry(self, frozenset(topics))
+
+    def deliver(self, topics: frozenset[str], seconds: float) -> None:
+        """Let this bell's subscribers hear it after a while."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return
+        if seconds <= 0:
+            self._heard.add(topics)
+        else:
+            later(loop, seconds, partial(self._heard.add, topics))
+
+    def subscribe(self, callback: Heard) -> Unsubscribe:
+        return self._heard.subscribe(callback)
+
+    def health(self) -> BellHealth:
+        return BellHealth(kind="simulated", connected=self._loop is not None)

@@ -1,0 +1,57 @@
+"""The oracle at work: it looks after every transaction, at checkpoints, and when all is over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from endwell.testing.oracle import at_rest, of_tasks
+from endwell.testing.oracle.registry import Invariant, of
+from endwell.testing.oracle.view import View
+
+LISTS = (of_tasks, at_rest)
+"""Importing them registers what they say; whoever adds a list names it here."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """Something that must hold did not."""
+
+    invariant: str
+    says: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant}: {self.says}\n  {self.problem}"
+
+
+class Oracle:
+    """`found` is what was wrong, oldest first; the first is what matters."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.found: list[Violation] = []
+        self.judged = 0
+        self._after_commit = of("commit")
+        self._now_and_then = of("checkpoint")
+        self._at_rest = of("rest")
+
+    def after_commit(self) -> None:
+        """Look at what the transaction that has just taken place has changed."""
+        if not self.found and self.view.look():
+            self._judge(self._after_commit)
+
+    def checkpoint(self) -> None:
+        """Look at everything."""
+        if not self.found:
+            self._judge(self._now_and_then)
+
+    def rest(self) -> None:
+        """Look at everything, for the last time."""
+        self.checkpoint()
+        if not self.found:
+            self._judge(self._at_rest)
+
+    def _judge(self, invariants: tuple[Invariant, ...]) -> None:
+        for one in invariants:
+            self.judged += 1
+            self.found += [Violation(one.name, one.says, problem) for problem in one.judge(self.view)]

@@ -1,0 +1,182 @@
+"""What must hold of tasks and their log, after every single transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from endwell.model import facts as f
+from endwell.model import status as s
+from endwell.store.log import hash_of
+from endwell.testing.oracle.registry import invariant
+from endwell.testing.oracle.view import Step, View, plain_name
+
+LATE: Final = (
+    "write.refused",
+    "dlq.replayed",
+    "dlq.abandoned",
+    "task.dlq",
+    "effect.settled",
+    "effect.unknown",
+    "inbox.skipped",
+)
+"""What may be logged of a task that has ended; none of it moves the task."""
+TERMINAL_EVENTS: Final = frozenset(f"task.{status}" for status in s.TERMINAL)
+FENCED: Final = (
+    f.StepStarted,
+    f.StepRecorded,
+    f.EffectIntended,
+    f.EffectDone,
+    f.TaskHeartbeat,
+    f.DraftKept,
+    f.TaskSuspended,
+    f.TaskSucceeded,
+    f.TaskHandedBack,
+)
+"""Facts that only the holder of a task can bring about."""
+
+
+@invariant("commit")
+def a_task_ends_once(view: View) -> Iterator[str]:
+    """A task has exactly one terminal event, and after it only late facts."""
+    for step in view.steps:
+        if step.before is not None and step.before.is_ended and step.event.type not in LATE:
+            yield f"{step.event.type} after the end of {step.event.task_id}"
+
+
+@invariant("commit")
+def what_has_ended_stays_ended(view: View) -> Iterator[str]:
+    """A terminal status never changes."""
+    for step in view.steps:
+        if step.before is not None and step.before.is_ended and step.after.status != step.before.status:
+            yield f"{step.event.task_id} went from {step.before.status} to {step.after.status}"
+
+
+@invariant("commit")
+def attempts_are_new(view: View) -> Iterator[str]:
+    """Every claim has an attempt of its own."""
+    for step in view.steps:
+        if isinstance(step.fact, f.TaskClaimed):
+            attempt = step.after.attempt_id or ""
+            if attempt in view.attempts:
+                yield f"attempt {attempt} of {step.event.task_id} was given twice"
+            view.attempts.add(attempt)
+
+
+@invariant("commit")
+def writes_name_the_holder(view: View) -> Iterator[str]:
+    """Whatever only a holder can bring about names the attempt that holds the task at that moment."""
+    holders: dict[tuple[str, str], str | None] = {}
+    for step in view.steps:
+        event = step.event
+        held_by = None if step.before is None else step.before.attempt_id
+        holder = holders.setdefault((event.task_id, event.command_id), held_by)  # when the command came
+        if isinstance(step.fact, FENCED) and event.attempt_id != holder:
+            yield f"{event.type} of {event.task_id} by {event.attempt_id}, held by {holder}"
+
+
+@invariant("commit")
+def nobody_takes_what_is_held(view: View) -> Iterator[str]:
+    """A claim finds nobody holding the task."""
+    for step in view.steps:
+        held = step.before is not None and step.before.attempt_id is not None
+        if isinstance(step.fact, f.TaskClaimed) and held:
+            yield f"{step.event.task_id} was claimed although held"
+
+
+@invariant("commit")
+def the_log_has_no_gap(view: View) -> Iterator[str]:
+    """Versions of a task follow each other without a gap, each hash covers the one before."""
+    for step in view.steps:
+        version = 0 if step.before is None else step.before.version
+        previous = b"" if step.before is None else step.before.head_hash
+        if step.event.version != version + 1:
+            yield f"{step.event.task_id} went from version {version} to {step.event.version}"
+        elif hash_of(step.event, previous) != step.event.hash:
+            yield f"the hash of {step.event.event_id} is wrong"
+
+
+@invariant("commit")
+def the_fold_is_the_row(view: View) -> Iterator[str]:
+    """The fold of a task's events equals its row, field by field."""
+    for task_id in {step.event.task_id: None for step in view.steps}:
+        row, fold = view.row(task_id), view.tasks[task_id]
+        if row != fold:
+            yield f"{task_id}: {_difference(row, fold)}"
+
+
+def _difference(row: object, fold: object) -> str:
+    fields = getattr(fold, "__struct_fields__", ())
+    parts = [
+        f"{name} is {getattr(row, name, None)!r}, folded {getattr(fold, name)!r}"
+        for name in fields
+        if getattr(row, name, None) != getattr(fold, name)
+    ]
+    return "; ".join(parts)
+
+
+@invariant("commit")
+def time_does_not_run_back(view: View) -> Iterator[str]:
+    """Within a task no event is earlier than the one before, and its epoch never falls."""
+    for step in view.steps:
+        if step.before is None:
+            continue
+        if step.event.at < step.before.updated_at or step.after.epoch < step.before.epoch:
+            yield f"{step.event.event_id} ({step.event.type}) runs back"
+
+
+@invariant("commit")
+def no_task_without_a_clock(view: View) -> Iterator[str]:
+    """Every task that has not ended has a clock, and one that is not held by a person ends by its time."""
+    for step in view.steps:
+        task = step.after
+        if task.is_ended or step is not _last_of(view, task.id):
+            continue
+        if task.clock_at is None:
+            yield f"{task.id} is {task.status} without a clock"
+        elif task.clock_at > task.ends_by and task.held_since is None:
+            yield f"{task.id}: its clock is later than its end"
+
+
+def _last_of(view: View, task_id: str) -> Step:
+    return next(step for step in reversed(view.steps) if step.event.task_id == task_id)
+
+
+@invariant("commit")
+def limits_hold(view: View) -> Iterator[str]:
+    """No task is retried, delivered or crashed more often than its limits say."""
+    for step in view.steps:
+        task, limits = step.after, view.limits
+        if task.dispatch_count > limits.runaway_limit:
+            yield f"{task.id} was delivered {task.dispatch_count} times"
+        if task.retry_count > limits.retry.max_retries + 1:
+            yield f"{task.id} was retried {task.retry_count} times"
+        if isinstance(step.fact, f.TaskClaimed) and task.crash_count >= limits.crash_limit:
+            yield f"{task.id} was claimed after {task.crash_count} crashes"
+
+
+@invariant("commit")
+def a_decision_is_made_once(view: View) -> Iterator[str]:
+    """An approval has at most one decision."""
+    for step in view.steps:
+        if isinstance(step.fact, f.ApprovalApproved | f.ApprovalRejected | f.ApprovalExpired):
+            name = step.fact.id or step.event.task_id
+            if name in view.decided:
+                yield f"{name} was {view.decided[name]}, then {step.event.type}"
+            view.decided[name] = step.event.type
+
+
+@invariant("commit")
+def effects_happen_at_most_once(view: View) -> Iterator[str]:
+    """Under one effect key the world outside is changed at most once."""
+    for key in view.outside.doubled():
+        yield f"{key} took place {view.outside.calls[key]} times"
+
+
+@invariant("commit")
+def what_is_recorded_is_not_computed_again(view: View) -> Iterator[str]:
+    """No attempt that holds its task runs a step whose record was there before."""
+    for step in view.steps:
+        if isinstance(step.fact, f.StepRecorded) and step.fact.result_type == "success":
+            view.recorded.add((step.event.task_id, plain_name(step.fact.step)))
+    yield from view.ran_again

@@ -1,0 +1,100 @@
+"""What the oracle knows: the log as it grew, folded by itself, beside the rows as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import apsw
+from msgspec.structs import replace
+
+from endwell.machine.evolve import evolve
+from endwell.model import facts as f
+from endwell.model.task import FIELDS, Task
+from endwell.policy.limits import Limits
+from endwell.store.log import EVENT_FIELDS, Event
+from endwell.testing.outside import Outside
+
+_EVENTS: Final = f"SELECT seq, {', '.join(EVENT_FIELDS)} FROM events WHERE seq > ? ORDER BY seq"  # noqa: S608
+_TASK: Final = f"SELECT {', '.join(FIELDS)} FROM tasks WHERE namespace = ? AND id = ?"  # noqa: S608
+_TASKS: Final = f"SELECT {', '.join(FIELDS)} FROM tasks"  # noqa: S608
+
+
+class Step(NamedTuple):
+    """One event: what it says, and the task before and after it, as the oracle folds it."""
+
+    event: Event
+    fact: f.Fact
+    before: Task | None
+    after: Task
+
+
+class View:
+    """`steps` are the newest transaction's events; `tasks` is the fold of the whole log so far."""
+
+    def __init__(self, path: Path, outside: Outside, limits: Limits) -> None:
+        self.outside = outside
+        self.limits = limits
+        self.now_us = 0
+        self.tick_us = 0
+        self.calm_since_us: int | None = None
+        self.seq = 0
+        self.steps_taken = 0
+        self.steps_before = 0
+        self.tasks: dict[str, Task] = {}
+        self.steps: list[Step] = []
+        self.attempts: set[str] = set()
+        self.accepted: dict[str, str] = {}
+        self.expected: dict[str, Any] = {}
+        self.recorded: set[tuple[str, str]] = set()
+        self.ran_again: list[str] = []
+        self.decided: dict[str, str] = {}
+        self.live_pids: frozenset[int] = frozenset()
+        self._connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def look(self) -> bool:
+        """Take in what was logged since the last look; whether there was anything."""
+        self.steps = [self._step(Event(*row[1:])) for row in self._new()]
+        return bool(self.steps)
+
+    def _new(self) -> list[tuple[Any, ...]]:
+        rows = self.ask(_EVENTS, (self.seq,))
+        if rows:
+            self.seq = rows[-1][0]
+        return rows
+
+    def _step(self, event: Event) -> Step:
+        fact = event.fact
+        before = self.tasks.get(event.task_id)
+        after = evolve(before, fact, event.at, namespace=event.namespace, task_id=event.task_id)
+        after = replace(after, head_hash=event.hash)
+        self.tasks[event.task_id] = after
+        return Step(event, fact, before, after)
+
+    def note_run(self, task_id: str, attempt_id: str, step: str) -> None:
+        """A step's function begins, at this very moment."""
+        task = self.tasks.get(task_id)
+        if task is not None and task.attempt_id == attempt_id and (task_id, step) in self.recorded:
+            self.ran_again.append(f"step {step} of {task_id} ran again under {attempt_id}")
+
+    def row(self, task_id: str) -> Task | None:
+        """The task as its row says."""
+        rows = self.ask(_TASK, ("default", task_id))
+        return Task(*rows[0]) if rows else None
+
+    def all_rows(self) -> list[Task]:
+        """Every task as its row says."""
+        return [Task(*row) for row in self.ask(_TASKS)]
+
+    def ask(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Anything else."""
+        return self._connection.execute(sql, tuple(values)).fetchall()
+
+
+def plain_name(step: str) -> str:
+    """The name that an agent gave a step: without run, branch and number."""
+    return step.partition(":")[2].rpartition(")")[2].partition("#")[0]

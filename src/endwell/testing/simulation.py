@@ -1,0 +1,347 @@
+"""One seed, one history: an installation lives for two hours, much goes wrong, and the oracle watches.
+
+For three quarters of the time faults come as planned; then everything is mended, and whatever was begun must
+come to its end. The same seed gives the same trace, and a plan with fewer faults is a plan like any other:
+that is how a failure is made small.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from endwell.app import Endwell
+from endwell.client import Client
+from endwell.errors import EndwellError
+from endwell.model import commands as c
+from endwell.policy.limits import Limits
+from endwell.runtime.clock import MICROSECONDS
+from endwell.runtime.current import CURRENT_TURN
+from endwell.runtime.ids import SeededIds
+from endwell.runtime.universe import Dice
+from endwell.settings import Settings, override
+from endwell.testing import people, workload
+from endwell.testing.cluster import Cluster, Kind, Member
+from endwell.testing.faults.registry import FAULTS, Planned, plan
+from endwell.testing.occasions import Occasions, PlannedFates
+from endwell.testing.oracle.judging import Oracle, Violation
+from endwell.testing.oracle.view import View
+from endwell.testing.outside import Outside
+from endwell.testing.tap import Moment
+
+HOURS: Final = 2.0
+ORDERS: Final = 45
+FAULT_COUNT: Final = 40
+CALM_SHARE: Final = 0.75
+LONGEST_END_SECONDS: Final = 4 * 3600
+CHECK_SECONDS: Final = 300.0
+KEEP_SECONDS: Final = 6.0
+TOLD: Final = 80
+CREW: Final[dict[str, Kind]] = {
+    "pmo1": "pmo",
+    "w1": "worker",
+    "w2": "worker",
+    "w3": "worker",
+    "desk": "client",
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one seed."""
+
+    seed: int
+    digest: str
+    violations: tuple[Violation, ...]
+    faults: Counter[str]
+    tasks: int
+    events: int
+    commits: int
+    steps: int
+    judged: int
+    ended: Counter[str]
+    plan: tuple[Planned, ...]
+    trace: str
+
+    @property
+    def is_good(self) -> bool:
+        return not self.violations
+
+
+def settings_for(dice: Dice) -> Settings:
+    """Every seed has an installation of its own: quick and slow ones, patient and strict ones."""
+    lease = dice.choice((75.0, 120.0, 200.0))
+    values = {
+        "human.owner": "ada",
+        "human.remind_seconds": 600.0,
+        "worker.lease_seconds": lease,
+        "worker.heartbeat_seconds": lease / dice.choice((3, 4)),
+        "worker.poll_seconds": dice.choice((45.0, 90.0)),
+        "worker.watchdog_interval_seconds": dice.choice((45.0, 90.0)),
+        "worker.suspend_timeout_seconds": 60.0,
+        "worker.drain_seconds": dice.choice((5.0, 60.0)),
+        "worker.concurrency": dice.choice((3, 8, 20)),
+        "worker.effect_timeout_seconds": dice.choice((15.0, 30.0)),
+        "worker.step_timeout_seconds": 240.0,
+        "pmo.watchdog_interval_seconds": dice.choice((20.0, 40.0)),
+        "pmo.dispatched_retry_seconds": 30.0,
+        "pmo.dispatched_timeout_seconds": 90.0,
+        "pmo.active_reap_seconds": dice.choice((200.0, 400.0)),
+        "pmo.crash_limit": dice.choice((3, 5)),
+        "pmo.runaway_limit": dice.choice((10, 14)),
+    }
+    return override(Settings(), values, source="simulation")
+
+
+class Simulation(Occasions):
+    """`run()` gives the verdict."""
+
+    def __init__(
+        self,
+        seed: int,
+        directory: Path,
+        *,
+        hours: float = HOURS,
+        orders: int = ORDERS,
+        faults: int | Sequence[Planned] = FAULT_COUNT,
+    ) -> None:
+        dice = Dice(f"{seed}/simulation")
+        self.seed = seed
+        self.settings = settings_for(dice)
+        self.total_seconds = hours * 3600
+        self.calm_seconds = self.total_seconds * CALM_SHARE
+        self.orders = workload.orders(Dice(f"{seed}/orders"), orders, self.calm_seconds * 0.8)
+        made = plan(Dice(f"{seed}/faults"), faults, self.calm_seconds) if isinstance(faults, int) else faults
+        self.plan = tuple(made)
+        sticky = dice.choice((0.0, 0.5, 0.9))
+        super().__init__(Cluster(seed, directory, self._register, self.settings, sticky=sticky))
+        self.outside = Outside(fates=PlannedFates(self), noted=self._note_change)
+        self.people = people.People(self, Dice(f"{seed}/people"))
+        self.commits = 0
+        self.kept: dict[str, Kind] = dict(CREW)
+        self._down_until: dict[str, int] = {}
+        self._ids = SeededIds(Dice(f"{seed}/ids").getrandbits(64))
+        self.cluster.listeners.append(self._listen)
+        self.view: View
+        self.oracle: Oracle
+
+    @property
+    def lease_seconds(self) -> float:
+        return self.settings.worker.lease_seconds
+
+    @property
+    def tick_seconds(self) -> float:
+        return self.settings.pmo.watchdog_interval_seconds
+
+    @property
+    def desk(self) -> Member | None:
+        """The people's process, if it is up."""
+        member = self.cluster.members.get("desk")
+        return member if member is not None and member.is_up else None
+
+    def members(self, kind: Kind) -> list[Member]:
+        """Those of one kind, in the order of their names."""
+        return [m for _, m in sorted(self.cluster.members.items()) if m.kind == kind]
+
+    def run(self) -> Result:
+        """Live, be mended, come to rest, be judged."""
+        with _silence():
+            self._open()
+            try:
+                self._live()
+                if not self._is_broken():
+                    self._rest()
+                return self._result()
+            finally:
+                self.cluster.close()
+                self.view.close()
+
+    def _open(self) -> None:
+        self.cluster.path.touch(0o600)
+        self.view = View(self.cluster.path, self.outside, Limits.of(self.settings, "ada"))
+        slowest = max(self.tick_seconds, self.settings.worker.watchdog_interval_seconds)
+        self.view.tick_us = round(slowest * MICROSECONDS)
+        self.oracle = Oracle(self.view)
+        self.outside.on_run = self.view.note_run
+        self._keep_all()
+        for planned in self.plan:
+            self.cluster.universe.at(round(planned.at_seconds * MICROSECONDS), partial(self._inject, planned))
+        self._every(KEEP_SECONDS, self._keep_all)
+        self._every(CHECK_SECONDS, self._checkpoint)
+
+    def _live(self) -> None:
+        self.cluster.run(self.calm_seconds, self._is_broken)
+        self._calm_down()
+        self.cluster.run(self.total_seconds - self.calm_seconds, self._is_broken)
+
+    def _rest(self) -> None:
+        self.cluster.run(LONGEST_END_SECONDS, lambda: self._is_broken() or self._is_over())
+        self.cluster.run(12 * self.view.tick_us / 1e6 + 2 * self.lease_seconds, self._is_broken)
+        self.view.live_pids = frozenset(m.process.pid for m in self.cluster.members.values() if not m.is_over)
+        if not self._is_broken():
+            self.view.now_us = self.cluster.universe.now_us
+            self.oracle.rest()
+
+    def _is_over(self) -> bool:
+        is_all_in = len(self.view.accepted) == len(self.orders)
+        return is_all_in and all(task.is_ended for task in self.view.tasks.values())
+
+    def _is_broken(self) -> bool:
+        return bool(self.oracle.found or self.complaints)
+
+    def _result(self) -> Result:
+        violations = (*self.oracle.found, *self.complaints)
+        words = {word for one in violations for word in one.problem.replace(":", " ").split()}
+        return Result(
+            seed=self.seed,
+            digest=self.cluster.trace.digest,
+            violations=violations,
+            faults=self.counted,
+            tasks=len(self.view.tasks),
+            events=self.view.seq,
+            commits=self.commits,
+            steps=self.cluster.universe.steps,
+            judged=self.oracle.judged,
+            ended=Counter(task.status for task in self.view.tasks.values()),
+            plan=self.plan,
+            trace=self._told(words & self.view.tasks.keys()) if violations else "",
+        )
+
+    def _told(self, task_ids: set[str]) -> str:
+        """What concerns these tasks; if it is about none in particular, how it came to its end."""
+        return self.cluster.trace.table(about=task_ids, last=None if task_ids else TOLD)
+
+    def _every(self, seconds: float, call: Callable[[], None]) -> None:
+        def again() -> None:
+            call()
+            self.cluster.universe.after(seconds, again)
+
+        self.cluster.universe.after(seconds, again)
+
+    def _checkpoint(self) -> None:
+        self.view.steps_taken = self.cluster.universe.steps
+        self.view.now_us = self.cluster.universe.now_us
+        self.oracle.checkpoint()
+
+    def _calm_down(self) -> None:
+        """Everything is mended: from here on the bounds hold strictly."""
+        self.forget_faults()
+        self.view.calm_since_us = self.cluster.universe.now_us
+        self._down_until.clear()
+        for member in self.cluster.members.values():
+            if member.process.is_paused:
+                member.process.resume()
+        self.cluster.note("machine", "is mended")
+
+    def _keep_all(self) -> None:
+        """Start whatever should run and does not."""
+        for name, kind in list(self.kept.items()):
+            member = self.cluster.members.get(name)
+            if (member is None or member.is_over) and self._down_until.get(name, 0) <= self.elapsed_us:
+                member = self.cluster.start(name, kind)
+                if kind == "client":
+                    member.spawn(self._people_at(member), "people")
+
+    async def _people_at(self, member: Member) -> None:
+        while not member.is_ready:
+            await member.runtime.sleep(1)
+        member.spawn(self.people.submit_all(member), "submit")
+        member.spawn(self.people.look_after(member), "look-after")
+
+    def keep(self, name: str, kind: Kind, seconds: float) -> None:
+        """One more process, for so long."""
+        self.kept[name] = kind
+
+        def leave() -> None:
+            self.kept.pop(name, None)
+            member = self.cluster.members.get(name)
+            if member is not None and not member.is_over:
+                member.stop()
+
+        self.cluster.universe.after(seconds, leave)
+
+    def kill(self, member: Member, down_seconds: float) -> None:
+        """As `kill -9`; it is started again after a while."""
+        self._down_until[member.name] = self.elapsed_us + round(down_seconds * MICROSECONDS)
+        member.kill()
+
+    def freeze(self, member: Member, seconds: float) -> None:
+        """As SIGSTOP, and SIGCONT after so long."""
+        member.process.pause()
+        self.cluster.universe.after(seconds, member.process.resume)
+
+    def jump(self, seconds: float) -> None:
+        """Set the machine's clock."""
+        self.cluster.universe.wall_offset_us += round(seconds * MICROSECONDS)
+
+    def _inject(self, planned: Planned) -> None:
+        FAULTS[planned.name].inject(self, Dice(f"{self.seed}/{planned.salt}"))
+
+    def _listen(self, member: Member, moment: Moment, commands: Sequence[c.Command]) -> None:
+        if moment == "committed":
+            self._after_commit(member)
+            self.overhear(commands)
+        self.act_on(member, moment, commands)
+
+    def _after_commit(self, member: Member) -> None:
+        self.commits += 1
+        self.view.now_us = self.cluster.universe.now_us
+        self.oracle.after_commit()
+        for step in self.view.steps:
+            about = f"{step.event.task_id} {step.event.attempt_id or ''}"
+            self.cluster.note(member.name, step.event.type, about, step.event.hash)
+        self.view.steps = []
+
+    def person_does(self, name: str, act: Callable[[Client], Awaitable[object]]) -> None:
+        """Somebody acts at the desk, in the midst of everything else; hearing no is fine."""
+        member = self.desk
+        if member is not None:
+            member.spawn(self._do(name, member, act), name)
+
+    async def _do(self, name: str, member: Member, act: Callable[[Client], Awaitable[object]]) -> None:
+        await member.runtime.sleep(0)
+        try:
+            await act(member.client)
+        except EndwellError as error:
+            self.note_refusal(name, error)
+
+    async def submit(self, client: Client, order: workload.Order) -> None:
+        """Hand in an order."""
+        await people.submit(self, client, order)
+
+    def new_id(self) -> str:
+        return self._ids.new()
+
+    def _register(self, app: Endwell) -> None:
+        workload.register(app, self.outside)
+
+    def is_anybody_at(self, attempt_id: str | None) -> bool:
+        """Whether a living process still runs the turn of this attempt, wanted or not."""
+        workers = [member.worker for member in self.members("worker") if not member.is_over]
+        return any(worker is not None and attempt_id in worker._turns._held for worker in workers)
+
+    def is_in_effect(self, member: Member) -> bool:
+        """Whether a turn of it is inside an effect's function."""
+        return self.outside.inside[member.process.pid] > 0
+
+    def _note_change(self, what: str, about: str) -> None:
+        turn = CURRENT_TURN.get()
+        self.cluster.note("outside", what, f"{about} {turn.task_id if turn else ''}")
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """What goes wrong on purpose is not worth a line in anybody's log."""
+    logger = logging.getLogger("endwell")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

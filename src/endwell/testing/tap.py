@@ -1,0 +1,116 @@
+"""A tap on a process's way to its database: it sees each transaction begin and end, and may spoil it.
+
+The database is a real SQLite file, the statements are the product's own. What is simulated is what may go
+wrong around them: the file is busy, the disk is full, the answer of a commit is lost, the process dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast
+
+import apsw
+
+from endwell.model.commands import Command
+from endwell.policy.limits import Limits
+from endwell.runtime.base import Runtime
+from endwell.store.contract import Ring
+from endwell.store.rows import Outcome
+from endwell.store.sqlite.driver import SqliteDriver
+from endwell.store.sqlite.store import SqliteStore
+
+Moment = Literal["begin", "commit", "committed", "read"]
+
+
+class Killed(BaseException):
+    """The process is dead: whatever it was doing ends here."""
+
+
+class Tap(Protocol):
+    """Who listens at the tap. Raising is what the database would have said."""
+
+    @property
+    def is_dead(self) -> bool: ...
+
+    def at(self, moment: Moment, commands: Sequence[Command]) -> None: ...
+
+
+class TappedConnection:
+    """A connection whose transactions the tap sees. All else is the real one's."""
+
+    def __init__(self, real: apsw.Connection, tap: Tap) -> None:
+        self._real = real
+        self._tap = tap
+        self.commands: Sequence[Command] = ()
+        self.executemany = real.executemany
+        self.total_changes = real.total_changes
+        self.wal_checkpoint = real.wal_checkpoint
+        self._execute = real.execute
+
+    def execute(self, sql: str, *bindings: Any) -> Any:
+        tap = self._tap
+        if tap.is_dead:
+            raise Killed
+        if sql == "BEGIN IMMEDIATE":
+            tap.at("begin", self.commands)
+        elif sql == "COMMIT":
+            tap.at("commit", self.commands)
+            result = self._execute(sql)
+            tap.at("committed", self.commands)
+            return result
+        elif not self._real.in_transaction:
+            tap.at("read", ())
+        return self._execute(sql, *bindings)
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._real.in_transaction
+
+    def close(self) -> None:
+        self._real.close()
+
+    def cut(self) -> None:
+        """As when the process that holds it is killed."""
+        with suppress(apsw.Error):
+            if self._real.in_transaction:
+                self._real.execute("ROLLBACK")
+            self._real.close(True)
+
+
+class TappedDriver(SqliteDriver):
+    """The product's driver on a tapped connection."""
+
+    def __init__(
+        self, path: Path, tap: Tap, *, limits: Limits, now: Callable[[], int], pause: Callable[[int], bool]
+    ) -> None:
+        super().__init__(path, limits=limits, now=now, pause=pause)
+        self.tapped = TappedConnection(self._connection, tap)
+        self._connection = cast(apsw.Connection, self.tapped)
+
+    def run(self, commands: Sequence[Command], *, at_once: bool = False) -> Outcome:
+        self.tapped.commands = commands
+        return super().run(commands, at_once=at_once)
+
+
+class TappedStore(SqliteStore):
+    """The product's store, whose drivers are tapped."""
+
+    def __init__(
+        self, path: Path, tap: Tap, *, limits: Limits, runtime: Runtime, ring: Ring | None = None
+    ) -> None:
+        super().__init__(path, limits=limits, runtime=runtime, ring=ring)
+        self._tap = tap
+        self.drivers: list[TappedDriver] = []
+
+    def _connect(self) -> SqliteDriver:
+        now = self._runtime.clock.now_us
+        driver = TappedDriver(self._path, self._tap, limits=self._limits, now=now, pause=self._pause)
+        self.drivers.append(driver)
+        return driver
+
+    def cut(self) -> None:
+        """Every connection is gone, as after a kill."""
+        for driver in self.drivers:
+            driver.tapped.cut()

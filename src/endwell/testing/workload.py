@@ -1,0 +1,260 @@
+"""Agents of every sort, and a seeded mix of tasks for them: what a simulation is busy with.
+
+Each task's result follows from its payload alone, so that whoever judges can tell what it must be. Most kinds
+share one agent: asking for work costs a few questions for each agent that a worker serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from endwell.app import Endwell
+from endwell.errors import CallFailed, Fail, SignalTimeout, ToolFailed
+from endwell.policy.approval import Approval
+from endwell.runtime.universe import Dice
+from endwell.testing.outside import Outside
+from endwell.worker.context import Context, SyncContext
+from endwell.worker.verdicts import NOT_DONE, Done
+
+ANYTHING: Final = object()
+"""Whatever comes of it is right."""
+
+Job = dict[str, Any]
+Doing = Callable[[Context, Job], Awaitable[Any]]
+
+
+def register(app: Endwell, outside: Outside) -> None:
+    """Make all of them known to an installation."""
+    work = Work(app, outside)
+    kinds: dict[str, Doing] = {name: getattr(work, name) for name in MIX if hasattr(work, name)}
+
+    @app.agent("job", retries=3, delays=(5.0, 20.0, 60.0))
+    async def job(ctx: Context, job: Job) -> Any:
+        return await kinds[job["kind"]](ctx, job)
+
+    @app.agent("serial")
+    async def serial(ctx: Context, job: Job) -> Any:
+        return await work.steps(ctx, job)
+
+    @app.agent("limited", concurrency=2)
+    async def limited(ctx: Context, job: Job) -> Any:
+        return await work.plain(ctx, job)
+
+    @app.agent("guarded", approval=Approval(within=1200.0))
+    async def guarded(ctx: Context, job: Job) -> Any:
+        return await work.payer(ctx, job)
+
+    @app.agent("threaded")
+    def threaded(ctx: SyncContext, job: Job) -> int:
+        return int(ctx.step("one", lambda: job["n"]) + ctx.step("two", lambda: 1))
+
+    @app.tool("calc")
+    async def calc(asked: Job) -> int:
+        await app.runtime.sleep(asked["seconds"])
+        return int(asked["n"]) + 1
+
+
+class Work:
+    """What the kinds of tasks do, by name."""
+
+    def __init__(self, app: Endwell, outside: Outside) -> None:
+        self._app = app
+        self._outside = outside
+        self._sleep = app.runtime.sleep
+
+    async def plain(self, ctx: Context, job: Job) -> int:
+        await self._sleep(job["seconds"])
+        return int(job["n"]) * 2
+
+    async def flaky(self, ctx: Context, job: Job) -> str:
+        await self._sleep(job["seconds"])
+        if self._outside.fails_again(job["fails"]):
+            raise ValueError(f"not yet {job['n']}")
+        return "at last"
+
+    async def hopeless(self, ctx: Context, job: Job) -> None:
+        await self._sleep(job["seconds"])
+        raise Fail("it cannot be done")
+
+    async def stuck(self, ctx: Context, job: Job) -> None:
+        await self._sleep(100_000)
+
+    async def steps(self, ctx: Context, job: Job) -> int:
+        total = 0
+        for number in range(job["steps"]):
+            total += await ctx.step(f"s{number}", self._compute, job, number)
+        return total
+
+    async def beside(self, ctx: Context, job: Job) -> int:
+        parts = [ctx.step(f"s{number}", self._compute, job, number) for number in range(3)]
+        return sum(await ctx.gather(*parts))
+
+    async def _compute(self, job: Job, number: int) -> int:
+        self._outside.note_run(f"s{number}")
+        await self._sleep(job["seconds"] + self._outside.fates.step_seconds())
+        return int(job["n"]) + number
+
+    async def drafts(self, ctx: Context, job: Job) -> None:
+        await ctx.draft({"half": job["n"]})
+        await self._sleep(job["seconds"])
+        await ctx.progress("half of it")
+        raise ValueError("the other half is missing")
+
+    async def long(self, ctx: Context, job: Job) -> str:
+        for _ in range(job["steps"]):
+            await self._sleep(job["seconds"] * 5)
+            await ctx.progress("on it")
+        return "long"
+
+    async def payer(self, ctx: Context, job: Job) -> Any:
+        return await ctx.effect("pay", self._change, job, key=f"pay:{job['n']}", reconcile=self._find)
+
+    async def sender(self, ctx: Context, job: Job) -> Any:
+        return await ctx.effect("send", self._change, job, key=f"send:{job['n']}")
+
+    async def mailer(self, ctx: Context, job: Job) -> Any:
+        return await ctx.effect("mail", self._change, job, key=f"mail:{job['n']}", deduplicates=True)
+
+    async def merger(self, ctx: Context, job: Job) -> Any:
+        await ctx.approve("Merge it?", show={"n": job["n"]}, within=job["patience"])
+        return await ctx.effect("merge", self._change, job, key=f"merge:{job['n']}", reconcile=self._find)
+
+    async def _change(self, job: Job, idempotency_key: str) -> Any:
+        pid, outside = self._app.runtime.pid(), self._outside
+        with outside.entered(pid):
+            await self._sleep(job["seconds"] / 2 + outside.fates.effect_seconds(idempotency_key))
+            repeatable = idempotency_key.startswith("mail:")
+            found = outside.change(idempotency_key, f"receipt-{job['n']}", pid=pid, repeatable=repeatable)
+            await self._sleep(job["seconds"] / 2)
+        return found
+
+    async def _find(self, key: str, *_: object) -> Any:
+        await self._sleep(0.2)
+        found = self._outside.find(key)
+        return NOT_DONE if found is None else Done(found)
+
+    async def sleeper(self, ctx: Context, job: Job) -> str:
+        await ctx.sleep(job["patience"] / 2)
+        await ctx.sleep(job["patience"] / 3)
+        return "awake"
+
+    async def listener(self, ctx: Context, job: Job) -> Any:
+        try:
+            return await ctx.wait_signal("go", within=job["patience"])
+        except SignalTimeout:
+            return "silence"
+
+    async def tooled(self, ctx: Context, job: Job) -> Any:
+        asked = {"n": job["n"], "seconds": job["seconds"]}
+        try:
+            return await ctx.tool("calc", asked, timeout=job["patience"])
+        except ToolFailed:
+            return "no tool"
+
+    async def outsider(self, ctx: Context, job: Job) -> Any:
+        """The tool is nobody's; somebody outside answers, or does not."""
+        try:
+            first = await ctx.tool("ask", {"n": job["n"]}, timeout=job["patience"])
+            return [first, await ctx.tool("ask", {"n": job["n"] + 1}, timeout=job["patience"])]
+        except ToolFailed:
+            return "no answer"
+
+    async def caller(self, ctx: Context, job: Job) -> Any:
+        def inner(kind: str) -> Job:
+            return {**job, "kind": kind, "steps": 2, "fails": 1}
+
+        try:
+            first = await ctx.call("job", inner("plain"))
+            rest = await ctx.gather(ctx.call("job", inner("steps")), ctx.call("job", inner("flaky")))
+        except CallFailed:
+            return "not all of them"
+        return [first, *rest]
+
+
+MIX: Final[dict[str, int]] = {
+    "plain": 4,
+    "flaky": 4,
+    "limited": 3,
+    "hopeless": 1,
+    "stuck": 1,
+    "steps": 5,
+    "serial": 4,
+    "beside": 3,
+    "threaded": 2,
+    "drafts": 1,
+    "long": 2,
+    "payer": 7,
+    "sender": 5,
+    "mailer": 3,
+    "merger": 4,
+    "guarded": 3,
+    "sleeper": 3,
+    "listener": 3,
+    "tooled": 4,
+    "outsider": 4,
+    "caller": 4,
+}
+"""How often each kind is asked for, relative to the others."""
+OWN_AGENTS: Final = ("limited", "serial", "guarded", "threaded")
+
+
+@dataclass(frozen=True)
+class Order:
+    """One submission: when, of whom, what."""
+
+    at_seconds: float
+    agent: str
+    payload: Job
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def expected(job: Job) -> Any:
+    """What a task must come to if it succeeds."""
+    n = job["n"]
+    total = sum(n + number for number in range(job["steps"]))
+    known: dict[str, Any] = {
+        "plain": n * 2,
+        "limited": n * 2,
+        "flaky": "at last",
+        "steps": total,
+        "serial": total,
+        "beside": 3 * n + 3,
+        "threaded": n + 1,
+        "long": "long",
+        "sleeper": "awake",
+        **dict.fromkeys(("payer", "sender", "mailer", "merger", "guarded"), f"receipt-{n}"),
+    }
+    return known.get(job["kind"], ANYTHING)
+
+
+def orders(dice: Dice, count: int, within_seconds: float) -> list[Order]:
+    """A mix of submissions, in bursts and alone, over that time."""
+    kinds, weights = list(MIX), list(MIX.values())
+    moments = sorted(_moment(dice, within_seconds) for _ in range(count))
+    return [_order(dice, n, at, dice.choices(kinds, weights)[0]) for n, at in enumerate(moments)]
+
+
+def _moment(dice: Dice, within_seconds: float) -> float:
+    """A third comes in the bursts at which things begin."""
+    at = dice.random() * within_seconds
+    return at - at % 600 if dice.happens(1 / 3) else at
+
+
+def _order(dice: Dice, n: int, at: float, kind: str) -> Order:
+    job = {
+        "kind": kind,
+        "n": n,
+        "seconds": round(dice.choice((0.05, 1, 4, 20)) * (0.5 + dice.random()), 3),
+        "steps": dice.randint(2, 4),
+        "fails": dice.choice((0, 1, 1, 2, 3, 9)),
+        "patience": dice.choice((90, 300, 900)),
+    }
+    options: dict[str, Any] = {"key": f"order-{n}", "deadline": dice.choice((900, 1800, 2700))}
+    if dice.happens(0.2):
+        options["priority"] = dice.randint(-5, 5)
+    if dice.happens(0.15):
+        options["delay"] = dice.randint(10, 400)
+    agent = kind if kind in OWN_AGENTS else "job"
+    return Order(at, f"serial/k{n % 2}" if kind == "serial" else agent, job, options)

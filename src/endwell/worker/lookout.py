@@ -1,0 +1,64 @@
+"""What a worker knows of work without claiming any: whether there is some, and when the next starts.
+
+A claim is a transaction; a look is one statement. The watchdog's tick looks for the worker as well, so that
+an idle one hardly asks by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from endwell.policy.limits import SECOND
+from endwell.runtime.base import Runtime
+from endwell.store.contract import Store
+from endwell.store.glance import NOW, Ask, Seen
+
+
+class Lookout:
+    """For some agents of one namespace."""
+
+    def __init__(self, store: Store, runtime: Runtime, *, namespace: str, agents: Sequence[str]) -> None:
+        self._store = store
+        self._clock = runtime.clock
+        self.asked = (
+            Ask("offered_to_some", (namespace, list(agents))),
+            Ask("ready_for_some", (namespace, list(agents), NOW)),
+            Ask("next_start_of_some", (namespace, list(agents), NOW), is_value=True),
+        )
+        self._knows_start = False
+        self._start_at = math.inf
+        self._as_of = 0
+        self.looked_at = 0.0
+
+    async def look(self) -> bool:
+        """Whether there is something to take."""
+        seen = await self._store.glance(*self.asked)
+        self._knows_start = True
+        self._as_of = seen.now  # whatever the clock said before: it may have been set back
+        return self.take(seen)
+
+    def take(self, seen: Seen) -> bool:
+        """Learn from a look that somebody made, unless it is older than what is known."""
+        self.looked_at = self._clock.monotonic()
+        if self._knows_start and seen.now >= self._as_of:
+            start = seen["next_start_of_some"]
+            self._start_at = math.inf if start is None else self.looked_at + (start - seen.now) / SECOND
+            self._as_of = seen.now
+        return seen.any("offered_to_some", "ready_for_some")
+
+    def claimed(self) -> None:
+        """A claim looks too, but does not say what starts later."""
+        self.looked_at = self._clock.monotonic()
+        self._knows_start = False
+
+    async def seconds_to_next_start(self) -> float:
+        """How long until a delayed task starts; no bell will tell."""
+        if not self._knows_start:
+            await self.look()
+        return max(0.0, self._start_at - self._clock.monotonic())
+
+    @property
+    def seconds_since(self) -> float:
+        """How long ago somebody looked."""
+        return self._clock.monotonic() - self.looked_at

@@ -1,0 +1,183 @@
+"""Export and import: the record moves to another store and goes on there; a bad file changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from endwell import Context, Fail
+from endwell.errors import BadInput, Refused
+from endwell.operate.exporting import export
+from endwell.operate.importing import import_lines
+from endwell.operate.verify import verify
+from tests.execution.world import World
+
+TABLES = {
+    "tasks": "id",
+    "turn_waiting_tools": "turn_id, tool_call_id",
+    "approvals": "id",
+    "dead_letters": "task_id",
+    "effects": "key",
+    "cards": "id",
+}
+
+
+def register(world: World) -> None:
+    @world.app.agent("clerk")
+    async def clerk(ctx: Context, order: Any = None) -> Any:
+        await ctx.step("price", lambda: 15)
+        return await ctx.effect("pay", lambda: "paid", key="pay:1")
+
+    @world.app.agent("picky", retries=0)
+    async def picky() -> None:
+        raise Fail("no")
+
+    @world.app.agent("asker")
+    async def asker(ctx: Context) -> Any:
+        return [await ctx.tool("oracle", 1), await ctx.wait_signal("go")]
+
+
+@pytest.fixture
+async def full(store_url: str) -> AsyncIterator[World]:
+    """A store with a task in each kind of state: ended well and badly, waiting, queued, delayed."""
+    async with World(store_url) as world:
+        register(world)
+        await world.registered("clerk", "picky", "asker")
+        handles = [await world.submitted(agent) for agent in ("clerk", "picky", "asker")]
+        worker = await world.started_worker()
+        for handle, status in zip(handles, ("succeeded", "failed", "suspended"), strict=True):
+            await world.brought_to(worker, handle, status)
+        await world.client.signal(handles[2].id, "go", "now")  # kept until the turn waits for it
+        await world.submitted("clerk", {"later": 1}, delay=3600)
+        await world.submitted("clerk", {"key": 1}, key="order-1")
+        yield world
+
+
+async def exported(world: World) -> list[bytes]:
+    written: list[bytes] = []
+    await export(world.store, [world.namespace], written.append)
+    return written
+
+
+async def imported(world: World, file: list[bytes]) -> dict[str, Any]:
+    return await import_lines(world.store, lambda: file, world.app.runtime.ids.new)
+
+
+async def rows(world: World, table: str, order: str) -> list[tuple[Any, ...]]:
+    sql = f"SELECT * FROM {table} WHERE namespace = ? ORDER BY {order}"
+    return await world.sql(sql, world.namespace)
+
+
+def another(tmp_path: Path, namespace: str) -> World:
+    world = World(f"sqlite:///{tmp_path}/other.db")
+    world.namespace = world.app.namespace = namespace
+    register(world)
+    return world
+
+
+async def test_the_record_is_the_same_in_another_store_and_goes_on_there(full: World, tmp_path: Path) -> None:
+    file = await exported(full)
+    async with another(tmp_path, full.namespace) as other:
+        other.clock.set(await full.store.now())  # a server has a clock of its own
+        amount = await imported(other, file)
+        assert (amount["tasks"], amount["messages"]) == (5, 1)
+        if full.app.url.startswith("sqlite"):
+            for table, order in TABLES.items():
+                assert await rows(other, table, order) == await rows(full, table, order), table
+        assert await verify(other.store, [full.namespace]) == await verify(full.store, [full.namespace])
+        assert (await other.store.conservation(full.namespace)).holds
+        assert await exported(other) == file, "exported again, it is the same file"
+
+        again = await other.submitted("clerk", {"key": 1}, key="order-1")
+        assert again.id in {task.id for task in await full.store.tasks_page(full.namespace)}
+        (call,) = await other.store.open_calls(full.namespace)
+        await other.client.answer(call.tool_call_id, 42)
+        handle = await other.client.task(call.task_id)
+        worker = await other.started_worker()
+        await other.brought_to(worker, handle, "succeeded")
+        assert await handle.result(20) == [42, "now"]
+
+
+async def test_a_running_task_is_taken_over(full: World, tmp_path: Path) -> None:
+    session = await full.silent_session("clerk")
+    (taken,) = await full.claimed(session, "clerk")
+    file = await exported(full)
+    async with another(tmp_path, full.namespace) as other:
+        other.clock.set(await full.store.now())
+        await imported(other, file)
+        pmo = await other.supervisor()
+        await pmo.run_once()
+        task = await other.store.task(full.namespace, taken.task.id)
+        assert (task.status, task.crash_count) == ("queued", 1)
+
+
+def _changed(file: list[bytes], kind: str, change: Any, nth: int = 0) -> tuple[list[bytes], int]:
+    """The file with one line of that kind changed, and which that is."""
+    places = [number for number, line in enumerate(file) if kind in json.loads(line)]
+    number = places[nth]
+    document = json.loads(file[number])
+    change(document[kind])
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+    return [*file[:number], text, *file[number + 1 :]], number + 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "problem"),
+    [
+        ("event", lambda e: e.update(actor="somebody"), "is not what its hash says"),
+        ("event", lambda e: e["data"].update(priority=9), "is not what its hash says"),
+        ("event", lambda e: e.update(version=7), "comes after version"),
+        ("event", lambda e: e.pop("hash"), "hash"),
+        ("card", lambda e: e.update(content={"other": 1}), "is not what its hash says"),
+        ("card", lambda e: e.update(namespace="other"), "is not one of this export"),
+        ("end", lambda e: e.update(events=1), "lines are missing"),
+        ("head", lambda e: e.update(version=99), "this release reads"),
+        ("message", lambda e: e.update(task_id="nobody"), "not in the file before it"),
+    ],
+)
+async def test_a_bad_line_is_named_and_nothing_is_changed(
+    sqlite_full: World, tmp_path: Path, kind: str, change: Any, problem: str
+) -> None:
+    file, number = _changed(await exported(sqlite_full), kind, change)
+    await refused(sqlite_full, tmp_path, file, rf"^line {number}: .*{problem}")
+
+
+@pytest.fixture
+async def sqlite_full(sqlite_url: str) -> AsyncIterator[World]:
+    """The like on SQLite only, with less in it."""
+    async with World(sqlite_url) as world:
+        register(world)
+        await world.registered("asker")
+        handle = await world.submitted("asker")
+        await world.brought_to(await world.started_worker(), handle, "suspended")
+        await world.client.signal(handle.id, "go", 1)
+        yield world
+
+
+async def refused(world: World, tmp_path: Path, file: list[bytes], problem: str) -> None:
+    async with another(tmp_path, world.namespace) as other:
+        with pytest.raises(BadInput, match=problem) as refusal:
+            await imported(other, file)
+        assert refusal.value.code == "bad_line"
+        for table, order in TABLES.items():
+            assert await rows(other, table, order) == []
+
+
+async def test_a_file_that_was_cut_off_or_is_not_json(sqlite_full: World, tmp_path: Path) -> None:
+    file = await exported(sqlite_full)
+    await refused(sqlite_full, tmp_path, file[:-1], rf"^line {len(file)}: .*cut off")
+    await refused(sqlite_full, tmp_path, [*file[:2], b"{half", *file[3:]], r"^line 3: ")
+    await refused(sqlite_full, tmp_path, [b"hello\n"], r"^line 1: ")
+    no_cards = [line for line in file if "card" not in json.loads(line)]
+    await refused(sqlite_full, tmp_path, no_cards, "names card .*, which is not in the file")
+
+
+async def test_a_store_that_has_tasks_is_left_alone(sqlite_full: World) -> None:
+    file = await exported(sqlite_full)
+    with pytest.raises(Refused, match="has tasks already"):
+        await imported(sqlite_full, file)
+    assert await exported(sqlite_full) == file

@@ -1,0 +1,1 @@
+"""Random histories on real stores: whatever is done, in whatever order, what must hold does."""

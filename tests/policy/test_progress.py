@@ -1,0 +1,60 @@
+"""The progress guard: nudge first, then stop, and never by default against who waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from endwell.policy.limits import SECOND, Limits
+from endwell.policy.progress import Rounds, judge_rounds, judge_silence
+
+LIMITS = Limits(repeat_limit=3, stall_after=60 * SECOND)
+
+
+@pytest.mark.parametrize(
+    ("count", "nudges", "verdict"),
+    [
+        (2, 0, "go_on"),
+        (3, 0, "nudge"),
+        (3, 1, "go_on"),
+        (5, 1, "go_on"),
+        (6, 1, "stop"),
+        (60, 0, "nudge"),  # whoever was never told is told first
+    ],
+)
+def test_an_agent_is_nudged_at_the_limit_and_stopped_at_twice_the_limit(
+    count: int, nudges: int, verdict: str
+) -> None:
+    assert judge_rounds(count, nudges, LIMITS) == verdict
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nudges", "verdict"),
+    [(59, 0, "go_on"), (60, 0, "nudge"), (119, 1, "go_on"), (120, 1, "stop")],
+)
+def test_so_is_one_that_only_gives_signs_of_life(seconds: int, nudges: int, verdict: str) -> None:
+    assert judge_silence(seconds * SECOND, nudges, LIMITS) == verdict
+
+
+def test_it_can_be_switched_off_or_told_only_to_nudge() -> None:
+    off = Limits(repeat_limit=None, stall_after=None)
+    mild = Limits(repeat_limit=3, stall_after=60 * SECOND, stops_loops=False)
+
+    assert {judge_rounds(999, nudges, off) for nudges in (0, 1)} == {"go_on"}
+    assert judge_silence(10**15, 1, off) == "go_on"
+    assert [judge_rounds(999, nudges, mild) for nudges in (0, 1)] == ["nudge", "go_on"]
+
+
+def test_a_row_is_broken_by_anything_else() -> None:
+    rounds = Rounds(3)
+
+    assert [rounds.note(what) for what in "aabaaa"] == [False] * 5 + [True]
+    assert [rounds.note(what) for what in "aaa"] == [False, False, True], "and again at twice the limit"
+    assert rounds.count == 6
+    assert not rounds.note(None)
+    assert rounds.count == 0
+
+
+def test_without_a_limit_nothing_is_ever_due() -> None:
+    rounds = Rounds(None)
+
+    assert not any(rounds.note("a") for _ in range(100))

@@ -1,0 +1,1 @@
+"""The task queue protocol on Redis Streams, on a real server."""

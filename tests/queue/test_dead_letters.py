@@ -1,0 +1,78 @@
+"""Dead letters on the stream follow the store: replayed or abandoned they leave it, and replay makes one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from endwell import AsyncHandle, EndwellError, TaskFailed
+from endwell.operate.dead_letters import DeadLetters, Replacement
+from endwell.operate.repair import edit_of
+from tests.execution.world import eventually
+from tests.queue.streamed import Streamed
+
+
+async def dead(streamed: Streamed, *orders: dict[str, int]) -> list[AsyncHandle]:
+    """Tasks that failed for good, each with a dead letter on the stream."""
+
+    @streamed.world.app.agent("payer", retries=0)
+    async def payer(order: dict[str, int]) -> int:
+        return order["amount"]
+
+    await streamed.world.working()
+    await streamed.supervised()
+    handles = [await streamed.world.submitted("payer", order) for order in orders]
+    for handle in handles:
+        with pytest.raises(TaskFailed):
+            await handle.result(timeout=40)
+    await told(streamed, len(handles))
+    return handles
+
+
+async def told(streamed: Streamed, count: int) -> None:
+    async def are_told() -> bool:
+        return len(await streamed.letters()) == count
+
+    await eventually(are_told, f"{count} dead letters are on the stream")
+
+
+def letters_of(streamed: Streamed) -> DeadLetters:
+    world = streamed.world
+    return DeadLetters(world.store, world.client.actions, world.namespace)
+
+
+@pytest.mark.covers("S4.46")
+async def test_a_repaired_dead_letter_runs_over_the_stream_and_leaves_it(streamed: Streamed) -> None:
+    (handle,) = await dead(streamed, {"sum": 1})
+    repair = Replacement(edits=(edit_of("amount=5"),))
+    both = await asyncio.gather(
+        letters_of(streamed).replay(handle.id, repair),
+        letters_of(streamed).replay(handle.id, repair),
+        return_exceptions=True,
+    )
+    (new,) = [each for each in both if not isinstance(each, BaseException)]
+    (refused,) = [each for each in both if isinstance(each, EndwellError)]
+    assert refused.code == "dead_letter_closed"
+    replayed = await streamed.world.client.task(new.id)
+    assert await replayed.result(timeout=40) == 5
+    assert new.replay_of == handle.id
+    await told(streamed, 0)
+
+
+@pytest.mark.covers("S4.47")
+async def test_an_abandoned_dead_letter_leaves_the_stream_and_others_stay(streamed: Streamed) -> None:
+    first, second = await dead(streamed, {"sum": 1}, {"sum": 2})
+    await letters_of(streamed).abandon(first.id, "gone")
+    await told(streamed, 1)
+    (letter,) = await streamed.letters()
+    assert letter["task_id"] == second.id
+    assert letter["fingerprint"]
+
+
+async def test_a_letter_is_removed_although_its_place_was_never_noted(streamed: Streamed) -> None:
+    """As after a crash right after it was put there."""
+    (handle,) = await dead(streamed, {"sum": 1})
+    await streamed.redis.ask("HSET", streamed.names.letters, handle.id, "?")
+    await letters_of(streamed).abandon(handle.id, None)
+    await told(streamed, 0)

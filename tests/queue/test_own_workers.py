@@ -1,0 +1,89 @@
+"""Our own workers on the streams: they start what the store grants, and acknowledge what it has."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from endwell import TaskFailed
+from tests.execution.world import eventually, terminal
+from tests.queue.streamed import Streamed
+
+
+@pytest.mark.covers("S4.1", "S4.3", "S4.6", "S4.14", "S4.57")
+async def test_a_task_is_created_claimed_and_succeeds_and_nothing_stays_pending(
+    on_each_store: Streamed,
+) -> None:
+    world = on_each_store.world
+
+    @world.app.agent("clerk")
+    async def clerk(number: int) -> int:
+        return 2 * number
+
+    await world.working()
+    await on_each_store.supervised()
+    handles = await world.client.submit_many("clerk", range(20))
+    assert [await handle.result(timeout=40) for handle in handles] == [2 * n for n in range(20)]
+    await on_each_store.nothing_pending()
+    assert await world.history(handles[0]) == [
+        "task.created",
+        "task.dispatched",
+        "task.claimed",
+        "turn.ended",
+        "task.succeeded",
+    ]
+
+
+@pytest.mark.covers("S4.15")
+async def test_an_entry_is_pending_for_as_long_as_its_turn_runs(streamed: Streamed) -> None:
+    world, gate = streamed.world, asyncio.Event()
+
+    @world.app.agent("clerk")
+    async def clerk() -> None:
+        await gate.wait()
+
+    worker = await world.working()
+    await streamed.supervised()
+    handle = await world.submitted("clerk")
+    await world.in_status(handle, "running")
+    ((message_id, consumer, _),) = await streamed.pending()
+    assert consumer == worker.name
+    ((entry_id, fields),) = await streamed.entries(streamed.names.task)
+    assert (entry_id, fields["task_id"], fields["tool_name"]) == (message_id, handle.id, "clerk")
+    gate.set()
+    await handle.result(timeout=40)
+    await streamed.nothing_pending()
+
+
+@pytest.mark.covers("S4.29", "S4.30", "S4.36", "S4.39", "S4.40", "S4.41", "S4.42", "S4.43", "S4.44", "S4.58")
+async def test_three_retries_are_four_executions_and_then_a_dead_letter(streamed: Streamed) -> None:
+    world, runs = streamed.world, []
+
+    @world.app.agent("clerk")
+    async def clerk(order: dict[str, int]) -> None:
+        runs.append(order)
+        raise RuntimeError("no ink")
+
+    await world.working()
+    await streamed.supervised()
+    handle = await world.submitted("clerk", {"n": 1})
+    with pytest.raises(TaskFailed):
+        await handle.result(timeout=40)
+    assert len(runs) == 4
+    history = await world.history(handle)
+    assert history.count("task.claimed") == 4
+    assert history.count("task.retry_scheduled") == 3
+    assert terminal(history) == ["task.failed"]
+    assert history[-1] == "task.dlq"
+
+    async def is_told() -> bool:
+        return len(await streamed.letters()) == 1
+
+    await eventually(is_told, "the dead letter is on its stream")
+    (letter,) = await streamed.letters()
+    assert letter["task_id"] == handle.id
+    assert (letter["tool_name"], letter["payload"], letter["retry_count"]) == ("clerk", '{"n":1}', "4")
+    assert "no ink" in letter["error"]
+    assert letter["failed_at"].endswith("Z")
+    await streamed.nothing_pending()

@@ -1,0 +1,92 @@
+"""The supervisor's look at the inbox: it rings, and changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from endwell.model import commands as c
+from endwell.pmo.inbox import InboxWatch
+from endwell.settings import Settings
+from tests.rules.cases import answer, dispatched, running
+from tests.store.world import World
+
+
+def watch(world: World) -> InboxWatch:
+    runtime = world.database.runtime
+    return InboxWatch(world.store, runtime, Settings().pmo, namespace="default", actor="pmo-1")
+
+
+@pytest.mark.covers("S0.58", "S0.59", "S0.60", "S0.75")
+async def test_what_is_pending_for_long_is_rung_for_and_not_changed(world: World) -> None:
+    task = await dispatched(world)
+    look = watch(world)
+    world.advance(4)
+    world.bells.clear()
+    assert (await look.run_once(), world.bells) == (0, set()), "younger than pmo.pending_wakeup_seconds"
+
+    world.advance(1)
+    before = await world.store.inbox_page("default")
+    version = (await world.task(task)).version
+    assert await look.run_once() == 1
+    assert world.bells == {"work:default:coder"}
+    assert await world.store.inbox_page("default") == before
+    assert (await world.task(task)).version == version
+    assert await look.run_once() == 1, "it rings at every tick until somebody comes"
+
+
+@pytest.mark.covers("S0.58", "S0.59")
+async def test_an_answer_that_came_early_is_rung_for_too(world: World) -> None:
+    task = await running(world)
+    await world.do(answer(world, task))
+    world.advance(5)
+    world.bells.clear()
+
+    assert await watch(world).run_once() == 1
+    assert world.bells == {"work:default:coder"}
+
+
+@pytest.mark.parametrize("first", ["ring", "claim"])
+async def test_a_ring_and_the_worker_that_comes_in_the_same_instant(world: World, first: str) -> None:
+    task = await dispatched(world)
+    world.advance(5)
+    look = watch(world)
+    if first == "ring":
+        assert await look.run_once() == 1
+        await world.claim(task)
+    else:
+        await world.claim(task)
+        assert await look.run_once() == 0, "it is being processed"
+    (row,) = await world.store.inbox_page("default")
+    assert (row.status, (await world.task(task)).status) == ("processing", "running")
+
+
+@pytest.mark.parametrize("first", ["skip", "claim"])
+async def test_a_skip_and_the_worker_that_comes_in_the_same_instant(world: World, first: str) -> None:
+    """The message is laid aside; the turn itself is found without it."""
+    task = await dispatched(world)
+    (row,) = await world.store.inbox_page("default")
+    skip = world.to(c.SkipMessage, task, message_id=row.id, why="missing_channel")
+    claim = world.to(c.Claim, task, session_id="s1", attempt_id=world.new_id())
+    for command in (skip, claim) if first == "skip" else (claim, skip):
+        assert (await world.reply(command)).refusal is None
+
+    assert (await world.task(task)).status == "running"
+    assert (await world.history(task)).count("inbox.skipped") == (first == "skip")
+    (row,) = await world.store.inbox_page("default")
+    assert row.status == ("skipped" if first == "skip" else "processing")
+    assert await world.problems() == []
+
+
+async def test_an_offer_of_a_turn_that_is_over_is_laid_aside(world: World) -> None:
+    """As an older release, or a foreign program, may have left it."""
+    task = await dispatched(world)
+    await world.do(world.to(c.Cancel, task))
+    await world.database.sql("UPDATE agent_inbox SET status = 'pending', archived_at = NULL")
+    world.advance(5)
+
+    await watch(world).run_once()
+
+    (row,) = await world.store.inbox_page("default")
+    assert (row.status, row.watchdog_error) == ("skipped", "turn_over")
+    assert (await world.history(task))[-1] == "inbox.skipped"
+    assert await world.problems() == []

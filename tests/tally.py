@@ -1,0 +1,93 @@
+"""Counts what a whole run of the suite has tried: a pytest plugin, and what tests tell it.
+
+A kill counts only if its victim held work or was inside a commit; a zombie is a process that was frozen
+past its lease while it held work, and woken again. A run of the whole suite fails if a count is not reached.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+VARIABLE: Final = "ENDWELL_TEST_TALLY"
+LEAST: Final = {
+    "fuzzed inputs": 200_000,
+    "histories": 200,
+    "kills": 60,
+    "planted defects caught": 40,
+    "zombies": 20,
+}
+"""What a run of the whole suite must reach."""
+
+
+def count(kind: str, number: int = 1) -> None:
+    """So many of this kind took place, and everything held."""
+    if place := os.environ.get(VARIABLE):
+        handle = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(handle, f"{kind} {int(number)}\n".encode())
+        finally:
+            os.close(handle)
+
+
+def counted(path: Path) -> Counter[str]:
+    """All that was counted so far, in every process."""
+    found: Counter[str] = Counter()
+    for line in path.read_text().splitlines():
+        kind, _, number = line.rpartition(" ")
+        found[kind] += int(number)
+    return found
+
+
+class Tally:
+    """Only in the controlling process."""
+
+    def __init__(self, config: pytest.Config, path: Path) -> None:
+        self._config = config
+        self._path = path
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Iterator[None]:
+        if exitstatus == pytest.ExitCode.OK and self._is_whole_run() and self._missing():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        return (yield)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        seen = counted(self._path)
+        if seen:
+            terminalreporter.section("tried")
+            told = ", ".join(f"{number} {kind}" for kind, number in sorted(seen.items()))
+            terminalreporter.write_line(f"tried: {told}")
+            for kind, least in self._missing().items() if self._is_whole_run() else ():
+                terminalreporter.write_line(f"a whole run needs {least} {kind}; this one saw {seen[kind]}")
+
+    def _is_whole_run(self) -> bool:
+        report = self._config.pluginmanager.get_plugin("requirement-report")
+        return report is not None and bool(report.is_whole_run())
+
+    def _missing(self) -> dict[str, int]:
+        seen = counted(self._path)
+        return {kind: least for kind, least in LEAST.items() if seen[kind] < least}
+
+    def pytest_unconfigure(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput") or VARIABLE in os.environ:
+        return
+    handle, name = tempfile.mkstemp(prefix="endwell-tally")
+    os.close(handle)
+    os.environ[VARIABLE] = name
+    config.add_cleanup(_forget)
+    config.pluginmanager.register(Tally(config, Path(name)), "tally")
+
+
+def _forget() -> None:
+    os.environ.pop(VARIABLE, None)

@@ -1,0 +1,1 @@
+"""Tests of what tests others: the simulator, its oracle, and the world for users."""

@@ -1,0 +1,121 @@
+"""The oracle can be trusted only if it finds what is wrong: small defects, planted while it watches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from endwell.machine import decide as deciding
+from endwell.policy import ledger
+from endwell.store.sqlite import driver
+from endwell.testing.faults.registry import Planned
+from endwell.testing.oracle.judging import Violation
+from endwell.testing.oracle.registry import INVARIANTS
+from endwell.testing.shrinking import shrink, simulate
+from endwell.testing.simulation import Result
+from endwell.worker import worker
+from endwell.worker.bench import Bench
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def first_failure(seeds: range) -> Result:
+    """Of the first of these seeds that the oracle does not like."""
+    found = next((result for seed in seeds if not (result := simulate(seed)).is_good), None)
+    assert found is not None, "the oracle has noticed nothing"
+    return found
+
+
+def effects_without_a_ledger(patch: pytest.MonkeyPatch) -> None:
+    """Whoever asks may execute."""
+    patch.setattr(ledger, "answer", lambda effect, *, now, timeout, **_: ledger.AllowExecute(now + timeout))
+
+
+def anybody_may_write(patch: pytest.MonkeyPatch) -> None:
+    """Attempts are not compared."""
+    patch.setattr(deciding, "FENCED", ())
+
+
+def a_counter_is_not_written(patch: pytest.MonkeyPatch) -> None:
+    """The log says that a task was retried, its row does not."""
+    move = driver._move
+    patch.setattr(driver, "_move", lambda task, seen: move(replace(task, retry_count=0), seen))
+
+
+def records_are_not_read(patch: pytest.MonkeyPatch) -> None:
+    """A turn that goes on starts from nothing."""
+
+    async def nothing(self: Bench) -> dict[str, Any]:
+        return {}
+
+    patch.setattr(Bench, "_read_records", nothing)
+
+
+def a_worker_without_a_session_does_not_rest(patch: pytest.MonkeyPatch) -> None:
+    """It asks for work all the time, and may not take any."""
+
+    async def rest(self: worker.Worker) -> None:
+        if self._session.is_good:
+            await self._runtime.wait(self._wake, self._settings.poll_seconds)
+            self._wake.clear()
+            self._may_be_work = True
+
+    patch.setattr(worker.Worker, "_rest", rest)
+
+
+@pytest.mark.parametrize(
+    ("plant", "caught_by"),
+    [
+        (effects_without_a_ledger, {"effects_happen_at_most_once"}),
+        (anybody_may_write, {"stale_write", "writes_name_the_holder"}),
+        (a_counter_is_not_written, {"the_fold_is_the_row"}),
+        (records_are_not_read, {"what_is_recorded_is_not_computed_again", "a_decision_is_made_once"}),
+        (a_worker_without_a_session_does_not_rest, {"nobody_spins"}),
+    ],
+)
+def test_a_planted_defect_is_found(
+    plant: Plant, caught_by: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    assert first_failure(range(1, 9)).violations[0].invariant in caught_by
+
+
+def test_a_failure_is_shrunk_to_the_faults_that_it_needs() -> None:
+    """Pretend that a history breaks whenever these two faults meet, whatever else happens."""
+    plan = [Planned(float(number), "ring_lost", number) for number in range(40)]
+    runs: list[int] = []
+
+    def run(seed: int, faults: Any) -> Result:
+        runs.append(len(faults))
+        salts = {fault.salt for fault in faults}
+        return _pretended(seed, faults, is_broken={7, 31} <= salts)
+
+    small = shrink(_pretended(1, plan, is_broken=True), run)
+    assert [fault.salt for fault in small.plan] == [7, 31]
+    assert len(runs) <= 60
+
+
+def _pretended(seed: int, faults: Any, *, is_broken: bool) -> Result:
+    return Result(
+        seed=seed,
+        digest="",
+        violations=(Violation("pretended", "It holds.", "it did not"),) if is_broken else (),
+        faults=Counter(),
+        tasks=0,
+        events=0,
+        commits=0,
+        steps=0,
+        judged=0,
+        ended=Counter(),
+        plan=tuple(faults),
+        trace="",
+    )
+
+
+def test_every_invariant_says_what_must_hold() -> None:
+    assert len(INVARIANTS) >= 25
+    assert all(one.says.strip().endswith(".") for one in INVARIANTS.values())
