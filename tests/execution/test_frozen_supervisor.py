@@ -44,7 +44,8 @@ class FrozenStore:
 
 async def played(url: str, seed: int, *, with_second: bool) -> tuple[list[Outcome], int]:
     """The same story, with and without a second supervisor that is frozen and woken at random."""
-    async with World(url, settings={"worker.heartbeat_seconds": 10}) as world:
+    # nothing is ever offered: who is offered what would depend on who asks first
+    async with World(url, settings={"worker.heartbeat_seconds": 10, "worker.poll_seconds": 3600}) as world:
 
         @world.app.agent("clerk")
         async def clerk(number: int) -> None: ...
@@ -100,7 +101,7 @@ async def worker_moves(world: World, story: random.Random) -> None:
 
 
 async def goodbye(world: World, session: Session) -> None:
-    """So that nothing is ever offered: who is offered what would depend on who asks first."""
+    """It leaves as a worker does that has nothing more to do."""
     about = {"command_id": world.app.runtime.ids.new(), "namespace": world.namespace}
     await world.store.one(CloseSession(**about, session_id=session.id))
 
