@@ -45,6 +45,7 @@ class TestNatsDoorbell(DoorbellContract):
     async def test_a_wakeup_is_published_under_the_agents_own_subject(
         self, bell: Doorbell, client: Any
     ) -> None:
+        await becomes(lambda: bell.health().connected)  # what is rung before that is lost
         listening = await client.subscribe("endwell.v1.*.ops.cmd.agent.coder.wakeup")
         await client.flush()
         bell.ring(["work:acme.eu:coder/ops"])
@@ -54,12 +55,14 @@ class TestNatsDoorbell(DoorbellContract):
 
     async def test_any_program_may_ring(self, bell: Doorbell, client: Any) -> None:
         ear = Ear(bell)
+        await becomes(lambda: bell.health().connected)  # what is rung before that is lost
         await client.publish("endwell.v1.acme%2Eeu.ops.cmd.agent.coder.wakeup", b"\xff not JSON")
         await becomes(lambda: bool(ear.calls))
         assert ear.calls == [frozenset({"work:acme.eu:coder"})]
 
     async def test_what_happened_to_agents_is_not_a_ring(self, bell: Doorbell, client: Any) -> None:
         ear = Ear(bell)
+        await becomes(lambda: bell.health().connected)  # what is rung before that is lost
         await client.publish("endwell.v1.default.main.evt.agent.coder.task", b"{}")
         await client.publish("endwell.v1.default.main.cmd.agent.last.wakeup", b"{}")
         await ear.wait_for("work:default:last")
