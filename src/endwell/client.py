@@ -19,7 +19,7 @@ from endwell.errors import (
     TaskTimedOut,
     WaitTimedOut,
 )
-from endwell.model import content, names
+from endwell.model import names
 from endwell.model.commands import AgentSpec, Submit
 from endwell.model.effect import Verdict
 from endwell.model.task import Task
@@ -33,6 +33,7 @@ from endwell.runtime.base import Runtime
 from endwell.runtime.current import CURRENT_TURN
 from endwell.settings import Approval as ApprovalSettings
 from endwell.store.contract import Store
+from endwell.store.delivered import delivered
 from endwell.worker.agents import Agent
 
 SPEC_SECONDS = 1.0
@@ -261,8 +262,7 @@ class AsyncHandle:
     async def result(self, timeout: float | None = None) -> Any:
         """Wait for the end: the value, or TaskFailed, TaskTimedOut, TaskCancelled."""
         task = await self._client.wait_ended(self.id, timeout)
-        card = await self._client.store.card(task.namespace, task.deliverable_card or "")
-        deliverable = content.decode_stored(card.content)
+        deliverable = await delivered(self._client.store, task)
         if task.status == "succeeded":
             return self._client.typed(task.agent, deliverable)
         message = (deliverable.get("error") or {}).get("message") or ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cli.conftest import Command, Stock
 
 
@@ -16,6 +18,12 @@ def test_a_list_is_paged_newest_first(command: Command, store: str) -> None:
     ).document
     assert [item["id"] for item in first["items"] + second["items"]] == ids[::-1]
     assert second["next"] is None
+
+
+@pytest.mark.parametrize("what", ["task", "dlq", "effect", "approval", "inbox"])
+def test_a_cursor_that_no_page_has_given_is_refused(command: Command, store: str, what: str) -> None:
+    answer = command(what, "list", "--cursor", "nowhere", "--store", store, "--json")
+    assert (answer.code, answer.error["code"], answer.error["field"]) == (4, "bad_cursor", "cursor")
 
 
 def test_a_list_is_narrowed_by_status_agent_and_key(command: Command, stock: Stock, store: str) -> None:

@@ -82,6 +82,8 @@ def test_a_tool_call_is_listed_and_answered(command: Command, working: Endwell, 
     (call,) = command("tool", "list", "--task", task, "--store", store, "--json").document["items"]
     assert (call["task_id"], call["tool"]) == (task, "oracle")
     assert "oracle" in command("tool", "list", "--store", store).out
+    typed = f"endwell tool answer '{call['call_id']}' JSON"
+    assert typed in command("why", task, "--store", store).out, "it can be pasted into a shell"
     done = command("tool", "answer", call["call_id"], '{"a": 1}', "--store", store, "--json")
     assert (done.code, done.document["outcome"]) == (0, "applied")
     assert working.task(task).result(SECONDS) == {"a": 1}
@@ -103,7 +105,8 @@ def test_a_tool_call_can_be_told_that_it_failed(command: Command, working: Endwe
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (("nothing.s.1:()x#1", "1"), (3, "no_such_task")),
+        (("nothing.s.1:()x#1", "1"), (3, "no_such_call")),
+        (("nothing", "1"), (3, "no_such_call")),
         (("nothing.s.1:()x#1", "{"), (4, "bad_json")),
     ],
 )

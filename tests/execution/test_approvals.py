@@ -52,6 +52,27 @@ class TestInsideATurn:
         history = await world.history(handle)
         assert history.index("approval.requested") < history.index("approval.approved")
 
+    async def test_two_questions_at_once_are_each_answered_for_themselves(self, sqlite_world: World) -> None:
+        world = sqlite_world
+
+        async def voice(ctx: Context, what: str) -> str:
+            try:
+                return f"{what}: {', '.join((await ctx.approve(f'Buy {what}?', show=what)).by)}"
+            except ApprovalRejected:
+                return f"{what}: no"
+
+        @world.app.agent("buyer")
+        async def buyer(ctx: Context) -> list[str]:
+            return list(await ctx.gather(voice(ctx, "bread"), voice(ctx, "butter")))
+
+        await world.working()
+        handle = await world.submitted("buyer")
+        await world.in_status(handle, "suspended")
+        asked = {item["question"]: item["id"] for item in await open_approvals(world)}
+        await world.client.reject(asked["Buy butter?"], by="eve")
+        await world.client.approve(asked["Buy bread?"], by="ada")
+        assert await handle.result(20) == ["bread: ada", "butter: no"]
+
     @pytest.mark.covers("S4.56")
     async def test_a_person_who_declines_ends_the_task_and_leaves_no_dead_letter(self, world: World) -> None:
         handle, approval = await self.asked(world)
@@ -200,6 +221,7 @@ class TestBeforeTheStart:
         assert task.expire_at == task.created_at + 600 * SECOND
         shown = await approvals.whole(world.store, world.namespace, self.handle.id)
         assert (shown["shown"], shown["by"]) == (5, ["ada"])
+        assert shown["question"] == "May payer start with this?"
         with pytest.raises(Refused):
             await world.client.approve(self.handle.id, by="mallory")
         await world.client.approve(self.handle.id, by="ada")

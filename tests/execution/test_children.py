@@ -77,7 +77,8 @@ async def test_a_child_that_fails_is_an_exception_that_says_how(world: World) ->
     caught: list[CallFailed] = []
 
     @world.app.agent("bad")
-    async def bad(payload: Any) -> None:
+    async def bad(ctx: Context, payload: Any) -> None:
+        await ctx.draft({"page": payload})
         raise Fail("no paper left")
 
     @world.app.agent("boss")
@@ -96,7 +97,7 @@ async def test_a_child_that_fails_is_an_exception_that_says_how(world: World) ->
         "agent_gave_up",
         "no paper left",
     )
-    assert error.deliverable["kind"] == "failure_report"
+    assert (error.deliverable["kind"], error.deliverable["draft"]) == ("partial_deliverable", {"page": 1})
 
 
 async def test_a_child_that_is_cancelled_wakes_its_parent(world: World) -> None:
@@ -233,8 +234,17 @@ async def test_a_chain_of_calls_is_finite(world: World) -> None:
         except BadInput as refusal:
             return depth if refusal.code == "calls_too_deep" else -1
 
+    @world.app.agent("careless", retries=0)
+    async def careless(ctx: Context) -> Any:
+        return await ctx.call("careless")
+
     await world.working()
     assert await (await world.submitted("deeper", 0)).result(20) == 20
+    with pytest.raises(TaskFailed) as failed:
+        await (await world.submitted("careless")).result(20)
+    message = failed.value.deliverable["error"]["message"]
+    assert message.startswith("the call of careless ended as failed: ")
+    assert "may be 20 deep" in message, "however long the chain is, its cause is named at the top"
 
 
 async def test_a_call_to_a_key_that_an_ancestor_holds_is_refused(world: World) -> None:

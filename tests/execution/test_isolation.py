@@ -152,6 +152,7 @@ async def test_an_agent_that_eats_memory_is_reported_and_a_modest_one_is_left_in
     crew.worker("hungry")
     error = await crew.error_of(await crew.submitted("hungry", 300))
     assert (error["code"], error["type"]) == ("agent_out_of_memory", "MemoryError")
+    assert error["message"] == "there was not enough memory"
     assert await (await crew.submitted("hungry", 20)).result(30) == 20 * 1024 * 1024
 
 

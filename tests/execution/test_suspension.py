@@ -90,7 +90,7 @@ class TestSleeping:
 
         await world.working()
         handle = await world.submitted("late")
-        with pytest.raises(TaskFailed):
+        with pytest.raises(TaskFailed, match="longer deadline="):
             await handle.result(20)
         assert [(r.code, r.field) for r in refusals] == [("beyond_deadline", "deadline")], "and not retried"
         assert "deadline=" in (refusals[0].hint or "")

@@ -104,7 +104,9 @@ async def test_the_traceback_is_kept_and_bounded(world: World) -> None:
     await world.working(agents=["shallow"])
     with pytest.raises(TaskFailed) as failed:
         await (await world.submitted("shallow")).result(10)
-    assert "in shallow" in failed.value.deliverable["error"]["traceback"]
+    traceback = failed.value.deliverable["error"]["traceback"]
+    assert "in shallow" in traceback
+    assert "endwell/worker" not in traceback, "only the agent's own code is of interest"
 
 
 class Opaque: ...

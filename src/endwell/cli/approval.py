@@ -8,7 +8,7 @@ import click
 
 from endwell.cli.asked import Asked, Group, pass_asked
 from endwell.cli.loading import with_node
-from endwell.cli.output import block, pairs, show, table
+from endwell.cli.output import block, listed, pairs, show
 from endwell.operate import approvals
 
 
@@ -83,8 +83,7 @@ def reject(asked: Asked, approval_id: str, who: str | None) -> None:
 def _page_text(page: dict[str, Any]) -> str:
     columns = ("id", "question", "status", "by", "votes", "quorum", "expires_at")
     rows = [[_cell(item[key]) for key in columns] for item in page["items"]]
-    text = table(columns, rows, empty="nobody is asked anything")
-    return f"{text}\nmore: --cursor {page['next']}" if page["next"] else text
+    return listed(columns, rows, page["next"], empty="nobody is asked anything")
 
 
 def _cell(value: Any) -> Any:

@@ -10,7 +10,7 @@ import click
 from endwell.app import Node
 from endwell.cli.asked import Asked, Group, pass_asked
 from endwell.cli.loading import with_node
-from endwell.cli.output import block, pairs, say, show, table
+from endwell.cli.output import block, listed, pairs, say, show
 from endwell.cli.tasks import error_text
 from endwell.cli.values import file_content
 from endwell.errors import Refused, UsageError
@@ -142,8 +142,7 @@ def abandon(asked: Asked, task_id: str, note: str | None) -> None:
 def _page_text(page: dict[str, Any]) -> str:
     columns = ("task_id", "agent", "reason", "fingerprint", "retry_count", "failed_at", "status")
     rows = [[item[key] for key in columns] for item in page["items"]]
-    text = table(columns, rows, empty="no dead letters")
-    return f"{text}\nmore: --cursor {page['next']}" if page["next"] else text
+    return listed(columns, rows, page["next"], empty="no dead letters")
 
 
 def _letter_text(found: dict[str, Any]) -> str:

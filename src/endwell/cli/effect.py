@@ -8,7 +8,7 @@ import click
 
 from endwell.cli.asked import Asked, Group, pass_asked
 from endwell.cli.loading import with_node
-from endwell.cli.output import block, pairs, show, table
+from endwell.cli.output import block, listed, pairs, show
 from endwell.cli.values import payload_of
 from endwell.model.effect import EffectStatus, Verdict
 from endwell.operate import effects
@@ -76,8 +76,7 @@ def settle(asked: Asked, key: str, verdict: str, who: str | None, result: str | 
 def _page_text(page: dict[str, Any]) -> str:
     columns = ("key", "status", "task_id", "step", "settled_by", "updated_at")
     rows = [[item[key] for key in columns] for item in page["items"]]
-    text = table(columns, rows, empty="no effects")
-    return f"{text}\nmore: --cursor {page['next']}" if page["next"] else text
+    return listed(columns, rows, page["next"], empty="no effects")
 
 
 def _effect_text(found: dict[str, Any]) -> str:

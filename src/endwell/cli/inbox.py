@@ -8,7 +8,7 @@ import click
 
 from endwell.cli.asked import Asked, Group, pass_asked
 from endwell.cli.loading import with_node
-from endwell.cli.output import block, pairs, show, table
+from endwell.cli.output import block, listed, pairs, show
 from endwell.model.message import MessageStatus, MessageType
 from endwell.operate import inbox as operate_inbox
 
@@ -57,8 +57,7 @@ def show_message(asked: Asked, message_id: str) -> None:
 def _page_text(page: dict[str, Any]) -> str:
     columns = ("inbox_id", "message_type", "status", "agent_id", "task_id", "watchdog_error", "created_at")
     rows = [[item[key] for key in columns] for item in page["items"]]
-    text = table(columns, rows, empty="no messages")
-    return f"{text}\nmore: --cursor {page['next']}" if page["next"] else text
+    return listed(columns, rows, page["next"], empty="no messages")
 
 
 def _message_text(found: dict[str, Any]) -> str:

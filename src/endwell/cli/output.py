@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -91,6 +92,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str) 
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in (columns, *cells))
     return "\n".join(lines)
+
+
+def listed(columns: Sequence[str], rows: Sequence[Sequence[Any]], cursor: str | None, *, empty: str) -> str:
+    """A page of a list, and how to ask for the next one: words that can be pasted into a shell."""
+    text = table(columns, rows, empty=empty)
+    return text if cursor is None else f"{text}\nmore: --cursor {shlex.quote(plain(cursor))}"
 
 
 def _drawn(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:

@@ -9,7 +9,7 @@ import click
 
 from endwell.cli.asked import Asked, Group, pass_asked
 from endwell.cli.loading import with_node
-from endwell.cli.output import block, pairs, plain, show, table
+from endwell.cli.output import block, listed, pairs, plain, show, table
 from endwell.model import status as s
 from endwell.operate import questions
 from endwell.operate.shapes import task_shape
@@ -178,8 +178,7 @@ def _page_text(page: dict[str, Any]) -> str:
         )
         for item in page["items"]
     ]
-    text = table(columns, rows, empty="no tasks")
-    return f"{text}\nmore: --cursor {page['next']}" if page["next"] else text
+    return listed(columns, rows, page["next"], empty="no tasks")
 
 
 def _reference(item: dict[str, Any]) -> str:

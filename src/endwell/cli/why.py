@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -55,18 +56,15 @@ def _why_text(answer: dict[str, Any]) -> str:
 def _command_text(action: str, answer: dict[str, Any]) -> str:
     """The command to type: about the task, or about the thing that it waits for."""
     kind = action.split()[0]
-    about = {"task_id": answer["task_id"]}
-    if kind in ("tool", "approval"):
-        ids = [wait["id"] for wait in answer["waiting_for"] if wait["kind"] == kind]
-        about["task_id"] = ids[0] if ids else answer["task_id"]
+    ids = [wait["id"] for wait in answer["waiting_for"] if wait["kind"] == kind]
+    about = ids[0] if ids and kind in ("tool", "approval", "effect") else answer["task_id"]
     rest = {
         "task assign": " --to NAME",
         "signal": " NAME JSON",
         "tool answer": " JSON",
-        "effect settle": "",
+        "effect settle": " done|not-done|abandon",
     }.get(action, "")
-    name = "KEY done|not-done|abandon" if action == "effect settle" else about["task_id"]
-    return f"endwell {action} {plain(name)}{rest}"
+    return f"endwell {action} {shlex.quote(plain(about))}{rest}"
 
 
 def _holder_text(holder: dict[str, Any] | None) -> str | None:

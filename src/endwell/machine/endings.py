@@ -143,8 +143,8 @@ def end(
     before: tuple[f.Fact, ...] = (),
 ) -> Decision:
     """The task ends without a result: turn, terminal event, report, dead letter, in one commit."""
-    card = _report(task, now, status, reason, error, by_watchdog=by_watchdog)
     count = task.retry_count if retry_count is None else retry_count
+    card = _report(task, now, status, reason, error, by_watchdog=by_watchdog, retry_count=count)
     ending = _ENDINGS[status](
         reason=reason,
         deliverable_card=card.id,
@@ -262,7 +262,14 @@ def _end_turn(
 
 
 def _report(
-    task: Task, now: int, status: Status, reason: str, error: ErrorInfo | None, *, by_watchdog: bool = False
+    task: Task,
+    now: int,
+    status: Status,
+    reason: str,
+    error: ErrorInfo | None,
+    *,
+    by_watchdog: bool = False,
+    retry_count: int | None = None,
 ) -> Card:
     """The deliverable of a task that ended without a result; a draft that was kept is salvaged by it."""
     last = error or (msgspec.json.decode(task.error, type=ErrorInfo) if task.error else None)
@@ -273,7 +280,7 @@ def _report(
         "reason": reason,
         "error": msgspec.to_builtins(last) if last else None,
         "agent": task.agent,
-        "retry_count": task.retry_count,
+        "retry_count": task.retry_count if retry_count is None else retry_count,
         "dispatch_count": task.dispatch_count,
         "crash_count": task.crash_count,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -99,6 +99,12 @@ def child_id(tool_call_id: str) -> str:
     digest = int.from_bytes(hashlib.sha256(tool_call_id.encode()).digest())
     letters = "".join(_ALPHABET[digest >> 5 * place & 31] for place in range(_REST))
     return task_of_call(tool_call_id)[:_MOMENT] + letters
+
+
+def draft_in(report: Any) -> str | None:
+    """The card of the draft that the report of a task without a result has salvaged."""
+    card_id = report.get("draft_card") if isinstance(report, dict) else None
+    return card_id if isinstance(card_id, str) else None
 
 
 def task_of_call(tool_call_id: str) -> str:

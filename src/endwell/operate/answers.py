@@ -49,7 +49,12 @@ class Answers:
             content_hash=content.fingerprint(encoded),
             status=status,
         )
-        task = (await self._store.one(command)).unwrap()
+        try:
+            task = (await self._store.one(command)).unwrap()
+        except NotFound:
+            raise NotFound(
+                f"there is no call {content.shown(call_id)}", code="no_such_call", hint="endwell tool list"
+            ) from None
         outcome = "late" if task.is_ended else await self._outcome(call_id, command_id)
         return {"call_id": call_id, "task_id": task.id, "task_status": task.status, "outcome": outcome}
 

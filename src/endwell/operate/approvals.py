@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from endwell.errors import NotFound
 from endwell.model import content
 from endwell.model.approval import ApprovalRow
 from endwell.model.commands import Approve, Reject
 from endwell.model.moments import moment
+from endwell.operate.questions import no_such_place
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
 
@@ -56,11 +58,20 @@ async def page(
     cursor: str | None = None,
 ) -> dict[str, Any]:
     """Open approvals; `everything` has decided ones too."""
+    if cursor is not None:
+        await _known_place(store, namespace, cursor)
     found = await store.approvals_page(
         namespace, only_open=not everything, task_id=task_id, after=cursor, limit=limit + 1
     )
     items = [_shape(row) for row in found[:limit]]
     return {"items": items, "next": found[limit - 1].id if len(found) > limit else None}
+
+
+async def _known_place(store: Store, namespace: str, cursor: str) -> None:
+    try:
+        await store.approval(namespace, cursor)
+    except NotFound:
+        raise no_such_place() from None
 
 
 async def whole(store: Store, namespace: str, approval_id: str) -> dict[str, Any]:

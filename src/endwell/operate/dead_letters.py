@@ -12,7 +12,7 @@ from endwell.model.commands import AgentSpec
 from endwell.model.moments import moment
 from endwell.model.task import Task
 from endwell.operate.actions import Actions
-from endwell.operate.questions import brief_task, whole_task
+from endwell.operate.questions import brief_task, no_such_place, whole_task
 from endwell.operate.repair import Edit, edited
 from endwell.policy.submitting import checked_payload
 from endwell.store.contract import Store
@@ -43,6 +43,8 @@ async def page(
     cursor: str | None = None,
 ) -> dict[str, Any]:
     """Open dead letters, newest first; `everything` has closed ones too."""
+    if cursor is not None and await store.find_task(namespace, cursor) is None:
+        raise no_such_place()
     found = await store.dead_letters_page(
         namespace,
         status=None if everything else OPEN,

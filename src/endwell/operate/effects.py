@@ -9,6 +9,7 @@ from endwell.model import content
 from endwell.model.commands import SettleEffect
 from endwell.model.effect import Effect, Verdict
 from endwell.model.moments import moment
+from endwell.operate.questions import no_such_place
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
 
@@ -51,6 +52,8 @@ async def page(
     cursor: str | None = None,
 ) -> dict[str, Any]:
     """Effects by key."""
+    if cursor is not None and await store.effect(namespace, cursor) is None:
+        raise no_such_place()
     found = await store.effects_page(namespace, status=status, task_id=task_id, after=cursor, limit=limit + 1)
     items = [_shape(effect) for effect in found[:limit]]
     return {"items": items, "next": found[limit - 1].key if len(found) > limit else None}

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
-from endwell.errors import BadInput, NotFound
+from endwell.errors import NotFound
 from endwell.model import content
 from endwell.model.message import InboxRow
 from endwell.model.moments import moment
+from endwell.operate.questions import no_such_place
 from endwell.store.contract import Store
 
 
@@ -56,7 +57,7 @@ def _place(cursor: str | None) -> tuple[int, str] | None:
         return None
     at, _, message_id = cursor.partition(".")
     if not at.isdecimal() or not message_id:
-        raise BadInput("this is no cursor of an inbox page", code="bad_cursor", field="cursor")
+        raise no_such_place()
     return int(at), message_id
 
 

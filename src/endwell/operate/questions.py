@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from endwell.model import content
+from endwell.errors import BadInput
 from endwell.model.moments import moment
 from endwell.model.task import Task
 from endwell.operate.shapes import event_shape, task_shape
 from endwell.operate.why import executing
 from endwell.store.contract import Store
+from endwell.store.delivered import delivered
 from endwell.store.turns import Turn
+
+_CURSOR_HINT = "give the `next` of the page before"
 
 
 async def tasks(
@@ -28,9 +31,16 @@ async def tasks(
         found = await store.task_by_key(namespace, key)
         is_meant = found and status in (None, found.status) and agent in (None, found.agent)
         return {"items": [brief_task(found)] if found and is_meant else [], "next": None}
+    if cursor is not None and await store.find_task(namespace, cursor) is None:
+        raise no_such_place()
     page = await store.tasks_page(namespace, status=status, agent=agent, before=cursor, limit=limit + 1)
     items = [brief_task(task) for task in page[:limit]]
     return {"items": items, "next": page[limit - 1].id if len(page) > limit else None}
+
+
+def no_such_place() -> BadInput:
+    """A cursor that no page has given."""
+    return BadInput("this is no cursor of such a page", code="bad_cursor", field="cursor", hint=_CURSOR_HINT)
 
 
 def brief_task(task: Task) -> dict[str, Any]:
@@ -45,14 +55,12 @@ async def whole_task(store: Store, namespace: str, task_id: str) -> dict[str, An
     """A task with what was asked, what came of it, and the turns it took."""
     task = await store.task(namespace, task_id)
     payload = (await store.card(namespace, task.payload_card)).content
-    delivered = None
-    if task.deliverable_card is not None:
-        delivered = (await store.card(namespace, task.deliverable_card)).content
+    deliverable = await delivered(store, task)
     turns = await store.turns_of_task(namespace, task_id)
     session = await store.session(namespace, task.session_id) if task.session_id else None
     return {
-        **task_shape(task, payload, delivered),
-        "deliverable": None if delivered is None else content.decode_stored(delivered),
+        **task_shape(task, payload, deliverable),
+        "deliverable": deliverable,
         "executing": executing(task, session),
         "turns": [_turn_shape(turn) for turn in turns],
     }

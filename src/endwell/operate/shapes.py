@@ -12,10 +12,9 @@ from endwell.model.task import Task
 from endwell.store.log import Event, Logged
 
 
-def task_shape(task: Task, payload: bytes | None = None, deliverable: bytes | None = None) -> dict[str, Any]:
+def task_shape(task: Task, payload: bytes | None = None, deliverable: Any = None) -> dict[str, Any]:
     """A task as it is shown; payload and result only when their cards were read."""
     error = msgspec.json.decode(task.error) if task.error else None
-    content_of = content.decode_stored
     return {
         "id": task.id,
         "namespace": task.namespace,
@@ -27,8 +26,8 @@ def task_shape(task: Task, payload: bytes | None = None, deliverable: bytes | No
         "status": task.status,
         "reason": task.reason,
         "owner": task.owner,
-        "payload": None if payload is None else content_of(payload),
-        "result": content_of(deliverable) if deliverable is not None and task.status == "succeeded" else None,
+        "payload": None if payload is None else content.decode_stored(payload),
+        "result": deliverable if task.status == "succeeded" else None,
         "error": error and {"type": "", "message": "", "retryable": True, **error},
         "deliverable_card_id": task.deliverable_card,
         "dead_letter": task.dead_letter,

@@ -130,10 +130,18 @@ async def _waiting_for(store: Store, task: Task, now: int, live: list[Session]) 
     if task.status in (s.QUEUED, s.DISPATCHED):
         return [await _waiting_for_worker(store, task, live)]
     if task.status == s.BLOCKED and task.held_since is not None:
-        return [{"kind": "person", "id": task.owner, "deadline": None}]
+        return [{"kind": "person", "id": task.owner, "deadline": None}, *await _unknown_effects(store, task)]
     if task.status == s.BLOCKED:
         return [{"kind": "cooldown", "id": task.reason, "deadline": moment(task.recover_at)}]
     return []
+
+
+async def _unknown_effects(store: Store, task: Task) -> list[dict[str, Any]]:
+    """What the person who holds it is asked about."""
+    if task.reason != "effect_unknown":
+        return []
+    found = await store.effects_page(task.namespace, status="unknown", task_id=task.id)
+    return [{"kind": "effect", "id": effect.key, "deadline": None} for effect in found]
 
 
 async def _waiting_for_worker(store: Store, task: Task, live: list[Session]) -> dict[str, Any]:

@@ -103,7 +103,8 @@ def _letter_closed(before: Task, after: Task, fact: f.Fact, at: int) -> list[Row
 def _approval_asked(before: Task, after: Task, fact: f.ApprovalRequested, at: int) -> list[Row]:
     approval_id = fact.id or after.id
     shown = shown_id(approval_id) if fact.id else after.payload_card
-    about = (fact.question, shown, fact.shown_hash, ",".join(fact.by), fact.quorum)
+    question = fact.question or f"May {after.agent} start with this?"
+    about = (question, shown, fact.shown_hash, ",".join(fact.by), fact.quorum)
     when = (fact.remind_at, fact.expire_at, at)
     return [("add_approval", (after.namespace, approval_id, after.id, *about, *when))]
 

@@ -16,12 +16,13 @@ from endwell.errors import (
     ToolTimeout,
 )
 from endwell.model import content
-from endwell.model.card import Card, child_id, deliverable_id
+from endwell.model.card import Card, child_id, deliverable_id, draft_in
 from endwell.model.typed import Shape
 from endwell.worker.bench import Bench
 
 SUCCESS = "success"
 TIMEOUT = "timeout"
+_SAID_LIMIT = 500
 
 
 class Approved(msgspec.Struct, frozen=True):
@@ -78,9 +79,17 @@ async def call_value(bench: Bench, name: str, step_record: str, record: Record, 
         f"the call of {name} ended as {record.status}{_said(error)}",
         status=record.status,
         error=error,
-        deliverable=value if record.ref == deliverable_id(child) else None,
+        deliverable=await _with_draft(bench, value) if record.ref == deliverable_id(child) else None,
         task_id=child,
     )
+
+
+async def _with_draft(bench: Bench, report: Any) -> Any:
+    """What the child had drafted belongs to what it leaves behind."""
+    card_id = draft_in(report)
+    if card_id is None:
+        return report
+    return {**report, "draft": content.decode_stored((await bench.card(card_id)).content)}
 
 
 async def signal_value(bench: Bench, name: str, record: Record, shape: Shape) -> Any:
@@ -109,4 +118,10 @@ def _reported(value: Any) -> Any:
 
 def _said(error: Any) -> str:
     message = error.get("message") or error.get("code") if isinstance(error, dict) else error
-    return f": {content.clean_text(content.safe_str(message), 500)}" if message else ""
+    return f": {_end_of(content.safe_str(message))}" if message else ""
+
+
+def _end_of(text: str) -> str:
+    """Of what a chain of calls passed up, the end names the cause."""
+    cut = len(text) - _SAID_LIMIT
+    return content.clean_text(text if cut <= 0 else f"({cut} characters cut) … {text[cut:]}", 2 * _SAID_LIMIT)

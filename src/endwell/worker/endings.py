@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import math
+import os
 import traceback
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from endwell import errors as e
 from endwell.model import content
-from endwell.model.commands import FailTurn, Finish, Submit, Suspend
+from endwell.model.commands import (
+    AttemptCommand,
+    Command,
+    FailTurn,
+    Finish,
+    HandBack,
+    Submit,
+    Suspend,
+    TaskCommand,
+)
 from endwell.model.task import ErrorInfo, Task
 from endwell.policy.retry import LONGEST_BACKOFF_SECONDS
 from endwell.worker.agents import Agent
@@ -22,6 +34,7 @@ API_FAILURE = "api_failure"
 _ASK_LATER = (408, 429)
 _SERVER_ERRORS = 500
 _SECOND = 1_000_000
+_ENDWELL = str(Path(e.__file__).parent) + os.sep
 
 
 def finish(
@@ -77,6 +90,27 @@ def suspend(
     return (*waiting.submits, letting_go)
 
 
+def hand_back(task: Task, attempt_id: str, command_id: str, actor: str) -> HandBack:
+    """The turn is given to whoever comes next; it costs the task nothing."""
+    return HandBack(
+        command_id=command_id,
+        namespace=task.namespace,
+        actor=actor,
+        task_id=task.id,
+        attempt_id=attempt_id,
+    )
+
+
+def attempt_of(command: TaskCommand) -> str:
+    """Whose word a command is."""
+    return command.attempt_id if isinstance(command, AttemptCommand) else ""
+
+
+def ids_of(command: Command) -> dict[str, str | None]:
+    """For the log: which task and attempt a command is about."""
+    return {name: getattr(command, name, None) for name in ("task_id", "attempt_id")}
+
+
 def _asked(error: BaseException) -> int | None:
     """When the agent wants its retry; what makes no sense as a time leaves it to the usual backoff."""
     seconds = error.after_seconds if isinstance(error, (e.Retry, Reported)) else None
@@ -102,10 +136,18 @@ def error_info(agent: Agent, error: BaseException) -> ErrorInfo:
     return ErrorInfo(
         code=_code(error),
         type=type(error).__name__,
-        message=content.clean_text(content.safe_str(error), MESSAGE_LIMIT),
+        message=content.clean_text(_told(error), MESSAGE_LIMIT),
         retryable=is_retryable(error, agent.give_up_on),
         traceback=_traceback(error),
     )
+
+
+def _told(error: BaseException) -> str:
+    """What went wrong and, where the error knows one, the remedy: nobody sees the exception itself later."""
+    if isinstance(error, MemoryError):
+        return content.safe_str(error) or "there was not enough memory"
+    hint = error.hint if isinstance(error, e.EndwellError) else None
+    return f"{content.safe_str(error)}; {hint}" if hint else content.safe_str(error)
 
 
 def is_retryable(error: BaseException, give_up_on: tuple[type[BaseException], ...]) -> bool:
@@ -134,12 +176,20 @@ def _is_api_failure(error: BaseException) -> bool:
 
 
 def _traceback(error: BaseException) -> str | None:
-    """The end of a traceback is what matters; formatting one must never fail the failing."""
+    """From the agent's own code on, and its end; formatting one must never fail the failing."""
     try:
-        lines = traceback.format_exception(error, limit=-20)
+        lines = traceback.format_exception(type(error), error, _own_part(error), limit=-20)
         return content.clean_text("".join(lines)[-TRACEBACK_LIMIT:], TRACEBACK_LIMIT)
     except Exception:
         return None
+
+
+def _own_part(error: BaseException) -> TracebackType | None:
+    """The traceback without the frames by which Endwell came to call the agent."""
+    own = error.__traceback__
+    while own is not None and own.tb_frame.f_code.co_filename.startswith(_ENDWELL):
+        own = own.tb_next
+    return own or error.__traceback__
 
 
 def _failed(
