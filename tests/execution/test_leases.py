@@ -241,7 +241,7 @@ async def test_a_task_can_be_claimed_by_name_and_only_under_a_lease_that_holds(w
     assert await world.counts() == {"queued": 1, "running": 1}
 
 
-@pytest.mark.covers("S3.34")
+@pytest.mark.covers("S3.34", "S3.45")
 def test_the_rule_that_a_worker_stops_after_losing_its_lease_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
     assert "A worker that has lost its lease stops" in text
@@ -267,7 +267,7 @@ async def test_a_heartbeat_renews_only_current_attempts_and_names_the_stale(worl
     assert (await world.client.task(kept.task.id)).id == kept.task.id
 
 
-@pytest.mark.covers("S3.35", "S3.18")
+@pytest.mark.covers("S3.35", "S3.18", "S3.45")
 async def test_progress_of_a_stale_attempt_is_refused_so_that_its_agent_can_leave(store_url: str) -> None:
     """No bell and no heartbeat has told the worker yet: it learns by asking."""
     async with World(store_url, settings={"worker.heartbeat_seconds": 10}) as world:

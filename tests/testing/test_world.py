@@ -59,6 +59,19 @@ async def test_hours_pass_in_no_time_and_a_sleeping_task_wakes(world: World) -> 
     assert await task.status() == "succeeded"
 
 
+async def test_a_patient_task_that_wakes_fifty_times_is_no_runaway(world: World) -> None:
+    @world.agent("patient", deadline=4 * 86400)
+    async def patient(ctx: Context) -> str:
+        for _ in range(50):
+            await ctx.sleep(3600)
+        return "fifty hours later"
+
+    task = await world.submit("patient")
+    assert await task.result(hours=60) == "fifty hours later"
+    assert (await task.task()).dispatch_count == 1
+    assert (await task.history()).count("task.resumed") == 50
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_worker_that_dies_around_the_record_of_an_effect_pays_once(
     app: Endwell, bank: Outside, when: Any
