@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -78,3 +80,35 @@ def test_the_licence_is_apache_2() -> None:
     assert "Apache License" in text
     assert "Version 2.0, January 2004" in text
     assert "END OF TERMS AND CONDITIONS" in text
+
+
+LONGEST_FILE = 500
+LONGEST_FUNCTION = 40
+
+
+def _too_long(source: Path) -> Iterator[str]:
+    """Files and functions in which a reader gets lost; signatures and docstrings do not count."""
+    text = source.read_text(encoding="utf-8")
+    if (lines := text.count("\n")) >= LONGEST_FILE:
+        yield f"{source}: {lines} lines"
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+        length = (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
+        if length > LONGEST_FUNCTION:
+            yield f"{source}: {node.name} has {length} lines"
+
+
+def test_no_file_and_no_function_is_too_long_to_be_read_at_once() -> None:
+    sources = sorted((REPOSITORY / "src").rglob("*.py"))
+    assert sources
+    assert [complaint for source in sources for complaint in _too_long(source)] == []
+
+
+def test_what_is_too_long_is_found(tmp_path: Path) -> None:
+    long = tmp_path / "long.py"
+    long.write_text("def f():\n    '''why'''\n" + "    pass\n" * 41)
+    assert list(_too_long(long)) == [f"{long}: f has 41 lines"]
+    long.write_text("# a line\n" * 500)
+    assert list(_too_long(long)) == [f"{long}: 500 lines"]

@@ -115,15 +115,21 @@ def _submit(task: Task | None, command: c.Submit, now: int, limits: Limits) -> D
     )
     if command.approval_within is None:
         return Decision(facts=(created,), cards=(card,))
-    expire_at = min(now + command.approval_within, created.ends_by)
-    asked = f.ApprovalRequested(
+    asked = _asked_first(command, command.approval_within, created.ends_by, now, limits)
+    return Decision(facts=(created, asked), cards=(card,))
+
+
+def _asked_first(
+    command: c.Submit, within: int, ends_by: int, now: int, limits: Limits
+) -> f.ApprovalRequested:
+    """A person must agree before the task may start."""
+    return f.ApprovalRequested(
         remind_at=now + limits.remind_every,
-        expire_at=expire_at,
+        expire_at=min(now + within, ends_by),
         shown_hash=command.payload_hash,
         by=command.approval_by,
         quorum=command.approval_quorum,
     )
-    return Decision(facts=(created, asked), cards=(card,))
 
 
 def _family(command: c.Submit) -> Family:

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, takewhile
 
-import msgspec
-
 from endwell.doorbell.contract import Doorbell, is_rung
 from endwell.errors import EndwellError, NotFound, StaleAttempt, StoreError
 from endwell.model import commands as c
@@ -32,11 +30,13 @@ from endwell.worker import suspending
 from endwell.worker.agents import Agent
 from endwell.worker.delivered import answered, claims_of
 from endwell.worker.directory import Directory
+from endwell.worker.endings import attempt_of, hand_back, ids_of
+from endwell.worker.health import Health
 from endwell.worker.heart import Named
 from endwell.worker.lookout import Lookout
 from endwell.worker.session import PAUSE_SECONDS, WorkerSession
 from endwell.worker.suspending import Settled
-from endwell.worker.turns import Ending, Turn, Turns
+from endwell.worker.turns import Ending, Turns
 from endwell.worker.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -47,16 +47,6 @@ RARELY = 6
 """How many poll intervals pass between two polls while the doorbell works."""
 HAND_IN_LIMIT = 250
 """Most endings in one commit: with a claim they still share one transaction, so all of them count or none."""
-
-
-class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """`is_overseen` is false when no PMO has ticked for three intervals: then nothing that hangs is ended."""
-
-    has_lease: bool
-    tasks: int
-    is_overseen: bool
-    last_pmo_tick: int | None
-    failures: int
 
 
 class Worker:
@@ -89,30 +79,13 @@ class Worker:
         self._versions = {name: agent.version for name, agent in agents.items() if agent.version}
         self.concurrency = concurrency or settings.worker.concurrency
         self.name = name or f"{runtime.host()}-{runtime.pid()}"
-        # Threads of their own: functions that hang must not keep the worker from saying goodbye.
-        threads = replace(runtime, pool=ThreadPool(self.concurrency, "endwell-agent"))
         self.directory = Directory(store, namespace, known or agents, settings.approval)
         self._lookout = Lookout(store, runtime, namespace=namespace, agents=tuple(agents))
+        also, told = self._lookout.asked, self._told
         self.watch = Watch(
-            store,
-            runtime,
-            settings,
-            namespace=namespace,
-            actor=self.name,
-            also=self._lookout.asked,
-            told=self._told,
+            store, runtime, settings, namespace=namespace, actor=self.name, also=also, told=told
         )
-        self._turns = Turns(
-            store,
-            threads,
-            self._agents,
-            settings.worker,
-            limits,
-            effects=effects,
-            directory=self.directory,
-            lease_left=lambda: self._session.seconds_left,
-            ended=self._note,
-        )
+        self._turns = self._new_turns(effects)
         self._session = self._new_session()
         self._outbox: list[Ending] = []
         self._handing_in: list[list[Ending]] = []
@@ -124,6 +97,21 @@ class Worker:
         self._stopping = False
         self.refused = 0
         self.failures = 0
+
+    def _new_turns(self, effects: EffectStore | None) -> Turns:
+        # Threads of their own: functions that hang must not keep the worker from saying goodbye.
+        threads = ThreadPool(self.concurrency, "endwell-agent")
+        return Turns(
+            self._store,
+            replace(self._runtime, pool=threads),
+            self._agents,
+            self._settings,
+            self._limits,
+            effects=effects,
+            directory=self.directory,
+            lease_left=lambda: self._session.seconds_left,
+            ended=self._note,
+        )
 
     def _new_session(self) -> WorkerSession:
         return WorkerSession(
@@ -347,9 +335,9 @@ class Worker:
     def _note_refusal(self, command: c.TaskCommand, refusal: EndwellError) -> None:
         if isinstance(refusal, StaleAttempt):
             self.refused += 1
-            log.warning("refused as stale: %s", refusal.message, extra=_ids(command))
+            log.warning("refused as stale: %s", refusal.message, extra=ids_of(command))
         else:
-            log.error("%s was refused: %s", type(command).__name__, refusal.message, extra=_ids(command))
+            log.error("%s was refused: %s", type(command).__name__, refusal.message, extra=ids_of(command))
 
     async def _after_suspend(self, settled: Settled) -> None:
         """Hand on what came for the turn while it suspended. If that fails, a watchdog does it."""
@@ -475,19 +463,11 @@ class Worker:
                 await self._runtime.wait(self._wake, left)
                 self._wake.clear()
             await self._hand_in()
-        self._outbox += [(self._hand_back(turn),) for turn in self._turns.live()]
+        live = self._turns.live()
+        self._outbox += [(hand_back(t.task, t.attempt_id, self._new_id(), self.name),) for t in live]
         self._turns.abandon_all()
         while self._outbox and await self._hand_in():
             pass
-
-    def _hand_back(self, turn: Turn) -> c.HandBack:
-        return c.HandBack(
-            command_id=self._new_id(),
-            namespace=self._namespace,
-            actor=self.name,
-            task_id=turn.task.id,
-            attempt_id=turn.attempt_id,
-        )
 
     async def close(self) -> None:
         """Say goodbye: no more beats, and the session ends now rather than by its lease."""
@@ -501,13 +481,3 @@ class Worker:
 
     def _new_id(self) -> str:
         return self._runtime.ids.new()
-
-
-def attempt_of(command: c.TaskCommand) -> str:
-    """Whose word a command is."""
-    return command.attempt_id if isinstance(command, c.AttemptCommand) else ""
-
-
-def _ids(command: c.Command) -> dict[str, str | None]:
-    """For the log: which task and attempt a command is about."""
-    return {name: getattr(command, name, None) for name in ("task_id", "attempt_id")}
