@@ -21,7 +21,7 @@ from endwell.doorbell import EVERYTHING, Doorbell, is_rung
 from endwell.runtime import processes
 from endwell.runtime.processes import Child
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 OTHER_PROCESS = Path(__file__).with_name("other_process.py")
 
 StartOther = Callable[..., Child]
@@ -65,14 +65,14 @@ class DoorbellContract(ABC):
     @pytest.fixture
     async def bell(self) -> AsyncIterator[Doorbell]:
         bell = self.make_bell()
-        await bell.open()
+        await opened(bell)
         yield bell
         await bell.close()
 
     @pytest.fixture
     async def other_bell(self) -> AsyncIterator[Doorbell]:
         other = self.make_bell()
-        await other.open()
+        await opened(other)
         yield other
         await other.close()
 
@@ -150,7 +150,7 @@ class DoorbellContract(ABC):
         ear = Ear(bell)
         await bell.open()
         await bell.close()
-        await bell.open()
+        await opened(bell)
         bell.ring(["again"])
         await ear.wait_for("again")
         await bell.close()
@@ -235,11 +235,24 @@ class DoorbellContract(ABC):
     async def test_an_open_bell_is_healthy_and_a_closed_one_is_not_connected(self) -> None:
         bell = self.make_bell()
         assert not bell.health().connected
-        await bell.open()
+        await opened(bell)
         assert bell.health().connected
         assert bell.health().last_error is None
         await bell.close()
         assert not bell.health().connected
+
+
+async def opened(bell: Doorbell) -> None:
+    """Open it, and wait until it is connected: opening waits for a slow server only a moment."""
+    await bell.open()
+    await becomes(lambda: bell.health().connected)
+
+
+async def becomes(question: Callable[[], bool]) -> None:
+    """Wait until the answer is yes."""
+    async with asyncio.timeout(PATIENCE):
+        while not question():  # noqa: ASYNC110 - nobody tells us
+            await asyncio.sleep(0.005)
 
 
 async def said(child: Child) -> list[str]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 import pytest
 
-from endwell.doorbell import EVERYTHING, Doorbell
-from tests.doorbell.contract import PATIENCE, Ear
+from endwell.doorbell import EVERYTHING, Doorbell, lasting
+from tests.doorbell.contract import PATIENCE, Ear, becomes, opened
 from tests.servers.proxy import Proxy
 
 
@@ -24,13 +24,6 @@ class Killable(Protocol):
     def start(self) -> None: ...
 
     def kill(self) -> None: ...
-
-
-async def becomes(question: Callable[[], bool]) -> None:
-    """Wait until the answer is yes."""
-    async with asyncio.timeout(PATIENCE):
-        while not question():  # noqa: ASYNC110 - nobody tells us
-            await asyncio.sleep(0.005)
 
 
 def has_heard_everything(ear: Ear) -> bool:
@@ -67,7 +60,7 @@ class ServedContract(ABC):
     async def near(self, server_url: str) -> AsyncIterator[Doorbell]:
         """A bell that reaches the server directly."""
         bell = self.bell_at(server_url)
-        await bell.open()
+        await opened(bell)
         yield bell
         await bell.close()
 
@@ -75,7 +68,7 @@ class ServedContract(ABC):
     async def far(self, proxy: Proxy) -> AsyncIterator[Doorbell]:
         """A bell that reaches the server through the proxy."""
         bell = self.bell_at(proxy.url)
-        await bell.open()
+        await opened(bell)
         yield bell
         await bell.close()
 
@@ -97,7 +90,7 @@ class ServedContract(ABC):
         near.ring(["again"])
         await other_ear.wait_for("again")
         await becomes(lambda: has_heard_everything(ear))  # what was rung meanwhile is not known
-        assert near.health().last_error is None
+        await becomes(lambda: near.health().last_error is None)
 
     async def test_a_line_that_leads_nowhere_is_noticed_and_made_anew(
         self, near: Doorbell, far: Doorbell, proxy: Proxy
@@ -143,7 +136,7 @@ class ServedContract(ABC):
 
     async def test_a_bell_closes_while_its_server_does_not_answer(self, proxy: Proxy) -> None:
         bell = self.bell_at(proxy.url)
-        await bell.open()
+        await opened(bell)
         proxy.black_hole()
         bell.ring(["unheard"])
         async with asyncio.timeout(PATIENCE):
@@ -159,6 +152,23 @@ class ServedContract(ABC):
         bell.ring(["within"])
         await ear.wait_for("within")
         assert not bell.health().connected
+        await bell.close()
+
+    async def test_a_bell_that_is_let_in_late_says_that_there_may_be_something_to_see(
+        self, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lasting, "OPEN_SECONDS", 0.01)
+        proxy.black_hole()
+        bell = self.bell_at(proxy.url)
+        ear = Ear(bell)
+        await bell.open()
+        assert bell.health().last_error
+        await becomes(lambda: has_heard_everything(ear))  # look: for now nobody can call you
+        ear.calls.clear()
+
+        proxy.heal()
+        await becomes(lambda: bell.health().connected)
+        await becomes(lambda: has_heard_everything(ear))  # what was rung before is not known
         await bell.close()
 
     async def test_a_server_that_is_not_there_leaves_a_bell_for_this_process_alone(

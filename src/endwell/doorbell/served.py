@@ -29,6 +29,7 @@ FLUSH_SECONDS = 1.0
 
 CLOSED = "the server closed the connection"
 NO_ANSWER = "the server does not answer"
+NOT_YET = "the server has not let us in yet"
 
 Take = Callable[[Collection[str]], None]
 
@@ -98,6 +99,8 @@ class ServedDoorbell(ABC):
         self._heard.start(self._loop, self._runtime.lock())
         self._line = Lasting(self._connected, self._serve, on_error=self._note)
         await self._line.open(self._runtime, f"endwell-doorbell-{self.kind}")
+        if self._line.connection is None and self._last_error is None:
+            self._note(ConnectionError(NOT_YET))  # when it does, look: until then others ring unheard
 
     async def close(self) -> None:
         ours, self._pid = self._pid == process_id(), None
