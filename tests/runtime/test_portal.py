@@ -14,7 +14,7 @@ from endwell.errors import UsageError
 from endwell.runtime import Portal, processes
 from endwell.runtime.loops import new_loop
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 async def double(number: int) -> int:

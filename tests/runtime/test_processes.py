@@ -14,7 +14,7 @@ import pytest
 from endwell.runtime import processes
 from endwell.runtime.processes import DEVNULL, Child
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 WAIT = "print('ready', flush=True); import signal; signal.pause()"
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own promise, made on Linux only")
@@ -101,6 +101,30 @@ def test_a_child_can_be_frozen_and_thawed(python: Python) -> None:
     assert processes.pid_alive(child.pid)
     child.thaw()
     assert os.waitid(os.P_PID, child.pid, os.WCONTINUED | os.WNOWAIT) is not None
+
+
+BUSY_THREADS = """
+import threading
+for _ in range(4):
+    threading.Thread(target=lambda: [sum(range(99)) for _ in iter(int, 1)], daemon=True).start()
+print("ready", flush=True)
+threading.Event().wait()
+"""
+
+
+@linux
+def test_no_thread_of_a_frozen_child_goes_on(python: Python) -> None:
+    child = python(BUSY_THREADS)
+    assert child.read_line(PATIENCE) == "ready"
+    for _ in range(10):
+        child.freeze()
+        assert set(_states(child.pid)) == {"T"}
+        child.thaw()
+
+
+def _states(pid: int) -> list[str]:
+    texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return [text.rpartition(")")[2].split()[0] for text in texts]
 
 
 @linux

@@ -13,7 +13,7 @@ import pytest
 
 from endwell.runtime import ManualClock, Runtime
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 @pytest.fixture

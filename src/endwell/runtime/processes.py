@@ -22,6 +22,9 @@ DEVNULL = subprocess.DEVNULL
 PIPE = subprocess.PIPE
 Output = int | IO[bytes] | None
 
+STANDSTILL_SECONDS = 10.0
+"""How long is waited for a frozen process that is in the middle of a call to the system."""
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -84,7 +87,11 @@ class Child:
         self._signal(signal.SIGTERM)
 
     def freeze(self) -> None:
+        """Returns when it stands still: on a busy machine its threads go on for a while after the signal."""
         self._signal(signal.SIGSTOP)
+        give_up_at = time.monotonic() + STANDSTILL_SECONDS
+        while self.poll() is None and not _stands_still(self.pid) and time.monotonic() < give_up_at:
+            time.sleep(0.001)
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
@@ -187,6 +194,16 @@ def lift_memory_limit() -> None:
 
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether no thread of a process runs; taken to be so where /proc does not say."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return True
+    states = [fields[0] for thread in threads if (fields := _stat_fields(int(thread)))]
+    return all(state in "TtZX" for state in states)
 
 
 def _stat_fields(pid: int) -> list[str] | None:
