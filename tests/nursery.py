@@ -147,6 +147,8 @@ def _forked(line: socket.socket, request: dict[str, Any], files: list[int]) -> d
     pid = os.fork()
     if pid == 0:
         _live(line, request, files[0], nursery)
+    with contextlib.suppress(ProcessLookupError):  # it has ended already
+        os.setpgid(pid, pid)  # as the child does itself: whoever gets the answer may signal the group at once
     os.close(files[0])
     return {"pid": pid}
 
@@ -154,7 +156,7 @@ def _forked(line: socket.socket, request: dict[str, Any], files: list[int]) -> d
 def _live(line: socket.socket, request: dict[str, Any], stdout: int, nursery: int) -> None:
     code = _ENDED_BY_ERROR
     try:
-        os.setsid()
+        os.setpgid(0, 0)
         _die_with(nursery)
         line.close()
         os.dup2(stdout, 1)
