@@ -81,7 +81,7 @@ def app_for(
 
     async def once(ctx: Context, name: str) -> Any:
         key = f"{name}:{ctx.task_id}"
-        return await ctx.effect(name, act, name, key=key, reconcile=find, timeout=0.5)
+        return await ctx.effect(name, act, name, key=key, reconcile=find, timeout=1.2)
 
     @app.agent("helper")
     async def helper(number: int) -> int:

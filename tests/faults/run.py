@@ -111,7 +111,7 @@ class Run:
             stack.callback(answering.cancel)
             await self.fault.begin(self, stack)
             await self._until_ended(pmo, handle)
-            value = await handle.result(timeout=10)
+            value = await handle.result(timeout=60)
             await self._end_all()
             await self._check(value)
 
@@ -166,7 +166,7 @@ class Run:
     async def _end_all(self) -> None:
         for child in self._children:
             child.kill()
-            await asyncio.get_running_loop().run_in_executor(None, child.wait, 10)
+            await asyncio.get_running_loop().run_in_executor(None, child.wait, 60)
             child.close()
         self._children.clear()
 
@@ -183,7 +183,15 @@ class Run:
         calls = Counter(self.sink.calls())
         assert {name: calls[name] for name in EFFECTS} == dict.fromkeys(EFFECTS, 1)
         again = sum(calls[name] - 1 for name in (*STEPS, "helper"))
-        assert 0 <= again <= self.fault.steps_again, calls
+        assert 0 <= again <= self.fault.steps_again + await self._lost_by_others(), calls
+
+    async def _lost_by_others(self) -> int:
+        """Turns that were taken from workers beside the one that was struck, which may cost a step each.
+
+        A machine that is busy enough stops a healthy worker for longer than its lease.
+        """
+        logged = await self.world.store.events_after(self.world.namespace, "", 1000)
+        return max(0, sum(each.event.type == "task.reclaimed" for each in logged) - 1)
 
 
 class Quiet(Fault):
