@@ -54,7 +54,7 @@ async def waits_for_a_lock(stranger: Any) -> None:
     """Until a connection of a store waits for somebody's lock."""
     ours = "application_name = 'endwell' AND datname = current_database()"
     ask = f"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND {ours}"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await stranger.fetchval(ask):  # noqa: ASYNC110 - the server tells nobody
             await asyncio.sleep(0.005)
 
@@ -62,7 +62,9 @@ async def waits_for_a_lock(stranger: Any) -> None:
 async def test_a_serialization_failure_is_tried_again(
     postgres_database: PostgresDatabase, stranger: Any, tries: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = await world_with(postgres_database, monkeypatch, default_transaction_isolation="repeatable read")
+    world = await world_with(
+        postgres_database, monkeypatch, default_transaction_isolation="repeatable read", lock_timeout="60s"
+    )
     task = await world.running_task()
     tries.clear()
     async with stranger.transaction():
@@ -78,10 +80,11 @@ async def test_a_serialization_failure_is_tried_again(
 async def test_a_deadlock_is_tried_again(
     postgres_database: PostgresDatabase, stranger: Any, tries: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = await world_with(postgres_database, monkeypatch, deadlock_timeout="50ms")
+    world = await world_with(postgres_database, monkeypatch, deadlock_timeout="1s")
     first, second = sorted([await world.running_task() for _ in range(2)], key=lambda task: task.id)
     tries.clear()
     async with stranger.transaction():
+        await stranger.execute("SET LOCAL deadlock_timeout = '60s'")  # who waits looks once: we, not it
         await stranger.execute("SELECT 1 FROM tasks WHERE id = $1 FOR UPDATE", second.id)
         batch = [world.finish(second), world.finish(first), world.claim_next()]
         commit = asyncio.create_task(world.store.commit(batch))
@@ -180,7 +183,7 @@ async def test_claims_pass_over_what_others_are_taking(
 async def test_a_row_that_vanishes_under_a_command_leaves_no_events_behind(
     postgres_database: PostgresDatabase, stranger: Any, tries: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = await world_with(postgres_database, monkeypatch)
+    world = await world_with(postgres_database, monkeypatch, lock_timeout="60s")
     task = await world.running_task()
     tries.clear()
     async with stranger.transaction():
