@@ -14,7 +14,7 @@ from typing import Any
 
 from endwell.runtime.processes import Child, start
 
-SECONDS = 30.0
+SECONDS = 60.0
 """Longer than anything here takes; a test that waits so long has failed."""
 
 APP = """
@@ -90,7 +90,7 @@ async def guarded(amount: int) -> int:
 """
 
 QUICK = {
-    "ENDWELL__WORKER__LEASE_SECONDS": "1",
+    "ENDWELL__WORKER__LEASE_SECONDS": "2",
     "ENDWELL__WORKER__HEARTBEAT_SECONDS": "0.2",
     "ENDWELL__WORKER__POLL_SECONDS": "0.2",
     "ENDWELL__PMO__WATCHDOG_INTERVAL_SECONDS": "0.1",

@@ -18,7 +18,7 @@ def test_killed_while_its_message_is_on_the_way_and_before_it_is_noted(shell: Sh
         told = {
             "ENDWELL__RELAY__KIND": "webhook",
             "ENDWELL__RELAY__URL": receiver.url,
-            "ENDWELL__RELAY__LEASE_SECONDS": "0.5",
+            "ENDWELL__RELAY__LEASE_SECONDS": "1.5",
             "ENDWELL__RELAY__EVENTS": "task",
         }
         with shell.serving("worker"):

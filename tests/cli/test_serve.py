@@ -52,7 +52,7 @@ def test_a_second_signal_ends_a_draining_worker_at_once(shell: Shell) -> None:
         child.terminate()
         assert "a second signal ends at once" in (child.read_line(SECONDS) or "")
         child.terminate()
-        assert child.wait(5) == 130
+        assert child.wait(SECONDS) == 130
     assert shell.run("task", "show", task["id"], "--json").document["status"] == "running"
 
 

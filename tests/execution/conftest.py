@@ -49,7 +49,7 @@ async def sqlite_world(sqlite_url: str) -> AsyncIterator[World]:
 
 @pytest.fixture
 async def quick_world(store_url: str) -> AsyncIterator[World]:
-    """On each store, in real time, with leases that lapse within a second."""
+    """On each store, in real time, with leases that lapse soon."""
     async with World(store_url, settings=TINY, clock=SystemClock()) as world:
         yield world
 

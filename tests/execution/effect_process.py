@@ -66,7 +66,7 @@ def app_for(url: str, namespace: str, settings: dict[str, object], home: Path, w
     @app.agent("payer")
     async def payer(ctx: Context, options: dict[str, Any]) -> str:
         reconcile = find if options.pop("reconcile", True) else None
-        options = {"timeout": 0.4, **options}
+        options = {"timeout": 1.0, **options}
         paid: str = await ctx.effect("pay", pay, 5, key=KEY, reconcile=reconcile, **options)
         return paid
 
@@ -75,7 +75,7 @@ def app_for(url: str, namespace: str, settings: dict[str, object], home: Path, w
 
 def started(about: dict[str, Any]) -> Child:
     child = born(__name__, about)
-    assert child.read_line(30) == "ready"
+    assert child.read_line(60) == "ready"
     return child
 
 

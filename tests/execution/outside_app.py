@@ -202,7 +202,7 @@ def pays(ctx: SyncContext, path: str) -> Any:
 
 @app.agent("asks-a-person", isolation="process", retries=1)
 async def asks_a_person(ctx: Context, path: str) -> Any:
-    return await ctx.effect("pay", hangs_once, path, "pay", key="the payment", timeout=0.2)
+    return await ctx.effect("pay", hangs_once, path, "pay", key="the payment", timeout=1.0)
 
 
 @app.agent("pays-later", isolation="process", retries=0)
@@ -216,7 +216,7 @@ def pays_later(ctx: SyncContext, path: str) -> Any:
 @app.agent("slow-step", isolation="process", retries=0)
 def slow_step(ctx: SyncContext, path: str) -> str:
     try:
-        ctx.step("slow", hangs_once, path, "slow", timeout=0.1)
+        ctx.step("slow", hangs_once, path, "slow", timeout=1.0)
     except EndwellError as error:
         return error.code
     return "in time"
@@ -309,7 +309,7 @@ while True:
 """
 
 app.command_agent("chatty-program", [sys.executable, "-I", "-S", "-c", CHATTY], retries=0)
-app.command_agent("short", [sys.executable, "-I", "-S", "-c", PATIENT], retries=0, timeout=1.5)
+app.command_agent("short", [sys.executable, "-I", "-S", "-c", PATIENT], retries=0, timeout=3.0)
 
 
 def started(

@@ -60,6 +60,7 @@ async def test_with_a_dead_bell_the_worker_looks_once_per_poll_interval(world: W
 async def test_a_working_bell_makes_polls_rare(world: World) -> None:
     echo(world)
     worker = await world.started_worker()
+    await eventually(lambda: world.node.bell.health().connected)
     assert worker._poll_seconds == RARELY * world.app.settings.worker.poll_seconds
 
 

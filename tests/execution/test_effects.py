@@ -307,7 +307,7 @@ async def test_a_timed_out_effect_is_unknown_and_never_a_retryable_failure(quick
 
     @quick.app.agent("payer", retries=3)
     async def run(ctx: Context) -> Any:
-        return await ctx.effect("pay", pay, timeout=0.1, key="slow")
+        return await ctx.effect("pay", pay, timeout=0.5, key="slow")
 
     await quick.working()
     handle = await quick.submitted("payer")
@@ -329,7 +329,7 @@ async def test_a_function_that_is_still_running_may_yet_do_it(quick: World) -> N
 
     @quick.app.agent("payer", retries=3)
     async def run(ctx: Context) -> Any:
-        return await ctx.effect("pay", pay, timeout=0.1, key="slow", reconcile=lambda key: NOT_DONE, retry=3)
+        return await ctx.effect("pay", pay, timeout=0.5, key="slow", reconcile=lambda key: NOT_DONE, retry=3)
 
     worker = await quick.working()
     handle = await quick.submitted("payer")

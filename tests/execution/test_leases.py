@@ -36,7 +36,7 @@ async def test_an_agent_that_blocks_the_event_loop_for_three_leases_keeps_its_le
     @world.app.agent("rude")
     async def rude() -> str:
         runs.append(1)
-        how(1.8)  # three leases, on the event loop itself
+        how(3.6)  # three leases, on the event loop itself
         return "done"
 
     supervised = await world.another_node()

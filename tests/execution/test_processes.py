@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,23 +64,30 @@ async def crew(store_url: str) -> AsyncIterator[Crew]:
 
 
 async def exit_code(child: Child) -> int:
-    return await asyncio.get_running_loop().run_in_executor(None, child.wait, 20)
+    return await asyncio.get_running_loop().run_in_executor(None, child.wait, 40)
 
 
-async def test_sigterm_finishes_what_it_can_hands_back_the_rest_and_exits_0(crew: Crew) -> None:
-    child = crew.worker({"worker.drain_seconds": 1.0}, concurrency=4)
-    short = await crew.world.submitted("nap", 0.4)
+async def told_to_stop(child: Child) -> None:
+    """Send it the signal, and wait until it has heard it: two that come at once may be one."""
+    child.terminate()
+    heard = await asyncio.get_running_loop().run_in_executor(None, child.read_line, 40)
+    assert heard == "draining"
+
+
+async def test_sigterm_finishes_what_it_can_hands_back_the_rest_and_exits_0(
+    crew: Crew, tmp_path: Path
+) -> None:
+    child = crew.worker({"worker.drain_seconds": 2.0}, concurrency=3)
+    short = await crew.world.submitted("until", str(tmp_path / "enough"))
     long = await crew.world.submitted("nap", 60)
     blocked = await crew.world.submitted("block", 60)
     for handle in (short, long, blocked):
         await crew.world.in_status(handle, "running")
-    began = time.monotonic()
-    child.terminate()
-    await asyncio.sleep(0.05)
+    await told_to_stop(child)
     late = await crew.world.submitted("echo", 1)
+    (tmp_path / "enough").touch()  # from now on there would be room for it
 
-    assert await exit_code(child) == 0
-    assert time.monotonic() - began < 8
+    assert await exit_code(child) == 0, "and does not wait for those that take a minute"
     assert await short.status() == "succeeded"
     assert await late.status() == "queued", "no new claims"
     for handle in (long, blocked):
@@ -103,23 +110,23 @@ async def test_a_second_signal_ends_at_once(crew: Crew) -> None:
     child = crew.worker({"worker.drain_seconds": 60})
     handle = await crew.world.submitted("nap", 60)
     await crew.world.in_status(handle, "running")
-    child.terminate()
-    await asyncio.sleep(0.2)
+    await told_to_stop(child)
     assert child.poll() is None, "it drains"
-    began = time.monotonic()
     child.terminate()
     assert await exit_code(child) == FAST_EXIT
-    assert time.monotonic() - began < 5
     await handle.cancel()
 
 
 @pytest.mark.covers("S3.24", "S3.33", "S4.12", "S4.52", "S4.13", "T19", "S1.1")
-async def test_what_a_killed_worker_held_is_finished_by_another_exactly_once(crew: Crew) -> None:
+async def test_what_a_killed_worker_held_is_finished_by_another_exactly_once(
+    crew: Crew, tmp_path: Path
+) -> None:
     victim = crew.worker()
-    handles = await crew.world.client.submit_many("nap", [0.5] * 5)
+    handles = await crew.world.client.submit_many("until", [str(tmp_path / "enough")] * 5)
     for handle in handles:
         await crew.world.in_status(handle, "running")
     victim.kill()
+    (tmp_path / "enough").touch()
     other = crew.worker()
 
     await crew.supervised(lambda: crew.all_ended(handles), "another worker finishes")
@@ -133,14 +140,17 @@ async def test_what_a_killed_worker_held_is_finished_by_another_exactly_once(cre
 
 
 @pytest.mark.covers("S3.1", "S3.9", "S3.12", "S3.18", "S4.12", "T7")
-async def test_a_worker_frozen_past_its_lease_changes_nothing_when_it_wakes(crew: Crew) -> None:
+async def test_a_worker_frozen_past_its_lease_changes_nothing_when_it_wakes(
+    crew: Crew, tmp_path: Path
+) -> None:
     """Its successor has the same name and host, as after a restart while the old process still lives."""
     frozen = crew.worker(name="twin")
-    handles = await crew.world.client.submit_many("nap", [0.3] * 3)
+    handles = await crew.world.client.submit_many("until", [str(tmp_path / "enough")] * 3)
     for handle in handles:
         await crew.world.in_status(handle, "running")
     old = {(await handle.task()).session_id for handle in handles}
     await crew.world.freeze_between_commits(frozen)
+    (tmp_path / "enough").touch()
     other = crew.worker(name="twin")
     await crew.supervised(lambda: crew.all_ended(handles), "the other one finishes")
     before = [await handle.task() for handle in handles]

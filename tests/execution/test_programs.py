@@ -197,7 +197,7 @@ async def test_past_its_time_a_program_is_killed_with_all_it_started(
 ) -> None:
     """It ignores SIGTERM, and one of those it started has left its process group."""
     world = sqlite_world
-    world.app.command_agent("patient", [*PYTHON, PATIENT], retries=0, timeout=1.0)
+    world.app.command_agent("patient", [*PYTHON, PATIENT], retries=0, timeout=3.0)
     world.app.command_agent("quick", shell("""echo '{"result": 1}'"""))
     await world.working(concurrency=1)
     handle = await world.submitted("patient", str(tmp_path / "pids"))
@@ -207,7 +207,7 @@ async def test_past_its_time_a_program_is_killed_with_all_it_started(
 
     error = await error_of(handle)
     assert error["code"] == "program_timeout"
-    assert error["message"].endswith("did not end within 1 s")
+    assert error["message"].endswith("did not end within 3 s")
     await gone(pids)
     assert await after.result(20) == 1, "its slot is free again"
 
@@ -293,11 +293,11 @@ def test_a_program_that_cannot_be_meant_is_refused_at_registration(
 
 
 async def test_the_event_loop_goes_on_while_programs_run(sqlite_world: World) -> None:
-    sqlite_world.app.command_agent("program", shell("""sleep 0.5; echo '{"result": 1}'"""))
+    sqlite_world.app.command_agent("program", shell("""sleep 1.5; echo '{"result": 1}'"""))
     await sqlite_world.working()
     handle = await sqlite_world.submitted("program")
     longest, last = 0.0, time.monotonic()
     while not (await handle.task()).is_ended:
         await asyncio.sleep(0.005)
         longest, last = max(longest, time.monotonic() - last), time.monotonic()
-    assert longest < 0.4
+    assert longest < 1.2

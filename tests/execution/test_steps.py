@@ -323,7 +323,8 @@ async def test_a_permanent_timeout_that_nobody_catches_ends_the_task(hasty: Worl
 async def test_the_next_turn_tries_a_timed_out_step_again(hasty: World) -> None:
     @hasty.app.agent("clerk", delays=[0.01])
     async def run(ctx: Context) -> str:
-        await ctx.step("slow", asyncio.sleep, 30 if ctx.retry_count == 0 else 0)
+        seconds, timeout = (30, None) if ctx.retry_count == 0 else (0, 60)
+        await ctx.step("slow", asyncio.sleep, seconds, timeout=timeout)
         return "done"
 
     await hasty.working()
@@ -335,17 +336,17 @@ async def test_the_next_turn_tries_a_timed_out_step_again(hasty: World) -> None:
 
 @pytest.mark.covers("S3.25")
 async def test_the_nearest_timeout_counts(hasty: World) -> None:
-    @hasty.app.agent("agent", retries=0, step_timeout=0.3)
+    @hasty.app.agent("agent", retries=0, step_timeout=1.0)
     async def by_agent(ctx: Context) -> None:
-        await ctx.step("longer-than-the-setting", asyncio.sleep, 0.15)
-        await ctx.step("longer-than-the-agent-says", asyncio.sleep, 0.4, timeout=5)
+        await ctx.step("longer-than-the-setting", asyncio.sleep, 0.2)
+        await ctx.step("longer-than-the-agent-says", asyncio.sleep, 1.2, timeout=60)
         await ctx.step("too-long", asyncio.sleep, 30)
 
     await hasty.working()
     handle = await hasty.submitted("agent")
     with pytest.raises(TaskFailed) as failed:
         await handle.result(10)
-    assert "'too-long' took longer than 0.3 s" in failed.value.deliverable["error"]["message"]
+    assert "'too-long' took longer than 1 s" in failed.value.deliverable["error"]["message"]
     assert [fact.result_type for fact in await recorded(hasty, handle)] == [
         "success",
         "success",

@@ -1,6 +1,7 @@
 """A real worker process for tests that signal and kill.
 
-It prints `ready` once it can work; the first SIGTERM drains it, the second ends it at once.
+It prints `ready` once it can work; the first SIGTERM drains it, of which it says `draining`, the second ends
+it at once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from endwell import Context, Endwell
 from endwell.runtime.processes import Child
 from endwell.runtime.signals import on_stop_signals
+from endwell.worker.worker import Worker
 from tests.nursery import born
 
 FAST_EXIT = 130
@@ -22,7 +24,7 @@ FAST_EXIT = 130
 def started(url: str, namespace: str, settings: dict[str, object], **options: Any) -> Child:
     """A worker process that is able to work."""
     child = born(__name__, {"url": url, "namespace": namespace, "settings": settings, "options": options})
-    assert child.read_line(30) == "ready"
+    assert child.read_line(60) == "ready"
     return child
 
 
@@ -37,6 +39,13 @@ def app_for(url: str, namespace: str, settings: dict[str, object]) -> Endwell:
     @app.agent("nap")
     async def nap(seconds: float) -> int:
         await asyncio.sleep(seconds)
+        return os.getpid()
+
+    @app.agent("until")
+    async def until(path: str) -> int:
+        """Goes on until there is such a file: a nap may be over before the test has looked."""
+        while not os.access(path, os.F_OK):  # noqa: ASYNC110 - nobody tells it
+            await asyncio.sleep(0.01)
         return os.getpid()
 
     @app.agent("block")
@@ -72,10 +81,19 @@ async def main(about: dict[str, Any]) -> None:
     async with app.connect() as node:
         worker = node.worker(**about["options"])
         await worker.start()
-        on_stop_signals(
-            asyncio.get_running_loop(), lambda count: worker.stop() if count == 1 else os._exit(FAST_EXIT)
-        )
-        sys.stdout.write("ready\n")
-        sys.stdout.flush()
+        on_stop_signals(asyncio.get_running_loop(), lambda count: _told_to_stop(worker, count))
+        _say("ready")
         await worker.run()
         await worker.close()
+
+
+def _told_to_stop(worker: Worker, count: int) -> None:
+    if count > 1:
+        os._exit(FAST_EXIT)
+    worker.stop()
+    _say("draining")
+
+
+def _say(word: str) -> None:
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()

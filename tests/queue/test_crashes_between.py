@@ -87,7 +87,7 @@ async def test_between_a_foreign_result_in_the_store_and_its_acknowledgement(str
     results = await hand.streams.stream.next_results()
     await hand.streams.foreign.hear([each for each in results if isinstance(each, Result)])
     await hand.streams.hear(await hand.streams.stream.left_results(0))
-    assert await handle.result(timeout=5) == "pressed"
+    assert await handle.result(timeout=40) == "pressed"
     assert terminal(await streamed.world.history(handle)) == ["task.succeeded"]
     assert await streamed.entries(streamed.names.result) == []
 

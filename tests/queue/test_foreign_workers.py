@@ -157,7 +157,7 @@ async def test_a_grant_names_the_attempt_and_only_that_attempt_ends_the_turn(han
     assert (await handle.task()).status == "running"
     await hand.says("succeeded", attempt=attempt, output='"pressed"')
     await hand.heard()
-    assert await handle.result(timeout=5) == "pressed"
+    assert await handle.result(timeout=40) == "pressed"
     assert await hand.grant() == ""
     assert await hand.streamed.pending() == [], "the orchestrator acknowledges, should the worker not"
     assert terminal(await hand.streamed.world.history(handle)) == ["task.succeeded"]
@@ -260,7 +260,7 @@ async def test_what_a_foreign_worker_left_alone_is_taken_back_and_done_by_anothe
     assert [consumer for _, consumer, _ in await hand.streamed.pending()] == ["hand-2"]
     await other.says("succeeded", attempt=theirs, output='"mine"')
     await other.heard()
-    assert await handle.result(timeout=5) == "mine"
+    assert await handle.result(timeout=40) == "mine"
     assert terminal(await hand.streamed.world.history(handle)) == ["task.succeeded"]
 
 
