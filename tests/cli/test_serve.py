@@ -6,6 +6,7 @@ from subprocess import STDOUT
 
 import pytest
 
+from endwell.runtime.processes import Child
 from tests.cli.conftest import Command
 from tests.cli.shell import SECONDS, Shell
 
@@ -48,12 +49,18 @@ def test_what_cannot_be_finished_is_handed_back_and_costs_the_task_nothing(shell
 def test_a_second_signal_ends_a_draining_worker_at_once(shell: Shell) -> None:
     with shell.serving("worker", errors=STDOUT) as child:
         task = shell.run("submit", "slow", "600", "--json").document
-        assert child.read_line(SECONDS) == "started"
+        says(child, "started")
         child.terminate()
-        assert "a second signal ends at once" in (child.read_line(SECONDS) or "")
+        says(child, "a second signal ends at once")
         child.terminate()
         assert child.wait(SECONDS) == 130
     assert shell.run("task", "show", task["id"], "--json").document["status"] == "running"
+
+
+def says(child: Child, words: str) -> None:
+    """Among what it logs: after some seconds a worker complains that there is no PMO."""
+    while words not in (line := child.read_line(SECONDS) or ""):
+        assert line, f"it never said {words!r}"
 
 
 @pytest.mark.covers("S4.48", "S4.49", "S4.50", "S4.52")

@@ -202,9 +202,9 @@ def test_a_small_value_that_would_be_enormous_when_written_is_refused_in_time() 
     bomb: Any = "x"
     for _ in range(60):
         bomb = [bomb, bomb]
-    started = time.perf_counter()
+    started = time.process_time()
     assert refusal(lambda: encode(bomb)).code == "payload_too_large"
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
 
 
 def test_a_refusal_names_what_was_being_written() -> None:
