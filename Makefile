@@ -5,11 +5,11 @@ PYTHON ?= python3
 VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
-SEEDS ?= 400
+HOURS ?= 8
 SUITE := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := setup
-.PHONY: setup demo test lint format docs covered explore campaign bench clean help
+.PHONY: setup demo test lint format docs covered explore campaign soak mutants bench clean help
 
 setup: $(READY)  ## build .venv
 	@echo "Ready: $(BIN)/endwell"
@@ -38,8 +38,14 @@ covered: $(READY)  ## run the suite and write docs/covered.txt from it
 explore: $(READY)  ## walk millions of states of the task machine
 	@$(BIN)/python -m tests.machine.explore --states 3000000
 
-campaign: $(READY)  ## 400 simulated installations under thousands of faults
-	@$(BIN)/python -m endwell.testing.campaign --seeds $(SEEDS) --corpus tests/testing/corpus
+campaign: $(READY)  ## all that can be tried in under 15 minutes, with figures to reach
+	@$(BIN)/python -m tests.campaign
+
+soak: $(READY)  ## the same for HOURS=8, with ever new seeds; totals are kept in a file
+	@$(BIN)/python -m tests.campaign.soak --hours $(HOURS)
+
+mutants: $(READY)  ## change machine/ and policy/ by machine; do their tests notice?
+	@$(BIN)/python -m tests.mutants
 
 bench: $(READY)  ## measure speed on this machine
 	@$(BIN)/endwell bench

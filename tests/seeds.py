@@ -11,7 +11,8 @@ SOURCE: Final = Path(__file__).parents[1] / "src"
 
 
 @cache
-def _digest() -> bytes:
+def source_digest() -> bytes:
+    """Of the whole text of the product."""
     digest = hashlib.sha256()
     for path in sorted(SOURCE.rglob("*")):
         if path.suffix in (".py", ".sql"):
@@ -22,5 +23,5 @@ def _digest() -> bytes:
 def seeds(count: int) -> tuple[int, ...]:
     """So many seeds; what the second half tries changes whenever the product does."""
     fixed = tuple(range(1, count - count // 2 + 1))
-    derived = (hashlib.sha256(_digest() + b"%d" % number).digest() for number in range(count // 2))
+    derived = (hashlib.sha256(source_digest() + b"%d" % number).digest() for number in range(count // 2))
     return (*fixed, *(int.from_bytes(one[:4], "big") for one in derived))

@@ -12,12 +12,24 @@ from random import Random
 from typing import Final
 
 from tests.faults.fault import Fault
-from tests.faults.kinds import FrozenAtCommit, KilledAtSystemCall, some_kill, some_trouble
+from tests.faults.kinds import (
+    FrozenAtCommit,
+    KilledAtCommit,
+    KilledAtSystemCall,
+    some_kill,
+    some_trouble,
+)
 from tests.faults.run import Place, Run
 
 AT_ONCE: Final = 8
 SPARE: Final = 3
 """A fault may come too late to count; so many times as many as wanted are tried before giving up."""
+
+
+MOST_CALLS: Final = 60
+LEAST_CALLS: Final = 30
+LEAST_COMMITS: Final = 20
+"""However late the latest of them may seem to be: the standard task has about so many at least."""
 
 
 @dataclass
@@ -41,6 +53,7 @@ class Campaign:
         self._is_sqlite = url.startswith("sqlite")
         self._may_trace = KilledAtSystemCall.is_possible()
         self._commits = 0
+        self._calls = MOST_CALLS
         self._place: Place
         self.outcome = Outcome()
 
@@ -55,7 +68,7 @@ class Campaign:
         dice = self._dice
         return {
             "kills": lambda: some_kill(
-                dice, self._commits, is_sqlite=self._is_sqlite, may_trace=self._may_trace
+                dice, self._commits, self._calls, is_sqlite=self._is_sqlite, may_trace=self._may_trace
             ),
             "zombies": lambda: FrozenAtCommit(dice.randrange(1, self._commits + 1)),
             "others": lambda: some_trouble(dice, is_sqlite=self._is_sqlite),
@@ -85,9 +98,17 @@ class Campaign:
     def _count(self, fault: Fault) -> None:
         if not fault.counts:
             self.outcome.in_vain += 1
+            self._not_so_late(fault)
             return
         self.outcome.counted[fault.counts_as] += 1
         self.outcome.kinds[type(fault).__name__ + getattr(fault, "way", "").title()] += 1
+
+    def _not_so_late(self, fault: Fault) -> None:
+        """The worker has fewer commits or calls than that: choose among earlier ones from now on."""
+        if isinstance(fault, KilledAtCommit | FrozenAtCommit) and not fault.is_struck:
+            self._commits = max(LEAST_COMMITS, min(self._commits, fault.at - 1))
+        elif isinstance(fault, KilledAtSystemCall):
+            self._calls = max(LEAST_CALLS, min(self._calls, fault.number - 1))
 
     def missing(self) -> dict[str, int]:
         """What was wanted and did not take place."""

@@ -116,6 +116,9 @@ class KilledAtMoment(Fault):
         now = await store.task(namespace, task.id)
         session = await store.session(namespace, now.session_id) if now.session_id else None
         self.counts = session is not None and session.pid == self._child.pid
+        if not self.counts and not now.is_ended:
+            self._child.thaw()  # it has just let go of the task: the next moment may be a better one
+            return
         self._child.kill()
         self.is_struck = True
 
@@ -229,11 +232,11 @@ class BadLine(Fault):
         ways[self.way]()
 
 
-def some_kill(dice: Random, commits: int, *, is_sqlite: bool, may_trace: bool) -> Fault:
+def some_kill(dice: Random, commits: int, calls: int, *, is_sqlite: bool, may_trace: bool) -> Fault:
     """Half of them at a commit, the others at a moment or inside a system call."""
     pick = dice.random()
     if pick < 0.25 and is_sqlite and may_trace:
-        return KilledAtSystemCall(dice.choice(SYSTEM_CALLS), dice.randrange(1, 60))
+        return KilledAtSystemCall(dice.choice(SYSTEM_CALLS), dice.randrange(1, calls + 1))
     if pick < 0.5:
         return KilledAtMoment(dice.randrange(1, 6))
     shift = 0.0 if is_sqlite or dice.random() < 0.7 else dice.choice((-DAY_SECONDS, DAY_SECONDS))

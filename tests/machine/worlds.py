@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any, Final
 
 from tests.machine.world import SIGNAL, World, call, small_limits
@@ -134,3 +135,43 @@ TWO_EFFECTS: Final = World(
     with_neighbour=True,
 )
 LARGE: Final = (WITH_APPROVAL, LONG_LIVES, TWO_EFFECTS)
+
+
+def worlds_of(seed: int) -> list[tuple[World, bool]]:
+    """The worlds of one piece of a campaign, and whether each is small enough to be walked to its end.
+
+    First those that have a name, so that the pieces take about as long; then ever new ones.
+    """
+    rest = [(world, True) for world in SMALL if world not in (TWO_TASKS, LOW_GUARD)]
+    named = [[(TWO_TASKS, True)], [(LOW_GUARD, True)], rest, *([(world, False)] for world in LARGE)]
+    return named[seed - 1] if seed <= len(named) else [(random_world(seed), False)]
+
+
+def random_world(seed: int) -> World:
+    """Two tasks under limits of their own, with what may happen to them chosen by chance."""
+    dice = Random(seed)
+    limits = small_limits(
+        max_retries=dice.randint(0, 2),
+        runaway_limit=dice.randint(2, 6),
+        crash_limit=dice.randint(1, 3),
+        deadline=dice.randint(2, 4),
+        active_reap=dice.choice((None, 1, 2)),
+        ring_after=dice.choice((None, 1)),
+        remind_every=dice.randint(1, 2),
+        crash_window=dice.randint(1, 2),
+        suspend_grace=dice.randint(0, 1),
+    )
+    waits = ((TIMER,), (TOOL,), (TOOL, LATER_TOOL), (TOOL_WITHOUT_CARD, AWAITED), (ASKED,), (TOOL, TIMER))
+    submits: list[dict[str, Any]] = [{}, {"approval_within": 1}, {"delay": 1}, LEFT_ALONE]
+    return World(
+        name=f"random world {seed}",
+        tasks=dice.choice((1, 2, 2)),
+        limits=limits,
+        submits=tuple(dice.sample(submits, dice.randint(1, 3))),
+        suspensions=tuple(dice.sample(waits, dice.randint(1, 2))),
+        retry_after=dice.choice(((None,), (None, 2))),
+        with_steps=dice.random() < 0.3,
+        with_circles=dice.random() < 0.2,
+        effects=dice.choice(((), (), ("mail",))),
+        with_neighbour=dice.random() < 0.2,
+    )

@@ -79,3 +79,54 @@ def test_options_are_kept_as_text() -> None:
     assert options_of(packed_options(options)) == options
     assert packed_options(Options()) is None
     assert options_of(None) == Options()
+
+
+TEN_YEARS = 10 * 366 * 86_400
+
+
+@pytest.mark.parametrize("within", [TEN_YEARS + 1, -1, True, "1"])
+def test_a_time_within_which_nobody_can_answer_is_refused(within: Any) -> None:
+    with pytest.raises(BadInput) as refusal:
+        checked_guard(Approval(within=within))
+    assert (refusal.value.code, refusal.value.field) == ("bad_approval", "within")
+
+
+def test_a_time_may_be_anything_up_to_ten_years() -> None:
+    assert checked_guard(Approval(within=TEN_YEARS)) == Guard(within_seconds=float(TEN_YEARS))
+    assert checked_guard(Approval(within=0.001)) == Guard(within_seconds=0.001)
+    assert checked_guard(Approval()) == Guard(within_seconds=None)
+    assert checked_guard(False) is None
+    assert checked_guard(None) is None
+
+
+@pytest.mark.parametrize("by", [("ada", 1), ("x" * 201,), ("a\nb",), 5, {"ada"}])
+def test_whoever_decides_has_a_name_that_can_be_shown(by: Any) -> None:
+    with pytest.raises(BadInput) as refusal:
+        checked_guard(Approval(by=by))
+    assert refusal.value.field == "by"
+
+
+def test_names_may_be_one_text_or_a_list_and_as_long_as_a_name_may_be() -> None:
+    assert checked_guard(Approval(by="ada")) == Guard(by=("ada",))  # type: ignore[arg-type]
+    assert checked_guard(Approval(by=["x" * 200])) == Guard(by=("x" * 200,))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("quorum", [True, 1.0, "1", -1])
+def test_a_quorum_is_a_whole_number(quorum: Any) -> None:
+    with pytest.raises(BadInput) as refusal:
+        checked_guard(Approval(quorum=quorum))
+    assert refusal.value.field == "quorum"
+
+
+def test_a_quorum_may_be_all_who_decide_and_anything_where_anybody_may() -> None:
+    assert checked_guard(Approval(by=("ada", "bob"), quorum=2)) == Guard(by=("ada", "bob"), quorum=2)
+    assert checked_guard(Approval(quorum=9)) == Guard(quorum=9)
+    with pytest.raises(BadInput, match="only 1 may decide"):
+        checked_guard(Approval(by=("ada", "ada"), quorum=2))
+
+
+def test_a_refused_risk_is_named_by_its_field() -> None:
+    assert checked_risk(None) is None
+    with pytest.raises(BadInput) as refusal:
+        checked_risk(3)
+    assert (refusal.value.code, refusal.value.field) == ("bad_approval", "risk")

@@ -58,3 +58,9 @@ def test_without_a_limit_nothing_is_ever_due() -> None:
     rounds = Rounds(None)
 
     assert not any(rounds.note("a") for _ in range(100))
+
+
+def test_nothing_has_happened_before_anything_has() -> None:
+    assert Rounds(3).count == 0
+    assert not Rounds(1).note(None)
+    assert Rounds(1).note("a")

@@ -79,3 +79,28 @@ def test_a_policy_survives_its_column(policy: RetryPolicy) -> None:
 
 def test_a_task_without_a_policy_uses_the_installations() -> None:
     assert unpack(None, EXACT) is EXACT
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [("api_failure", "api_retries_exhausted"), ("agent_asked_for_retry", "continuations_exhausted")],
+)
+def test_the_last_retry_of_some_failures_has_a_reason_of_its_own(code: str, reason: str) -> None:
+    last = after_failure(EXACT, retry_count=3, retryable=True, code=code, now=0, fraction=0.5)
+
+    assert last == GiveUp(reason, 4)
+
+
+def test_jitter_goes_as_far_down_as_up() -> None:
+    policy = RetryPolicy(base_seconds=10, jitter=0.2)
+
+    assert [backoff(policy, 1, fraction) for fraction in (0.0, 0.5, 1.0)] == [
+        8 * SECOND,
+        10 * SECOND,
+        12 * SECOND,
+    ]
+
+
+def test_no_wait_is_longer_than_a_day() -> None:
+    assert LONGEST_BACKOFF_SECONDS == 86_400
+    assert backoff(EXACT, 5_000, 0.5) == 86_400 * SECOND

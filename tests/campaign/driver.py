@@ -1,0 +1,93 @@
+"""Runs pieces in processes of their own, a few at a time, and adds up what they say."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tests.campaign.figures import Line, Totals
+
+PIECE_SECONDS: Final = 900.0
+"""A piece that takes longer hangs, and that is a failure too."""
+LONGEST_LINE: Final = 1 << 24
+SAID_LIMIT: Final = 3000
+
+
+class Piece(NamedTuple):
+    """So much of a part, from one seed."""
+
+    part: str
+    seed: int
+    size: int
+
+    @property
+    def argv(self) -> list[str]:
+        return [sys.executable, "-m", "tests.campaign.piece", self.part, str(self.seed), str(self.size)]
+
+
+@dataclass
+class Driver:
+    """`changed` is told whenever anything was added; `spent` is how long the pieces of each part took."""
+
+    totals: Totals
+    jobs: int = 0
+    changed: Callable[[], None] = lambda: None
+    spent: dict[str, float] = field(default_factory=dict)
+
+    def run(self, pieces: Iterator[Piece], waiting: Iterable[Piece] = ()) -> None:
+        """All of them; the next one is asked for when there is room for it.
+
+        Those that mostly wait (for leases to lapse) run beside the others, one after the other.
+        """
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # pieces end with whoever has begun them
+        asyncio.run(self._run(pieces, iter(waiting)))
+
+    async def _run(self, pieces: Iterator[Piece], waiting: Iterator[Piece]) -> None:
+        lanes = [self._lane(pieces) for _ in range(self.jobs or os.cpu_count() or 2)]
+        await asyncio.gather(*lanes, self._lane(waiting))
+
+    async def _lane(self, pieces: Iterator[Piece]) -> None:
+        for piece in pieces:
+            began = time.monotonic()
+            self.totals.begun[piece.part] = self.totals.begun.get(piece.part, 0) + 1
+            await self._one(piece)
+            took = time.monotonic() - began
+            self.spent[piece.part] = self.spent.get(piece.part, 0.0) + took
+            self.changed()
+
+    async def _one(self, piece: Piece) -> None:
+        process = await asyncio.create_subprocess_exec(
+            *piece.argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=LONGEST_LINE,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said = asyncio.ensure_future(process.stderr.read())
+        try:
+            async with asyncio.timeout(PIECE_SECONDS):
+                async for line in process.stdout:
+                    self.totals.add(msgspec.json.decode(line, type=Line))
+                    self.changed()
+                code: int | str = await process.wait()
+        except TimeoutError:
+            code = f"none within {PIECE_SECONDS:g} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with whatever it has started
+            await process.wait()
+        if code != 0:
+            text = (await said).decode(errors="replace")[-SAID_LIMIT:]
+            self.totals.add(Line(failed=(f"{' '.join(piece.argv[1:])}: exit {code}\n{text}",)))

@@ -1,0 +1,249 @@
+"""A short simulated history in which every operation takes place, and somebody may die at one of them.
+
+What the product's own loops do rarely or never in a simulation is done at the desk, by the same commands; an
+errand that was cut short by a death is done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import astuple
+
+from endwell.app import Endwell
+from endwell.client import Client
+from endwell.errors import EndwellError
+from endwell.model import commands as c
+from endwell.model import status as s
+from endwell.policy.limits import SECOND
+from endwell.testing.cluster import Member
+from endwell.testing.faults import all as all_faults
+from endwell.testing.simulation import Result, Simulation
+from endwell.testing.tap import Killed, Moment
+from endwell.worker.context import Context
+
+HOURS: Final = 0.45
+ORDERS: Final = 12
+FAULTS: Final = 12
+ROUNDS: Final = 12
+DOWN_SECONDS: Final = 10.0
+LISTS: Final = all_faults.LISTS
+
+
+class Boundary(NamedTuple):
+    """A moment at which somebody dies: before or after the commit of an operation."""
+
+    who: str
+    operation: str
+    where: str
+
+    def is_it(self, member: Member, moment: Moment, commands: Sequence[c.Command]) -> bool:
+        if moment != ("commit" if self.where == "before" else "committed") or member.kind != self.who:
+            return False
+        return any(type(one).__name__ == self.operation for one in commands)
+
+    def __str__(self) -> str:
+        return f"{self.who}/{self.operation}/{self.where}"
+
+
+class Everything(Simulation):
+    """`strikes`: at which boundaries somebody dies, one after the other; `struck`: at which somebody did."""
+
+    def __init__(self, seed: int, directory: Path, strikes: Sequence[Boundary] = ()) -> None:
+        super().__init__(seed, directory, hours=HOURS, orders=ORDERS, faults=FAULTS)
+        self.seen: Counter[tuple[str, str]] = Counter()
+        self.struck: list[Boundary] = []
+        self._strikes = list(strikes)
+        self._errands = list(ERRANDS)
+        self.cluster.listeners.append(self._strike)
+
+    def _strike(self, member: Member, moment: Moment, commands: Sequence[c.Command]) -> None:
+        if self.is_calm:  # nothing goes wrong any more: that is when the bounds are strict
+            return
+        if moment == "committed":
+            self.seen.update({(member.kind, type(one).__name__): 1 for one in commands})
+        if self._strikes and self._strikes[0].is_it(member, moment, commands):
+            boundary = self._strikes.pop(0)
+            self.struck.append(boundary)
+            self.happened(f"killed {boundary.where} a commit", member.name, boundary.operation)
+            self.kill(member, DOWN_SECONDS)
+            raise Killed
+
+    def _register(self, app: Endwell) -> None:
+        super()._register(app)
+
+        @app.agent("circler", retries=1)
+        async def circler(ctx: Context) -> int:
+            for _ in range(ROUNDS):
+                await ctx.step("look", _look, 1)
+            return len(await ctx.nudges())
+
+    async def _people_at(self, member: Member) -> None:
+        await super()._people_at(member)
+        member.spawn(self._run_errands(member), "errands")
+
+    async def _run_errands(self, member: Member) -> None:
+        while self._errands and not self.is_calm:
+            await member.runtime.sleep(15)
+            try:
+                if await self._errands[0](self, member.client):
+                    self._errands.append(self._errands.pop(0))  # and once more, in the next round
+            except EndwellError as error:
+                self.note_refusal(self._errands[0].__name__, error)
+                self._errands.append(self._errands.pop(0))
+
+    def about(self) -> dict[str, Any]:
+        return {"command_id": self.new_id(), "namespace": "default", "actor": "errand"}
+
+    def some_task(self, *statuses: str) -> str | None:
+        """The oldest task that is in one of these."""
+        return next((task.id for task in self.view.tasks.values() if task.status in statuses), None)
+
+
+def _look(number: int) -> int:
+    return number
+
+
+Errand = Callable[[Everything, Client], Awaitable[bool]]
+
+
+async def _goes_in_circles(sim: Everything, client: Client) -> bool:
+    await client.submit("circler", deadline=600)
+    return True
+
+
+async def _blocks_and_unblocks(sim: Everything, client: Client) -> bool:
+    task_id = sim.some_task(s.QUEUED, s.SUSPENDED)
+    if task_id is not None:
+        await client.store.one(c.Block(task_id=task_id, reason="look", owner="ada", **sim.about()))
+    blocked = sim.some_task(s.BLOCKED)
+    if blocked is not None:
+        await client.actions.assign(blocked, "bob")
+        await client.actions.unblock(blocked)
+    return True
+
+
+async def _ends_some(sim: Everything, client: Client) -> bool:
+    handle = await client.submit("job", {"kind": "plain", "n": -1, "seconds": 1}, delay=500)
+    await client.actions.assign(handle.id, "bob")
+    await client.actions.retry(handle.id)
+    await client.actions.cancel(handle.id)
+    return True
+
+
+async def _cares_for_dead_letters(sim: Everything, client: Client) -> bool:
+    hopeless = {"kind": "hopeless", "n": -2, "seconds": 0.1}
+    for _ in range(2):
+        await client.submit("job", hopeless)
+    letters = [task for task in sim.view.tasks.values() if task.dead_letter == "open"]
+    if len(letters) > 1:
+        await client.actions.replay(letters[0].id)
+        await client.actions.abandon(letters[-1].id, "enough")
+    return True
+
+
+async def _sends_a_worker_home(sim: Everything, client: Client) -> bool:
+    """With something that takes longer than it may drain."""
+    busy = [member for member in sim.members("worker") if member.is_up and member.held]
+    if not busy:
+        await client.submit("job", {"kind": "plain", "n": -3, "seconds": 200}, deadline=900)
+    for member in busy[:1]:
+        member.stop()
+    return bool(busy)
+
+
+async def _follows_the_log(sim: Everything, client: Client) -> bool:
+    lease = 60 * SECOND
+    taken = c.TakeCursor(name="follower", holder="desk", lease=lease, **sim.about())
+    cursor = (await client.store.one(taken)).cursor
+    if cursor is not None:
+        at: dict[str, Any] = {"fence": cursor.fence, "position": cursor.position, "lease": lease}
+        await client.store.one(c.MoveCursor(name="follower", holder="desk", **at, **sim.about()))
+    return True
+
+
+async def _looks_through_messages(sim: Everything, client: Client) -> bool:
+    """As a watchdog that has come late: all of these have been seen to."""
+    over = sim.view.ask("SELECT id, task_id FROM agent_inbox WHERE status = 'consumed' LIMIT 1")
+    if over:
+        message_id, task_id = over[0]
+        ids = (message_id,)
+        await client.store.commit(
+            (
+                c.RequeueResumes(**sim.about()),
+                c.RequeueMessages(message_ids=ids, before=0, **sim.about()),
+                c.CloseMessages(message_ids=ids, why=None, status="consumed", **sim.about()),
+                c.SkipMessage(task_id=task_id, message_id=message_id, why="late", **sim.about()),
+                c.TakeResumes(message_ids=ids, lease=SECOND, **sim.about()),
+            )
+        )
+    return bool(over)
+
+
+async def _wakes(sim: Everything, client: Client) -> bool:
+    """What a supervisor does that has found something to do."""
+    offer = c.DispatchNext(agent="job", limit=1, **sim.about())
+    await client.store.commit((offer, c.WakeAgents(agents=("job",), **sim.about())))
+    await client.store.one(c.FoldTallies(idle=3600 * SECOND, **sim.about()))
+    return True
+
+
+async def _takes_over_a_record(sim: Everything, client: Client) -> bool:
+    task_id, events, cards = _record()
+    if task_id not in sim.view.tasks:
+        adopt = c.Adopt(task_id=task_id, events=events, cards=cards, **sim.about())
+        (await client.store.one(adopt)).unwrap()
+    return True
+
+
+@cache
+def _record() -> tuple[str, tuple[tuple[Any, ...], ...], tuple[Any, ...]]:
+    """What another store recorded of a task that has ended."""
+    with tempfile.TemporaryDirectory(prefix="endwell-record-") as directory:
+        return asyncio.run(_recorded(f"sqlite:///{directory}/other.db"))
+
+
+async def _recorded(url: str) -> tuple[str, tuple[tuple[Any, ...], ...], tuple[Any, ...]]:
+    app = Endwell(url)
+
+    @app.agent("job")
+    async def job(job: Any) -> None: ...
+
+    async with app.connect() as node:
+        await node.store.one(
+            c.RegisterAgents(command_id="r", namespace="default", agents=(app.agents["job"].spec(),))
+        )
+        handle = await node.client.submit("job", {"n": 1})
+        await handle.cancel()
+        events = await node.store.events_of_task("default", handle.id)
+        cards = await node.store.cards_between("default", f"{handle.id}.", f"{handle.id}/")
+        return handle.id, tuple(astuple(event) for event in events), tuple(cards)
+
+
+ERRANDS: Final[tuple[Errand, ...]] = (
+    _goes_in_circles,
+    _blocks_and_unblocks,
+    _follows_the_log,
+    _ends_some,
+    _looks_through_messages,
+    _wakes,
+    _cares_for_dead_letters,
+    _sends_a_worker_home,
+    _takes_over_a_record,
+)
+
+
+def live(seed: int, strikes: Sequence[Boundary] = ()) -> tuple[Everything, Result]:
+    """One such history, in memory where that can be had."""
+    _record()
+    shared = Path("/dev/shm")  # noqa: S108 (a fresh directory in it, readable by its owner alone)
+    home = str(shared) if shared.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="endwell-sim-", dir=home) as directory:
+        history = Everything(seed, Path(directory), strikes)
+        return history, history.run()

@@ -1,0 +1,72 @@
+"""The figures that a run must reach, and the totals that it has reached so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """What a piece says when it has come a little further. `kinds` are names: each counts once."""
+
+    counts: dict[str, int] = {}
+    kinds: dict[str, list[str]] = {}
+    failed: tuple[str, ...] = ()
+
+
+class Totals(msgspec.Struct, kw_only=True):
+    """Everything so far. `begun` is how many pieces of each part were begun: their seeds are used up."""
+
+    counts: dict[str, int] = {}
+    kinds: dict[str, set[str]] = {}
+    failed: list[str] = []
+    begun: dict[str, int] = {}
+    seconds: float = 0.0
+
+    def add(self, line: Line) -> None:
+        for name, number in line.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + number
+        for name, kinds in line.kinds.items():
+            self.kinds.setdefault(name, set()).update(kinds)
+        self.failed += line.failed
+
+    def reached(self, name: str) -> int:
+        """A number that was counted, or how many different ones there were."""
+        return len(self.kinds[name]) if name in self.kinds else self.counts.get(name, 0)
+
+
+class Figure(NamedTuple):
+    """One row of the table; `per` is the least share (of a hundred) of another figure, not a number."""
+
+    name: str
+    says: str
+    wanted: int
+    per: str = ""
+
+    def reached(self, totals: Totals) -> int:
+        if not self.per:
+            return totals.reached(self.name)
+        whole = totals.reached(self.per)
+        return 100 * totals.reached(self.name) // whole if whole else 0
+
+    def is_reached(self, totals: Totals) -> bool:
+        return self.reached(totals) >= self.wanted
+
+    def row(self, totals: Totals) -> str:
+        sign = " %" if self.per else ""
+        verdict = "" if self.is_reached(totals) else "  TOO FEW"
+        return f"{self.says:<58}{self.wanted:>12,}{sign}{self.reached(totals):>14,}{sign}{verdict}"
+
+
+def table(figures: Sequence[Figure], totals: Totals) -> str:
+    """What was wanted and what was reached, then everything that failed."""
+    rows = [f"{'figure':<58}{'wanted':>12}{'reached':>14}", *(figure.row(totals) for figure in figures)]
+    rows.append(f"{'anything that did not hold':<58}{0:>12}{len(totals.failed):>14,}")
+    return "\n".join([*rows, *(f"\nDID NOT HOLD: {text}" for text in totals.failed)])
+
+
+def is_good(figures: Sequence[Figure], totals: Totals) -> bool:
+    """Nothing failed, and every figure was reached."""
+    return not totals.failed and all(figure.is_reached(totals) for figure in figures)

@@ -1,0 +1,132 @@
+"""What a campaign and a soak are made of, and the figures that each must reach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tests.campaign import parts as p
+from tests.campaign.figures import Figure
+from tests.campaign.operations import OPERATIONS
+from tests.campaign.parts import Part
+from tests.planted.defects import DEFECTS
+
+PARTS: Final[dict[str, Part]] = {
+    part.name: part
+    for part in (
+        Part("faults", "kills", 30, p.faults),
+        Part("boundaries", "boundaries", 2, p.boundaries, rounds=2),
+        Part("simulations", "seeds", 10, p.simulations),
+        Part("states", "states", 250_000, p.states, rounds=7),
+        Part("planted", "defects", 6, p.planted, rounds=-(-len(DEFECTS) // 6)),
+        Part("histories", "histories", 50, p.histories),
+        Part("fuzz", "inputs", 50_000, p.fuzz),
+        Part("pairs", "pairs", 20, p.pairs),
+        Part("mutants", "mutants", 60, p.mutants),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run: which parts, and which figures."""
+
+    parts: tuple[Part, ...]
+    figures: tuple[Figure, ...]
+
+    def only(self, names: Sequence[str]) -> Plan:
+        """Some of the parts; the figures of the others are not asked for."""
+        parts = tuple(part for part in self.parts if part.name in names)
+        wanted = {figure for part in parts for figure in FIGURES_OF[part.name]}
+        return Plan(parts, tuple(figure for figure in self.figures if figure.name in wanted))
+
+    def scaled(self, share: float) -> Plan:
+        """A smaller run of the same kind, to try the campaign itself; kinds and shares are not asked for."""
+        counted = [figure for figure in self.figures if figure.name in SCALABLE]
+        return Plan(
+            self.parts,
+            tuple(figure._replace(wanted=max(1, round(figure.wanted * share))) for figure in counted),
+        )
+
+
+FIGURES_OF: Final = {
+    "simulations": ("seeds", "faults", "fault kinds"),
+    "states": ("states",),
+    "boundaries": ("operations before", "operations after"),
+    "pairs": ("pairs",),
+    "faults": ("kills", "zombies"),
+    "histories": ("histories",),
+    "fuzz": ("inputs", "accepted", "refused"),
+    "planted": ("defects",),
+    "mutants": ("mutants", "killed"),
+}
+SCALABLE: Final = ("seeds", "faults", "states", "kills", "zombies", "histories", "inputs", "pairs")
+
+
+def _figures(scale: dict[str, int]) -> tuple[Figure, ...]:
+    says = {
+        "seeds": "simulated seeds of 2 simulated hours",
+        "faults": "faults injected in them",
+        "fault kinds": "kinds of these faults",
+        "states": "states of the task machine",
+        "operations before": "operations whose commit was crashed before it",
+        "operations after": "operations whose commit was crashed after it",
+        "pairs": "pairs of operations crashed in one history",
+        "kills": "real processes killed while they held work",
+        "zombies": "real processes frozen past their lease, and woken",
+        "histories": "stateful histories on SQLite and PostgreSQL",
+        "inputs": "fuzzed inputs",
+        "accepted": "of these accepted, at least",
+        "refused": "of these refused, at least",
+        "defects": "planted defects caught",
+        "mutants": "mutants of machine/ and policy/",
+        "killed": "of these killed, at least",
+    }
+    shares = {"accepted": "inputs", "refused": "inputs", "killed": "mutants"}
+    return tuple(Figure(name, says[name], wanted, shares.get(name, "")) for name, wanted in scale.items())
+
+
+CAMPAIGN: Final = Plan(
+    tuple(part for part in PARTS.values() if part.name not in ("pairs", "mutants")),
+    _figures(
+        {
+            "seeds": 400,
+            "faults": 5_000,
+            "fault kinds": 25,
+            "states": 2_000_000,
+            "operations before": len(OPERATIONS),
+            "operations after": len(OPERATIONS),
+            "kills": 300,
+            "zombies": 100,
+            "histories": 1_000,
+            "inputs": 1_000_000,
+            "accepted": 10,
+            "refused": 10,
+            "defects": len(DEFECTS),
+        }
+    ),
+)
+SOAK: Final = Plan(
+    tuple(PARTS.values()),
+    _figures(
+        {
+            "seeds": 50_000,
+            "faults": 600_000,
+            "fault kinds": 25,
+            "states": 50_000_000,
+            "operations before": len(OPERATIONS),
+            "operations after": len(OPERATIONS),
+            "pairs": (2 * len(OPERATIONS)) ** 2 // 4,
+            "kills": 20_000,
+            "zombies": 5_000,
+            "histories": 100_000,
+            "inputs": 200_000_000,
+            "accepted": 10,
+            "refused": 10,
+            "defects": len(DEFECTS),
+            "mutants": 1_000,
+            "killed": 95,
+        }
+    ),
+)

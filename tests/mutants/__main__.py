@@ -1,0 +1,48 @@
+"""`python -m tests.mutants [--count 200] [--seed 1] [--of policy]`: exit 1 if fewer than 95 % are killed."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from typing import Final
+
+from tests.mutants.run import Verdict, all_mutants, reviewed, try_these
+
+LEAST: Final = 0.95
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--count", type=int, default=0, help="so many, chosen by chance (all)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--of", default="", help="only of files whose name has this in it")
+    asked = parser.parse_args(arguments)
+    chosen = [one for one in all_mutants() if asked.of in one.file]
+    whole = len(chosen)
+    random.Random(asked.seed).shuffle(chosen)
+    began = time.monotonic()
+    verdicts: list[Verdict] = []
+
+    def say(verdict: Verdict) -> None:
+        verdicts.append(verdict)
+        if not verdict.is_killed:
+            sys.stdout.write(f"SURVIVED {verdict.name}\n{verdict.diff}\n")
+        if len(verdicts) % 20 == 0:
+            sys.stdout.write(f"{time.monotonic() - began:5.0f} s  {_killed(verdicts)}\n")
+        sys.stdout.flush()
+
+    try_these(chosen[: asked.count or whole], say)
+    sys.stdout.write(f"{_killed(verdicts)}, of {whole} there are; {len(reviewed())} more are equivalent\n")
+    share = sum(one.is_killed for one in verdicts) / max(1, len(verdicts))
+    return 0 if share >= LEAST else 1
+
+
+def _killed(verdicts: list[Verdict]) -> str:
+    killed = sum(one.is_killed for one in verdicts)
+    return f"{killed} of {len(verdicts)} mutants killed ({killed / max(1, len(verdicts)):.1%})"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,18 @@
+"""The beginning of every small world of the task machine; other tests walk them to their end."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.machine.explore import explore, report
+from tests.machine.world import World
+from tests.machine.worlds import SMALL
+
+STATES = 700
+
+
+@pytest.mark.parametrize("world", SMALL, ids=lambda world: world.name)
+def test_nothing_is_violated_at_the_beginning_of(world: World) -> None:
+    walk = explore(world, STATES)
+
+    assert walk.violation is None, "\n".join(report(walk))
