@@ -22,6 +22,7 @@ from endwell.pmo.service import Pmo
 from endwell.pmo.streams import Streams
 from endwell.policy.limits import Limits
 from endwell.queue.contract import Intake
+from endwell.queue.redis_streams.connection import Connection
 from endwell.queue.redis_streams.names import Names, consumer_name
 from endwell.registry import Registry
 from endwell.runtime.base import Runtime
@@ -89,6 +90,10 @@ class Endwell(Registry):
         from endwell.doorbell.postgres import PostgresDoorbell  # asyncpg is an extra
 
         return PostgresDoorbell(self.url, runtime=self.runtime)
+
+    def connect_stream(self, url: str, *, blocking: bool = False) -> Connection:
+        """A connection to the server that carries the turns; everything that speaks to it is made here."""
+        return Connection(url, blocking=blocking)
 
     def open_relay(self, store: Store, name: str) -> Relay | None:
         """What tells the outside, if the settings name a place to tell."""
@@ -253,6 +258,7 @@ class Node:
             agents=agents,
             heartbeat_seconds=settings.queue.HEARTBEAT_INTERVAL_S,
             quiet_seconds=settings.pmo.dispatched_retry_seconds or settings.queue.RECLAIM_INTERVAL_S,
+            connect=app.connect_stream,
         )
 
     def _streams(self, name: str, is_patient: Callable[[], bool]) -> Streams:
@@ -261,7 +267,7 @@ class Node:
         app, settings = self.app, self.app.settings
         names = Names.of(settings.redis.prefix, app.namespace)
         consumer = consumer_name(name, process_id())
-        stream = StreamOrchestrator(settings.redis.url, names, consumer, app.runtime)
+        stream = StreamOrchestrator(settings.redis.url, names, consumer, app.runtime, app.connect_stream)
         return Streams(
             self.store,
             self.bell,

@@ -99,6 +99,10 @@ class Connection:
             return
 
 
+Connect = Callable[..., Connection]
+"""`connect(url, blocking=…)`: how both ends of the queue come by their connections."""
+
+
 def _errors() -> Any:
     from redis import exceptions
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from endwell.policy.limits import SECOND
 from endwell.queue.contract import Delivery
-from endwell.queue.redis_streams.connection import Connection, Refusal, Unreachable, Word
+from endwell.queue.redis_streams.connection import Connect, Connection, Refusal, Unreachable, Word
 from endwell.queue.redis_streams.entries import Malformed, malformed_letter, read_task
 from endwell.queue.redis_streams.groups import make_groups
 from endwell.queue.redis_streams.names import WORKERS_GROUP, Names
@@ -48,16 +48,18 @@ class StreamIntake:
         agents: Mapping[str, object],
         heartbeat_seconds: float,
         quiet_seconds: float,
+        connect: Connect = Connection,
     ) -> None:
         self._url = url
+        self._connect = connect
         self._names = names
         self.consumer = consumer
         self._runtime = runtime
         self._agents = agents
         self._heartbeat_seconds = heartbeat_seconds
         self._quiet_seconds = quiet_seconds
-        self._reading = Connection(url, blocking=True)
-        self._sending = Connection(url)
+        self._reading = connect(url, blocking=True)
+        self._sending = connect(url)
         self._loops: list[asyncio.Task[None]] = []
         self._arrived: deque[Delivery] = deque()
         self._held: dict[str, Delivery] = {}
@@ -180,7 +182,7 @@ class StreamIntake:
                 found = await self._reading.ask(*words, *wait)
         except TimeoutError:
             await self._reading.close()
-            self._reading = Connection(self._url, blocking=True)
+            self._reading = self._connect(self._url, blocking=True)
             raise Unreachable("the server does not answer") from None
         if not self._is_connected:
             log.info("the task stream at %s is back", masked(self._url))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from endwell.queue.contract import Delivery
-from endwell.queue.redis_streams.connection import Connection, Refusal, Unreachable, Word
+from endwell.queue.redis_streams.connection import Connect, Connection, Refusal, Unreachable, Word
 from endwell.queue.redis_streams.entries import (
     Malformed,
     RawFields,
@@ -50,13 +50,16 @@ class ForeignWorker(msgspec.Struct, frozen=True, kw_only=True):
 class StreamOrchestrator:
     """One connection for commands and one that waits for results."""
 
-    def __init__(self, url: str, names: Names, consumer: str, runtime: Runtime) -> None:
+    def __init__(
+        self, url: str, names: Names, consumer: str, runtime: Runtime, connect: Connect = Connection
+    ) -> None:
         self.url = url
+        self._connect = connect
         self.names = names
         self.consumer = consumer
         self._runtime = runtime
-        self.connection = Connection(url)
-        self._waiting = Connection(url, blocking=True)
+        self.connection = connect(url)
+        self._waiting = connect(url, blocking=True)
         self.tasks = PendingEntries(self.connection, names.task, WORKERS_GROUP)
         self._knows_minid = True
         self.results = PendingEntries(self.connection, names.result, ORCHESTRATOR_GROUP)
@@ -101,7 +104,7 @@ class StreamOrchestrator:
                 found = await self._waiting.ask(*words, *wait)
         except TimeoutError:
             await self._waiting.close()
-            self._waiting = Connection(self.url, blocking=True)
+            self._waiting = self._connect(self.url, blocking=True)
             raise Unreachable("the server does not answer") from None
         return [read_result(each.decode(), raw) for _, entries in found or () for each, raw in entries]
 
