@@ -38,7 +38,7 @@ class StreamLetters:
             known = await connection.ask("HMGET", names.letters, *(letter.task_id for letter in page))
             for letter, place in zip(page, known, strict=True):
                 count += await self._settle(letter, place)
-            after = page[-1].task_id
+            since, after = page[-1].changed_at, page[-1].task_id
         await connection.ask("SET", names.letters_cursor, now - OVERLAP_SECONDS * SECOND)
         return count
 

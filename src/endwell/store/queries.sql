@@ -371,7 +371,8 @@ WHERE t.namespace = $1 AND t.agent = $2 AND t.status = 'dispatched'
 ORDER BY t.priority DESC, t.run_at, t.id LIMIT $3;
 
 -- name: letters_changed
--- Dead letters that were opened or closed since a moment.
+-- Dead letters in the order in which they were opened or closed, from one of them on.
 SELECT task_id, agent, reason, fingerprint, retry_count, failed_at, status, closed_at FROM dead_letters
-WHERE namespace = $1 AND (failed_at >= $2 OR closed_at >= $2) AND task_id > $3
-ORDER BY task_id LIMIT $4;
+WHERE namespace = $1 AND coalesce(closed_at, failed_at) >= $2
+  AND (coalesce(closed_at, failed_at) > $2 OR task_id > $3)
+ORDER BY coalesce(closed_at, failed_at), task_id LIMIT $4;

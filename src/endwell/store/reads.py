@@ -35,6 +35,11 @@ class DeadLetter(msgspec.Struct, frozen=True):
     status: str
     closed_at: int | None
 
+    @property
+    def changed_at(self) -> int:
+        """When it was closed, or else opened."""
+        return self.failed_at if self.closed_at is None else self.closed_at
+
 
 class OpenCall(msgspec.Struct, frozen=True):
     """A tool call that somebody is to answer."""
@@ -394,7 +399,7 @@ class Reads(ABC):
         return DeadLetter(*rows[0])
 
     async def letters_changed(self, namespace: str, since: int, after: str, limit: int) -> list[DeadLetter]:
-        """Dead letters opened or closed since then, by task id; `after` is the last id of the page before."""
+        """Dead letters opened or closed since then, by change; `after`: the last id seen of that moment."""
         rows = await self._rows("letters_changed", namespace, since, after, limit)
         return [DeadLetter(*row) for row in rows]
 

@@ -19,6 +19,7 @@ from endwell.store.rows import Writes
 from tests.store.world import PostgresDatabase, World
 
 READS = (
+    "letters_changed",
     "see_tasks",
     "lock_tasks",
     "tasks_of_keys",

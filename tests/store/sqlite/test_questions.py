@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import apsw
+
 from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
+from endwell.store.sqlite.driver import QUERIES
 from endwell.store.sqlite.store import SqliteStore
 
 
@@ -23,3 +26,17 @@ async def test_asking_in_a_tight_loop_lets_others_run(tmp_path: Path) -> None:
         assert done.is_set()
     finally:
         await store.close()
+
+
+async def test_dead_letters_are_followed_by_an_index_and_never_sorted(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    store = SqliteStore(path, limits=Limits(), runtime=Runtime.system())
+    await store.open()
+    await store.close()
+    connection = apsw.Connection(str(path))
+    question = QUERIES["letters_changed"]
+    rows = connection.execute(f"EXPLAIN QUERY PLAN {question}", ("default", 0, "", 10)).fetchall()
+    connection.close()
+    plan = [str(row[3]) for row in rows]
+    assert len(plan) == 1, plan
+    assert "USING INDEX dead_letters_changed" in plan[0]
