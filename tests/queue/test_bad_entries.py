@@ -137,18 +137,16 @@ async def test_a_tool_that_nobody_has_ever_served_is_a_dead_letter(streamed: Str
 
     await streamed.world.working()
     await streamed.supervised()
-    message_id = await streamed.put(**{**GOOD, "tool_name": "nonesuch"})
+    message_id = await streamed.put(**{**GOOD, "tool_name": "nonesuch", "payload": '{"a": 1}'})
 
     async def is_told() -> bool:
         return len(await streamed.letters()) == 1
 
     await eventually(is_told, "the entry is a dead letter")
     (letter,) = await streamed.letters()
-    assert (letter["reason"], letter["tool_name"], letter["message_id"]) == (
-        "unknown_tool",
-        "nonesuch",
-        message_id,
-    )
+    assert (letter["reason"], letter["tool_name"]) == ("unknown_tool", "nonesuch")
+    assert (letter["message_id"], letter["stream"]) == (message_id, "stream:task")
+    assert letter["payload"] == '{"a": 1}', "it can be replayed once somebody serves it"
     await streamed.nothing_pending()
 
 
@@ -158,6 +156,44 @@ def test_reading_never_raises_whatever_an_entry_holds() -> None:
             found = read("1-1", raw)
             assert isinstance(found, Malformed)
             assert len(malformed_letter(found, "now")) % 2 == 0
+
+
+SAID: dict[str, Any] = {**GOOD, "status": "claimed", "worker_id": "w-1", "message_id": "5-0"}
+
+
+@pytest.mark.covers("T17")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("task_id", "a\x00b"),  # PostgreSQL takes no such text: it would fail for ever
+        ("turn", "t" * 301),
+        ("worker_id", "w\n1"),
+        ("attempt", "a\x00"),
+        ("message_id", "garbage"),  # the server would refuse to acknowledge it, for ever
+        ("message_id", "99999999999999999999-0"),
+        ("status", "bored"),
+        ("epoch", "٣"),
+    ],
+)
+def test_a_word_that_store_or_server_could_not_take_is_bad_and_holds_nobody_up(name: str, value: str) -> None:
+    def raw(fields: dict[str, Any]) -> list[bytes]:
+        return [str(part).encode() for pair in fields.items() for part in pair]
+
+    assert not isinstance(read_result("1-1", raw(SAID)), Malformed)
+    bad = read_result("1-1", raw({**SAID, name: value}))
+    assert isinstance(bad, Malformed)
+    assert bad.reason == "bad_field"
+    assert name in bad.problem
+    if name in GOOD:
+        assert isinstance(read_task("1-1", raw({**GOOD, name: value})), Malformed)
+
+
+async def test_a_foreign_worker_with_an_impossible_name_is_passed_over(streamed: Streamed) -> None:
+    streams = await streamed.orchestrator()
+    for name in ("w-1", "bad\x00name"):
+        await streamed.redis.ask("SADD", streamed.names.workers, name)
+        await streamed.redis.ask("SET", streamed.names.worker(name), '{"tools": ["resize"]}', "EX", 60)
+    assert [worker.name for worker in await streams.stream.foreign_workers()] == ["w-1"]
 
 
 async def test_a_claim_from_an_entry_is_granted_only_for_the_very_offer_that_stands(

@@ -16,6 +16,7 @@ import pytest
 from endwell import AsyncHandle
 from endwell.model import commands as c
 from endwell.pmo.streams import Streams
+from endwell.queue.redis_streams.condition import lengths
 from tests.execution.world import eventually, terminal
 from tests.queue.streamed import Streamed
 
@@ -222,7 +223,7 @@ async def test_a_heartbeat_renews_the_lease_is_logged_and_adds_no_entry(hand: Ha
     await redis.ask("DEL", names.worker(hand.name))
     task = await handle.task()
     before = await world.store.session(world.namespace, task.session_id or "")
-    lengths = await hand.streams.stream.lengths()
+    entries = await lengths(redis, names)
     hand.streams.foreign._progress_seconds = 0.0
     await redis.ask("XCLAIM", names.task, "cg:workers", hand.name, 0, hand.message_id, "JUSTID")
     await hand.streams.foreign.renew()
@@ -230,7 +231,7 @@ async def test_a_heartbeat_renews_the_lease_is_logged_and_adds_no_entry(hand: Ha
     assert before is not None
     assert after is not None
     assert after.lease_until > before.lease_until
-    assert await hand.streams.stream.lengths() == lengths
+    assert await lengths(redis, names) == entries
     assert "task.heartbeat" in await world.history(handle)
 
 

@@ -9,6 +9,7 @@ import click
 
 from endwell.app import Node
 from endwell.cli.asked import Asked, Group, pass_asked
+from endwell.cli.dlq_entries import Replaying, replayed_id, unreadables
 from endwell.cli.loading import with_node
 from endwell.cli.output import block, listed, pairs, say, show
 from endwell.cli.tasks import error_text
@@ -18,6 +19,7 @@ from endwell.model import content
 from endwell.operate import dead_letters
 from endwell.operate.repair import Edit, edit_of
 from endwell.operate.shapes import task_shape
+from endwell.queue.redis_streams.unreadable import is_entry_id
 
 
 @click.group(cls=Group)
@@ -39,33 +41,49 @@ def dlq() -> None:
 def list_letters(asked: Asked, /, **wanted: Any) -> None:
     """The newest dead letters first. Failures of one kind have one fingerprint.
 
+    Where Redis carries the turns, entries that nobody could read follow: they are on no task's account.
+
     \b
       endwell dlq list --fingerprint 0a1b2c3d4e5f
     """
-    page = with_node(asked, lambda node: dead_letters.page(node.store, node.app.namespace, **wanted))
-    show(asked, page, _page_text)
+
+    async def ask(node: Node) -> dict[str, Any]:
+        page = await dead_letters.page(node.store, node.app.namespace, **wanted)
+        async with unreadables(node) as entries:
+            if entries is not None and wanted["cursor"] is None:
+                page |= await entries.page(wanted["limit"], wanted["fingerprint"])
+        return page
+
+    show(asked, with_node(asked, ask), _page_text)
 
 
 @dlq.command("show")
-@click.argument("task_id", metavar="TASK")
+@click.argument("task_id", metavar="TASK|ENTRY")
 @pass_asked
 def show_letter(asked: Asked, task_id: str) -> None:
-    """One dead letter: what was asked, and what went wrong.
+    """One dead letter, or unreadable entry: what was asked, and what went wrong.
 
     \b
       endwell dlq show 01j8z3k5v7x9a1c3e5g7j9m1p3
     """
-    found = with_node(asked, lambda node: dead_letters.whole(node.store, node.app.namespace, task_id))
-    show(asked, found, _letter_text)
+
+    async def ask(node: Node) -> dict[str, Any]:
+        async with unreadables(node) as entries:
+            if entries is not None and is_entry_id(task_id):
+                return await entries.whole(task_id)
+        return await dead_letters.whole(node.store, node.app.namespace, task_id)
+
+    show(asked, with_node(asked, ask), _letter_text)
 
 
 @dlq.command()
-@click.argument("task_ids", nargs=-1, metavar="[TASK]...")
+@click.argument("task_ids", nargs=-1, metavar="[TASK|ENTRY]...")
 @click.option("--fingerprint", help="All open ones of this kind.")
 @click.option("--all", "everything", is_flag=True, help="All open ones.")
 @click.option("--yes", is_flag=True, help="Do not ask before replaying many.")
 @click.option("--set", "edits", multiple=True, metavar="PATH=VALUE", help="Repair the payload: a.b[0]=5")
 @click.option("--payload", "file", metavar="FILE", help="Another payload, from a JSON file.")
+@click.option("--agent", help="Who is to do what an unreadable entry asked for, if it does not say.")
 @pass_asked
 def replay(
     asked: Asked,
@@ -75,10 +93,12 @@ def replay(
     yes: bool,
     edits: tuple[str, ...],
     file: str | None,
+    agent: str | None,
 ) -> int:
     """Ask for the work of dead letters again, each as a new task linked by replay_of.
 
-    A repaired payload is checked before anything is stored. A dead letter can be replayed once.
+    A repaired payload is checked before anything is stored. A dead letter can be replayed once. What an
+    unreadable entry of a stream asked for becomes a task for the first time.
 
     \b
       endwell dlq replay 01j8z3k5v7x9a1c3e5g7j9m1p3 --set customer.age=42
@@ -88,13 +108,10 @@ def replay(
     replacement = _replacement(file, tuple(map(edit_of, edits)))
 
     async def ask(node: Node) -> dict[str, Any]:
-        letters = dead_letters.DeadLetters(node.store, node.client.actions, node.app.namespace)
-        if len(task_ids) == 1:
-            return task_shape(await letters.replay(task_ids[0], replacement))
-        chosen = list(task_ids) or await letters.open_ids(fingerprint)
-        if not task_ids:
-            _ask_before(len(chosen), yes)
-        return await letters.replay_many(chosen, replacement)
+        async with unreadables(node) as entries:
+            return await Replaying(node, entries, replacement, agent).chosen(
+                task_ids, fingerprint, lambda count: _ask_before(count, yes)
+            )
 
     document = with_node(asked, ask)
     show(asked, document, _replayed_text)
@@ -122,17 +139,22 @@ def _ask_before(count: int, yes: bool) -> None:
 
 
 @dlq.command()
-@click.argument("task_id", metavar="TASK")
+@click.argument("task_id", metavar="TASK|ENTRY")
 @click.option("--note", help="Why; kept in the log.")
 @pass_asked
 def abandon(asked: Asked, task_id: str, note: str | None) -> None:
-    """Close a dead letter for good.
+    """Close a dead letter for good, or throw an unreadable entry away.
 
     \b
       endwell dlq abandon 01j8z3k5v7x9a1c3e5g7j9m1p3 --note 'customer left'
     """
 
     async def ask(node: Node) -> dict[str, Any]:
+        async with unreadables(node) as entries:
+            if entries is not None and is_entry_id(task_id):
+                if note is not None:
+                    raise UsageError("an entry has no log that could keep a note", field="note")
+                return await entries.abandon(task_id)
         letters = dead_letters.DeadLetters(node.store, node.client.actions, node.app.namespace)
         return task_shape(await letters.abandon(task_id, note))
 
@@ -141,19 +163,28 @@ def abandon(asked: Asked, task_id: str, note: str | None) -> None:
 
 def _page_text(page: dict[str, Any]) -> str:
     columns = ("task_id", "agent", "reason", "fingerprint", "retry_count", "failed_at", "status")
-    rows = [[item[key] for key in columns] for item in page["items"]]
-    return listed(columns, rows, page["next"], empty="no dead letters")
+    text = table(columns, [[item[key] for key in columns] for item in page["items"]], empty="no dead letters")
+    if page["next"]:
+        text = f"{text}\nmore: --cursor {page['next']}"
+    if page.get("entries"):
+        columns = ("id", "stream", "tool_name", "reason", "error", "fingerprint", "failed_at")
+        rows = [[item[key] for key in columns] for item in page["entries"]]
+        text = f"{text}\n\nentries that nobody could read\n{table(columns, rows, empty='')}"
+    return f"{text}\n\n{page['entries_error']}" if page.get("entries_error") else text
 
 
 def _letter_text(found: dict[str, Any]) -> str:
     short = {key: value for key, value in found.items() if key not in ("payload", "error")}
     parts = [pairs(short), f"payload\n{block(found['payload'])}"]
-    return "\n\n".join([*parts, error_text(found["error"])] if found["error"] else parts)
+    error = found["error"]
+    if isinstance(error, str):
+        return "\n\n".join([*parts, f"error\n{error}"])
+    return "\n\n".join([*parts, error_text(error)] if error else parts)
 
 
 def _replayed_text(document: dict[str, Any]) -> str:
     for refusal in document.get("refused", ()):
         say(f"not replayed: {refusal['message']} ({refusal['code']})")
     items = document.get("items", [document])
-    lines = [f"replayed {item['replay_of']} as {item['id']}" for item in items]
+    lines = [f"replayed {replayed_id(item)} as {item['id']}" for item in items]
     return "\n".join(lines) or "nothing was replayed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -77,6 +78,19 @@ def _shape(letter: DeadLetter) -> dict[str, Any]:
     }
 
 
+async def replay_many(ids: Sequence[str], replay: Callable[[str], Awaitable[Task]]) -> dict[str, Any]:
+    """Replay each of them; one that is refused is reported and holds nobody up."""
+    items, refused = [], []
+    for each in ids:
+        try:
+            items.append(brief_task(await replay(each)))
+        except StoreError:
+            raise
+        except EndwellError as refusal:
+            refused.append({**refusal.as_dict(), "task_id": each})
+    return {"items": items, "next": None, "refused": refused}
+
+
 class DeadLetters:
     """What a person does to dead letters."""
 
@@ -99,18 +113,6 @@ class DeadLetters:
     async def replay(self, task_id: str, replacement: Replacement = AS_IT_WAS) -> Task:
         """Ask for its work again. Returns the new task; a dead letter can be replayed once."""
         return await self._actions.replay(task_id, await self._payload(task_id, replacement))
-
-    async def replay_many(self, task_ids: list[str], replacement: Replacement = AS_IT_WAS) -> dict[str, Any]:
-        """Replay each of them; one that is refused is reported and holds nobody up."""
-        items, refused = [], []
-        for task_id in task_ids:
-            try:
-                items.append(brief_task(await self.replay(task_id, replacement)))
-            except StoreError:
-                raise
-            except EndwellError as refusal:
-                refused.append({**refusal.as_dict(), "task_id": task_id})
-        return {"items": items, "next": None, "refused": refused}
 
     async def abandon(self, task_id: str, note: str | None = None) -> Task:
         """Close it for good."""

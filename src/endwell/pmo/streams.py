@@ -13,14 +13,15 @@ from collections.abc import Awaitable, Callable
 
 from endwell.doorbell.contract import EVERYTHING, Doorbell
 from endwell.errors import StoreError
-from endwell.model.content import clean_text
 from endwell.pmo.foreign import Foreign
 from endwell.pmo.stream_feed import Feed
 from endwell.pmo.stream_letters import StreamLetters, moment
 from endwell.pmo.stream_reclaim import StreamReclaimer
 from endwell.policy.limits import SECOND
+from endwell.queue.redis_streams.condition import KEEPS_STREAMS, eviction_policy
 from endwell.queue.redis_streams.connection import Refusal, Unreachable
 from endwell.queue.redis_streams.entries import Malformed, Result
+from endwell.queue.redis_streams.names import TASK
 from endwell.queue.redis_streams.orchestrator import StreamOrchestrator
 from endwell.queue.redis_streams.pace import Pace
 from endwell.runtime.base import Runtime
@@ -36,7 +37,6 @@ LEAD_SECONDS = 12.0
 LETTERS_SECONDS = 1.0
 LEFT_RESULT_SECONDS = 30.0
 """After so long a result that another orchestrator has read is seen to here."""
-KEEPS_STREAMS = ("noeviction", "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl")
 
 
 class Streams:
@@ -155,7 +155,7 @@ class Streams:
             self._note(error)
 
     async def _warn_of_eviction(self) -> None:
-        policy = await self.stream.eviction_policy()
+        policy = await eviction_policy(self.stream.connection)
         if policy is not None and policy not in KEEPS_STREAMS:
             log.warning(
                 "the Redis server at %s may drop streams when its memory is full (maxmemory-policy %s); "
@@ -234,13 +234,26 @@ class Streams:
     async def _passed(self, result: Result) -> None:
         """Put on the stream again, unless nobody has ever served such a tool: that is a dead letter."""
         if result.tool_name and await self._store.agent(self._namespace, result.tool_name) is None:
-            said = {"task_id": result.task_id, "tool_name": result.tool_name}
-            why = f"no worker has ever served the tool {clean_text(result.tool_name, 80)}"
-            bad = Malformed(message_id=result.message_id, reason="unknown_tool", problem=why, shown=said)
-            await self.stream.bury((bad,), moment(self._runtime.clock.now_us()))
+            await self._bury_unknown(result)
             return
         again = self.feed.passed(result.task_id, (result.turn_id, result.epoch))
         self._runtime.spawn(again, "endwell-stream-passed")
+        await self.stream.clear((result.message_id,))
+
+    async def _bury_unknown(self, result: Result) -> None:
+        entry = (await self.stream.deliveries((result.message_id,))).get(result.message_id)
+        bad = Malformed(
+            stream=TASK,
+            message_id=result.message_id,
+            reason="unknown_tool",
+            problem=f"no worker has ever served the tool {result.tool_name}",
+            shown={
+                "task_id": result.task_id,
+                "tool_name": result.tool_name,
+                "payload": entry.payload.decode() if entry is not None else "",
+            },
+        )
+        await self.stream.bury((bad,), moment(self._runtime.clock.now_us()))
 
     async def _care_once(self) -> None:
         await self.care()

@@ -246,7 +246,8 @@ class StreamIntake:
             }
             passing: list[Word] = ["XADD", self._names.result, "*"]
             passing += [part for pair in said.items() for part in pair]
-            self._others.append([passing, *self._acknowledging([each.message_id])])
+            # It stays on the stream until the orchestrator has looked at it.
+            self._others.append([passing, self._acknowledging([each.message_id])[0]])
             self._to_send.set()
 
     def _acknowledging(self, ids: Sequence[str]) -> list[list[Word]]:

@@ -5,14 +5,17 @@ Reading gives a value or a `Malformed` with the reason; it never raises.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from endwell.machine.endings import fingerprint
 from endwell.model.content import MAX_BYTES, clean_text
-from endwell.model.task import Task
+from endwell.model.task import ErrorInfo, Task
 from endwell.queue.contract import Delivery
+from endwell.queue.redis_streams.names import RESULT, TASK
 
 TASK_FIELDS: Final = (
     "task_id",
@@ -51,11 +54,19 @@ DLQ_FIELDS: Final = (
     "reason",
     "fingerprint",
     "message_id",
+    "stream",
 )
 MAX_ENTRY_BYTES: Final = 2 * MAX_BYTES
 """A payload has at most half of this; whatever is larger was not put there by an orchestrator."""
 _KEPT: Final = 1000
-"""How much of a bad field a dead letter shows."""
+"""How much of a field a dead letter shows that cannot be kept as it came."""
+CUT: Final = ("not_utf8", "oversized_entry", "deleted_entry")
+"""Of entries that are unreadable for these reasons a dead letter has only what can be shown."""
+
+_NAMES: Final = ("task_id", "tool_name", "turn", "worker_id", "attempt")
+_LONGEST_NAME: Final = 300
+_WHOLE: Final = re.compile(r"[0-9]{1,17}")
+_ENTRY_ID: Final = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
 
 RawFields = Sequence[bytes] | None
 """Names and values in turn, as Redis sends them; None where the entry itself is gone."""
@@ -64,6 +75,7 @@ RawFields = Sequence[bytes] | None
 class Malformed(msgspec.Struct, frozen=True, kw_only=True):
     """An entry that says nothing usable, and why."""
 
+    stream: str
     message_id: str
     reason: str
     problem: str
@@ -109,17 +121,17 @@ def task_entry(task: Task, payload: bytes) -> list[bytes | str | int]:
 
 def read_task(message_id: str, raw: RawFields) -> Delivery | Malformed:
     """A delivery, or what is wrong with it."""
-    fields = _read(message_id, raw, REQUIRED_TASK_FIELDS)
+    fields = _read(TASK, message_id, raw, REQUIRED_TASK_FIELDS)
     if isinstance(fields, Malformed):
         return fields
-    epoch = _epoch(fields)
-    if epoch is None:
-        return _malformed(message_id, raw, "bad_field", "epoch must be a whole number")
+    wrong = _wrong(fields)
+    if wrong is not None:
+        return _malformed(TASK, message_id, raw, "bad_field", wrong)
     return Delivery(
         message_id=message_id,
         task_id=fields["task_id"],
         turn_id=fields["turn"],
-        epoch=epoch,
+        epoch=int(fields["epoch"]),
         agent=fields["tool_name"],
         payload=fields["payload"].encode(),
     )
@@ -127,20 +139,18 @@ def read_task(message_id: str, raw: RawFields) -> Delivery | Malformed:
 
 def read_result(entry_id: str, raw: RawFields) -> Result | Malformed:
     """A foreign worker's word, or what is wrong with it."""
-    fields = _read(entry_id, raw, REQUIRED_RESULT_FIELDS)
+    fields = _read(RESULT, entry_id, raw, REQUIRED_RESULT_FIELDS)
     if isinstance(fields, Malformed):
         return fields
-    epoch = _epoch(fields)
-    if epoch is None:
-        return _malformed(entry_id, raw, "bad_field", "epoch must be a whole number")
-    if fields["status"] not in RESULT_STATUSES:
-        return _malformed(entry_id, raw, "bad_field", f"status must be one of {', '.join(RESULT_STATUSES)}")
+    wrong = _wrong(fields)
+    if wrong is not None:
+        return _malformed(RESULT, entry_id, raw, "bad_field", wrong)
     return Result(
         entry_id=entry_id,
         task_id=fields["task_id"],
         status=fields["status"],
         turn_id=fields["turn"],
-        epoch=epoch,
+        epoch=int(fields["epoch"]),
         worker_id=fields["worker_id"],
         message_id=fields["message_id"],
         attempt=fields.get("attempt", ""),
@@ -157,42 +167,67 @@ def dlq_entry(said: Mapping[str, object]) -> list[str]:
 
 def malformed_letter(bad: Malformed, failed_at: str) -> list[str]:
     """An entry that nobody can use, as a dead letter: what could be read of it, and the reason."""
+    said = {name: bad.shown.get(name, "") for name in ("task_id", "tool_name", "payload")}
+    problem = ErrorInfo(code=bad.reason, message=bad.problem)
     return dlq_entry(
         {
-            **{name: bad.shown.get(name, "") for name in ("task_id", "tool_name", "payload")},
+            **said,
             "retry_count": bad.shown.get("retry_count", "0"),
             "error": bad.problem,
             "failed_at": failed_at,
             "reason": bad.reason,
+            "fingerprint": fingerprint(said["tool_name"], bad.reason, problem),
             "message_id": bad.message_id,
+            "stream": bad.stream,
         }
     )
 
 
-def _read(message_id: str, raw: RawFields, required: Sequence[str]) -> dict[str, str] | Malformed:
+def _read(
+    stream: str, message_id: str, raw: RawFields, required: Sequence[str]
+) -> dict[str, str] | Malformed:
     if raw is None:
-        return _malformed(message_id, raw, "deleted_entry", "the entry was deleted before it was read")
+        why = "the entry was deleted before it was read"
+        return _malformed(stream, message_id, raw, "deleted_entry", why)
     size = sum(map(len, raw))
     if size > MAX_ENTRY_BYTES:
         why = f"the entry has {size:,} bytes; {MAX_ENTRY_BYTES:,} are allowed"
-        return _malformed(message_id, raw, "oversized_entry", why)
+        return _malformed(stream, message_id, raw, "oversized_entry", why)
     try:
         texts = [part.decode() for part in raw]
     except UnicodeDecodeError:
-        return _malformed(message_id, raw, "not_utf8", "a field is not UTF-8")
+        return _malformed(stream, message_id, raw, "not_utf8", "a field is not UTF-8")
     fields = dict(zip(texts[::2], texts[1::2], strict=False))
     missing = [name for name in required if not fields.get(name)]
     if missing:
-        return _malformed(message_id, raw, "missing_fields", f"missing: {', '.join(missing)}")
+        return _malformed(stream, message_id, raw, "missing_fields", f"missing: {', '.join(missing)}")
     return fields
 
 
-def _epoch(fields: Mapping[str, str]) -> int | None:
-    text = fields["epoch"]
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 18 else None
+def _wrong(fields: Mapping[str, str]) -> str | None:
+    """What a field holds that no orchestrator would have put there, and no store or server could take."""
+    for name in _NAMES:
+        if not is_plain(fields.get(name, "-") or "-"):
+            return f"{name} must be at most {_LONGEST_NAME} characters that can be printed"
+    if not _WHOLE.fullmatch(fields["epoch"]):
+        return "epoch must be a whole number"
+    if not _ENTRY_ID.fullmatch(fields.get("message_id", "0-0")):
+        return "message_id must be the id of an entry"
+    if fields.get("status", RESULT_STATUSES[0]) not in RESULT_STATUSES:
+        return f"status must be one of {', '.join(RESULT_STATUSES)}"
+    return None
 
 
-def _malformed(message_id: str, raw: RawFields, reason: str, problem: str) -> Malformed:
-    texts = [clean_text(part[:_KEPT].decode(errors="replace"), _KEPT) for part in raw or ()]
+def is_plain(name: str) -> bool:
+    """Whether every store and every server can take it as a name."""
+    return 0 < len(name) <= _LONGEST_NAME and name.isprintable()
+
+
+def _malformed(stream: str, message_id: str, raw: RawFields, reason: str, problem: str) -> Malformed:
+    """What can be read is kept whole: an entry that lacks a field can be replayed with it."""
+    if reason in CUT:
+        texts = [clean_text(part[:_KEPT].decode(errors="replace"), _KEPT) for part in raw or ()]
+    else:
+        texts = [part.decode() for part in raw or ()]
     shown = dict(zip(texts[::2], texts[1::2], strict=False))
-    return Malformed(message_id=message_id, reason=reason, problem=problem, shown=shown)
+    return Malformed(stream=stream, message_id=message_id, reason=reason, problem=problem, shown=shown)

@@ -16,6 +16,7 @@ from endwell.queue.redis_streams.entries import (
     Malformed,
     RawFields,
     Result,
+    is_plain,
     malformed_letter,
     read_result,
     read_task,
@@ -163,7 +164,7 @@ class StreamOrchestrator:
         gone = [name for name, worker in found.items() if worker is None]
         if gone:
             await self.connection.ask("SREM", self.names.workers, *gone)
-        return [worker for worker in found.values() if worker is not None]
+        return [worker for name, worker in found.items() if worker is not None and is_plain(name)]
 
     async def deliveries(self, ids: Sequence[str]) -> dict[str, Delivery]:
         """What entries say, without touching them; those that say nothing usable are left out."""
@@ -208,20 +209,6 @@ class StreamOrchestrator:
             summary = await self.connection.ask("XPENDING", stream, group["name"])
             needed.append(_order((summary[1] if summary[0] else group["last-delivered-id"]).decode()))
         return "-".join(map(str, min(needed))) if needed else None
-
-    async def lengths(self) -> dict[str, int]:
-        """How many entries each stream has."""
-        streams = (self.names.task, self.names.result, self.names.dlq)
-        counts = await self.connection.ask_all([("XLEN", stream) for stream in streams])
-        return dict(zip(streams, map(int, counts), strict=True))
-
-    async def eviction_policy(self) -> str | None:
-        """How the server makes room when its memory is full; None where it does not tell."""
-        try:
-            answer = await self.connection.ask("CONFIG", "GET", "maxmemory-policy")
-        except Refusal:
-            return None
-        return answer[1].decode() if answer else None
 
 
 def _acknowledging(stream: str, group: str, ids: Sequence[str]) -> list[tuple[Word, ...]]:

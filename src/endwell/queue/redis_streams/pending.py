@@ -64,6 +64,11 @@ class PendingEntries:
             for each, raw in {**found, **dict.fromkeys(gone)}.items()
         ]
 
+    async def overdue(self, idle_ms: int) -> dict[str, int]:
+        """For how long entries were left alone that are overdue: the oldest of them, at most a page."""
+        page = await self._page(idle_ms, "-")
+        return {each.message_id: each.idle_ms for each in page if each.idle_ms >= idle_ms}
+
     async def _holders(self, idle_ms: int) -> dict[str, str]:
         """Who has what, of that which is overdue."""
         holders: dict[str, str] = {}
