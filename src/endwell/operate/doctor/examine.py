@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from endwell.errors import EndwellError
-from endwell.operate.doctor import processes, record, storage
+from endwell.operate.doctor import processes, record, storage, streams
 from endwell.operate.doctor.finding import Finding, Patient
 
 Check = Callable[[Patient], Awaitable[list[Finding]]]
@@ -24,6 +24,7 @@ CHECKS: Final[dict[str, Check]] = {
     "workers": processes.workers,
     "bounds": processes.bounds,
     "doorbells": processes.doorbells,
+    "streams": streams.streams,
     "relay": processes.relay,
     "hash_chains": record.hash_chains,
     "conservation": record.conservation,

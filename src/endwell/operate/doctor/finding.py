@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from endwell.doorbell.contract import BellHealth
+from endwell.queue.redis_streams.connection import Connect
 from endwell.runtime.clock import Clock
 from endwell.settings import Settings
 from endwell.store.contract import Store
@@ -40,3 +41,5 @@ class Patient:
     least_free_bytes: int = 256 * 1024 * 1024
     facts: dict[str, Any] = field(default_factory=dict)
     """What the database says of itself."""
+    connect_stream: Connect | None = None
+    """Reaches the server that carries the turns, where there is one."""
