@@ -73,6 +73,7 @@ DEFAULTS = {
     "queue.RECLAIM_INTERVAL_S": 30,
     "redis.url": "",
     "redis.prefix": "",
+    "redis.block_seconds": 2,
     "nats.url": "",
     "relay.kind": "",
     "relay.url": "",

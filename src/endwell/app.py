@@ -22,13 +22,13 @@ from endwell.pmo.service import Pmo
 from endwell.pmo.streams import Streams
 from endwell.policy.limits import Limits
 from endwell.queue.contract import Intake
-from endwell.queue.redis_streams.connection import Connection
+from endwell.queue.redis_streams.connection import Connection, Line
 from endwell.queue.redis_streams.names import Names, consumer_name
 from endwell.registry import Registry
 from endwell.runtime.base import Runtime
 from endwell.runtime.here import run_here
 from endwell.runtime.portal import Portal
-from endwell.runtime.processes import host_name, os_user, process_id
+from endwell.runtime.processes import os_user
 from endwell.settings import Settings, as_queued, check, load, override
 from endwell.settings.store_url import sqlite_path, store_url
 from endwell.store.contract import Store
@@ -91,17 +91,20 @@ class Endwell(Registry):
 
         return PostgresDoorbell(self.url, runtime=self.runtime)
 
-    def connect_stream(self, url: str, *, blocking: bool = False) -> Connection:
-        """A connection to the server that carries the turns; everything that speaks to it is made here."""
-        return Connection(url, blocking=blocking)
+    def open_line(self, *, blocking: bool = False) -> Line:
+        """A connection to the server that carries the turns; it connects when it is first used."""
+        return Connection(self.settings.redis.url, blocking=blocking)
+
+    def open_sink(self) -> Sink:
+        """Where the relay tells what it has to tell."""
+        return _sink(self.settings, self.runtime)
 
     def open_relay(self, store: Store, name: str) -> Relay | None:
         """What tells the outside, if the settings name a place to tell."""
         settings = self.settings.relay
         if not settings.kind:
             return None
-        sink = _sink(self.settings, self.runtime)
-        return Relay(store, sink, self.runtime, settings, namespace=self.namespace, name=name)
+        return Relay(store, self.open_sink(), self.runtime, settings, namespace=self.namespace, name=name)
 
     def connect(self) -> Node:
         """`async with app.connect() as node:` gives an open store, a doorbell and a client."""
@@ -249,12 +252,14 @@ class Node:
             return None
         from endwell.queue.redis_streams.consumer import StreamIntake  # redis is an extra
 
-        pid = process_id()
+        pid = app.runtime.pid()
         return StreamIntake(
             settings.redis.url,
             Names.of(settings.redis.prefix, app.namespace),
-            consumer_name(name or f"{host_name()}-{pid}", pid),
+            consumer_name(name or f"{app.runtime.host()}-{pid}", pid),
             app.runtime,
+            connect=app.open_line,
+            block_seconds=settings.redis.block_seconds,
             agents=agents,
             heartbeat_seconds=settings.queue.HEARTBEAT_INTERVAL_S,
             quiet_seconds=settings.pmo.dispatched_retry_seconds or settings.queue.RECLAIM_INTERVAL_S,
@@ -266,8 +271,15 @@ class Node:
 
         app, settings = self.app, self.app.settings
         names = Names.of(settings.redis.prefix, app.namespace)
-        consumer = consumer_name(name, process_id())
-        stream = StreamOrchestrator(settings.redis.url, names, consumer, app.runtime, app.connect_stream)
+        consumer = consumer_name(name, app.runtime.pid())
+        stream = StreamOrchestrator(
+            settings.redis.url,
+            names,
+            consumer,
+            app.runtime,
+            connect=app.open_line,
+            block_seconds=settings.redis.block_seconds,
+        )
         return Streams(
             self.store,
             self.bell,

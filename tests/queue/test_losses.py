@@ -135,9 +135,8 @@ async def test_a_line_that_leads_nowhere_is_noticed(
     sqlite_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumer, "ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr(consumer, "BLOCK_SECONDS", 0.3)
     async with Proxy(redis_url) as proxy:
-        settings = {**SETTINGS, "redis.url": proxy.url}
+        settings = {**SETTINGS, "redis.url": proxy.url, "redis.block_seconds": 0.3}
         async with World(sqlite_url, settings=settings, clock=SystemClock()) as world:
             streamed = Streamed(world, redis_url)
             done = counting(streamed)
@@ -176,6 +175,10 @@ async def test_streams_are_trimmed_to_what_is_needed(streamed: Streamed) -> None
     left = [message_id for message_id, _ in await streamed.entries(streamed.names.task)]
     assert len(left) == 3
     assert left[:2] == read[2:], "what is pending or unread stays"
+    await streamed.redis.ask("XACK", streamed.names.task, "cg:workers", *read[2:])
+    await streams.stream.trim()
+    unread = [message_id for message_id, _ in await streamed.entries(streamed.names.task)]
+    assert unread == left[2:], "the last that was acknowledged goes too"
 
 
 async def test_of_two_orchestrators_one_feeds_until_it_goes(streamed: Streamed) -> None:

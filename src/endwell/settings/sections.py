@@ -114,6 +114,7 @@ class Doorbell(Section, frozen=True, kw_only=True):
 class Redis(Section, frozen=True, kw_only=True):
     url: Text = ""
     prefix: Text = ""
+    block_seconds: Seconds = 2.0
 
 
 class Nats(Section, frozen=True, kw_only=True):

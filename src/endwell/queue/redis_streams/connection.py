@@ -8,7 +8,7 @@ itself when to try again. Replies are left as they come, because their shapes di
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from endwell.errors import UsageError
 from endwell.settings import masked
@@ -30,6 +30,26 @@ class Refusal(Exception):
         self.code = text.split(" ", 1)[0].rstrip(":")
 
 
+class Line(Protocol):
+    """A connection to a server, as everybody here uses one."""
+
+    async def ask(self, *words: Word) -> Any:
+        """The server's answer."""
+
+    async def ask_all(self, commands: Sequence[Sequence[Word]], *, atomic: bool = False) -> list[Any]:
+        """All answers, or the first refusal. `atomic`: all of them take place, or none."""
+
+    async def close(self) -> None:
+        """Let go, whatever state it is in."""
+
+
+class Connect(Protocol):
+    """How a line is had; whoever wants another server, or one that is none, passes another."""
+
+    def __call__(self, *, blocking: bool = False) -> Line:
+        """`blocking`: for reads that wait at the server, and therefore without a limit of its own."""
+
+
 class Connection:
     """One server. `ask` sends one command, `ask_all` many with one round trip."""
 
@@ -43,7 +63,7 @@ class Connection:
         try:
             return await self._client.execute_command(*words)
         except self._errors.ResponseError as error:
-            raise Refusal(str(error)) from None
+            raise _refusal(error) from None
         except (self._errors.RedisError, OSError, TimeoutError) as error:
             raise Unreachable(str(error) or type(error).__name__) from error
 
@@ -51,6 +71,9 @@ class Connection:
         """All answers, or the first refusal. `atomic`: all of them take place, or none."""
         if atomic:
             *_, answers = await self.ask_all([("MULTI",), *commands, ("EXEC",)])
+            for answer in answers:
+                if isinstance(answer, self._errors.ResponseError):
+                    raise _refusal(answer)
             return list(answers)
         try:
             line = await self._client.connection_pool.get_connection()
@@ -74,7 +97,7 @@ class Connection:
                 try:
                     answers.append(await line.read_response())
                 except self._errors.ResponseError as error:
-                    answers.append(Refusal(str(error)))
+                    answers.append(_refusal(error))
         except BaseException:
             await line.disconnect(nowait=True)  # what is still to come belongs to nobody
             raise
@@ -99,8 +122,10 @@ class Connection:
             return
 
 
-Connect = Callable[..., Connection]
-"""`connect(url, blocking=…)`: how both ends of the queue come by their connections."""
+def _refusal(error: Exception) -> Refusal:
+    """redis-py takes the plain code away from what the server said."""
+    text = str(error)
+    return Refusal(text if text.partition(" ")[0].isupper() else f"ERR {text}")
 
 
 def _errors() -> Any:

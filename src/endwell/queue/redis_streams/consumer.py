@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from endwell.policy.limits import SECOND
 from endwell.queue.contract import Delivery
-from endwell.queue.redis_streams.connection import Connect, Connection, Refusal, Unreachable, Word
+from endwell.queue.redis_streams.connection import Connect, Refusal, Unreachable, Word
 from endwell.queue.redis_streams.entries import Malformed, malformed_letter, read_task
 from endwell.queue.redis_streams.groups import make_groups
 from endwell.queue.redis_streams.names import WORKERS_GROUP, Names
@@ -23,20 +23,21 @@ from endwell.queue.redis_streams.pace import Pace
 from endwell.runtime.base import Runtime
 from endwell.settings import masked
 
-BLOCK_SECONDS = 2.0
-"""How long one read waits at the server; a server that says nothing for much longer is gone."""
 READ_LIMIT = 128
 AHEAD_SECONDS = 0.1
 """So much work may wait in a worker for a slot; with slow turns that is nothing."""
 SEND_LIMIT = 1000
 ANSWER_SECONDS = 5.0
+"""A server that says nothing for so long after a read's own time is gone."""
 FLUSH_SECONDS = 2.0
 
 log = logging.getLogger(__name__)
 
 
 class StreamIntake:
-    """`quiet_seconds`: for how long ready work may fail to come before a worker looks for it itself."""
+    """`block_seconds`: how long one read waits at the server. `quiet_seconds`: for how long ready work may
+    fail to come before a worker looks for it itself.
+    """
 
     def __init__(
         self,
@@ -45,6 +46,8 @@ class StreamIntake:
         consumer: str,
         runtime: Runtime,
         *,
+        connect: Connect,
+        block_seconds: float,
         agents: Mapping[str, object],
         heartbeat_seconds: float,
         quiet_seconds: float,
@@ -58,8 +61,10 @@ class StreamIntake:
         self._agents = agents
         self._heartbeat_seconds = heartbeat_seconds
         self._quiet_seconds = quiet_seconds
-        self._reading = connect(url, blocking=True)
-        self._sending = connect(url)
+        self._connect = connect
+        self._block_seconds = block_seconds
+        self._reading = connect(blocking=True)
+        self._sending = connect()
         self._loops: list[asyncio.Task[None]] = []
         self._arrived: deque[Delivery] = deque()
         self._held: dict[str, Delivery] = {}
@@ -158,7 +163,7 @@ class StreamIntake:
             if count <= 0:
                 self._expected_since = None  # what does not come is not missed
                 self._has_room.clear()
-                await self._runtime.wait(self._has_room, BLOCK_SECONDS)
+                await self._runtime.wait(self._has_room, self._block_seconds)
                 await self._runtime.sleep(0)  # let others end too: one read for all of them
                 continue
             try:
@@ -176,13 +181,13 @@ class StreamIntake:
 
     async def _read_once(self, count: int) -> None:
         words = ("XREADGROUP", "GROUP", WORKERS_GROUP, self.consumer, "COUNT", count)
-        wait = ("BLOCK", int(BLOCK_SECONDS * 1000), "STREAMS", self._names.task, ">")
+        wait = ("BLOCK", int(self._block_seconds * 1000), "STREAMS", self._names.task, ">")
         try:
-            async with self._runtime.timeout(BLOCK_SECONDS + ANSWER_SECONDS):
+            async with self._runtime.timeout(self._block_seconds + ANSWER_SECONDS):
                 found = await self._reading.ask(*words, *wait)
         except TimeoutError:
             await self._reading.close()
-            self._reading = self._connect(self._url, blocking=True)
+            self._reading = self._connect(blocking=True)
             raise Unreachable("the server does not answer") from None
         if not self._is_connected:
             log.info("the task stream at %s is back", masked(self._url))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from endwell.queue.redis_streams.connection import Connection, Refusal
+from endwell.queue.redis_streams.connection import Line, Refusal
 from endwell.queue.redis_streams.names import ORCHESTRATOR_GROUP, WORKERS_GROUP, Names
 
 
-async def make_groups(connection: Connection, names: Names) -> bool:
+async def make_groups(connection: Line, names: Names) -> bool:
     """Whether one was missing. From the first entry on: what was put before it came is not passed over."""
     made = False
     for stream, group in ((names.task, WORKERS_GROUP), (names.result, ORCHESTRATOR_GROUP)):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from endwell.queue.contract import Delivery
-from endwell.queue.redis_streams.connection import Connect, Connection, Refusal, Unreachable, Word
+from endwell.queue.redis_streams.connection import Connect, Refusal, Unreachable, Word
 from endwell.queue.redis_streams.entries import (
     Malformed,
     RawFields,
@@ -28,7 +28,6 @@ from endwell.queue.redis_streams.pending import PendingEntries, entries_of
 from endwell.runtime.base import Runtime
 from endwell.store.rows import Offer
 
-BLOCK_SECONDS = 2.0
 ANSWER_SECONDS = 5.0
 READ_LIMIT = 256
 GRANT_SECONDS = 86_400
@@ -52,15 +51,24 @@ class StreamOrchestrator:
     """One connection for commands and one that waits for results."""
 
     def __init__(
-        self, url: str, names: Names, consumer: str, runtime: Runtime, connect: Connect = Connection
+        self,
+        url: str,
+        names: Names,
+        consumer: str,
+        runtime: Runtime,
+        *,
+        connect: Connect,
+        block_seconds: float,
     ) -> None:
         self.url = url
         self._connect = connect
         self.names = names
         self.consumer = consumer
         self._runtime = runtime
-        self.connection = connect(url)
-        self._waiting = connect(url, blocking=True)
+        self._connect = connect
+        self._block_seconds = block_seconds
+        self.connection = connect()
+        self._waiting = connect(blocking=True)
         self.tasks = PendingEntries(self.connection, names.task, WORKERS_GROUP)
         self._knows_minid = True
         self.results = PendingEntries(self.connection, names.result, ORCHESTRATOR_GROUP)
@@ -82,10 +90,11 @@ class StreamOrchestrator:
     async def lead(self, seconds: float) -> Lead:
         """Whether this is the one that puts turns on the stream. Two at once would only put some twice."""
         milliseconds = int(seconds * 1000)
-        taken = await self.connection.ask("SET", self.names.leader, self.consumer, "NX", "PX", milliseconds)
+        take = ("SET", self.names.leader, self.consumer, "NX", "PX", milliseconds)
+        taken, leader = await self.connection.ask_all([take, ("GET", self.names.leader)])
         if taken:
             return "new"
-        if await self.connection.ask("GET", self.names.leader) != self.consumer.encode():
+        if leader != self.consumer.encode():
             return "other"
         await self.connection.ask("PEXPIRE", self.names.leader, milliseconds)
         return "kept"
@@ -99,13 +108,13 @@ class StreamOrchestrator:
     async def next_results(self) -> list[Result | Malformed]:
         """What foreign workers have said; waits a while for it."""
         words = ("XREADGROUP", "GROUP", ORCHESTRATOR_GROUP, self.consumer, "COUNT", READ_LIMIT)
-        wait = ("BLOCK", int(BLOCK_SECONDS * 1000), "STREAMS", self.names.result, ">")
+        wait = ("BLOCK", int(self._block_seconds * 1000), "STREAMS", self.names.result, ">")
         try:
-            async with self._runtime.timeout(BLOCK_SECONDS + ANSWER_SECONDS):
+            async with self._runtime.timeout(self._block_seconds + ANSWER_SECONDS):
                 found = await self._waiting.ask(*words, *wait)
         except TimeoutError:
             await self._waiting.close()
-            self._waiting = self._connect(self.url, blocking=True)
+            self._waiting = self._connect(blocking=True)
             raise Unreachable("the server does not answer") from None
         return [read_result(each.decode(), raw) for _, entries in found or () for each, raw in entries]
 
@@ -207,7 +216,11 @@ class StreamOrchestrator:
         for row in await self.connection.ask("XINFO", "GROUPS", stream):
             group = _pairs(row)
             summary = await self.connection.ask("XPENDING", stream, group["name"])
-            needed.append(_order((summary[1] if summary[0] else group["last-delivered-id"]).decode()))
+            if summary[0]:
+                needed.append(_order(summary[1].decode()))
+            else:
+                first, second = _order(group["last-delivered-id"].decode())
+                needed.append((first, second + 1))
         return "-".join(map(str, min(needed))) if needed else None
 
 

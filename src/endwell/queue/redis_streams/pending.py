@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from endwell.queue.redis_streams.connection import Connection, Refusal, Word
+from endwell.queue.redis_streams.connection import Line, Refusal, Word
 from endwell.queue.redis_streams.entries import RawFields
 
 PAGE = 100
@@ -39,7 +39,7 @@ class Overdue(msgspec.Struct, frozen=True, kw_only=True):
 class PendingEntries:
     """The pending entries of one group."""
 
-    def __init__(self, connection: Connection, stream: str, group: str) -> None:
+    def __init__(self, connection: Line, stream: str, group: str) -> None:
         self._connection = connection
         self._stream = stream
         self._group = group
