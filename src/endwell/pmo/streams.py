@@ -79,7 +79,8 @@ class Streams:
         self._lead_seconds = LEAD_SECONDS
         self._care_seconds = min(queue.RECLAIM_INTERVAL_S, queue.HEARTBEAT_INTERVAL_S, again / 2)
         self._something = asyncio.Event()
-        self._has_ended = True
+        self._ended = asyncio.Event()
+        self._ended.set()
         self._stop = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._is_leader = False
@@ -176,7 +177,7 @@ class Streams:
     def _heard(self, topics: frozenset[str]) -> None:
         work, ended = f"work:{self._namespace}:", f"ended:{self._namespace}"
         if EVERYTHING in topics or ended in topics:
-            self._has_ended = True
+            self._ended.set()
             self._something.set()
         elif any(topic.startswith(work) for topic in topics):
             self._something.set()
@@ -209,6 +210,7 @@ class Streams:
             if lead == "new":
                 self.feed.forgot()  # somebody else may have made the groups again
                 self._reclaimed_at = self._told_at = -math.inf
+                self._ended.set()
             self._is_leader = lead != "other"
             self._led_at = now
             if not self._is_up:
@@ -236,36 +238,29 @@ class Streams:
         if result.tool_name and await self._store.agent(self._namespace, result.tool_name) is None:
             await self._bury_unknown(result)
             return
-        again = self.feed.passed(result.task_id, (result.turn_id, result.epoch))
-        self._runtime.spawn(again, "endwell-stream-passed")
-        await self.stream.clear((result.message_id,))
+        self._runtime.spawn(self._pass_again(result), "endwell-stream-passed")
 
-    async def _bury_unknown(self, result: Result) -> None:
-        entry = (await self.stream.deliveries((result.message_id,))).get(result.message_id)
-        bad = Malformed(
-            stream=TASK,
-            message_id=result.message_id,
-            reason="unknown_tool",
-            problem=f"no worker has ever served the tool {result.tool_name}",
-            shown={
-                "task_id": result.task_id,
-                "tool_name": result.tool_name,
-                "payload": entry.payload.decode() if entry is not None else "",
-            },
-        )
-        await self.stream.bury((bad,), moment(self._runtime.clock.now_us()))
+    async def _pass_again(self, result: Result) -> None:
+        """If that fails, the offer still stands, and is put again when it has stood for a while."""
+        try:
+            await self.feed.passed(result.task_id, (result.turn_id, result.epoch))
+        except (Unreachable, Refusal, StoreError) as error:
+            self._note(error)
 
     async def _care_once(self) -> None:
         await self.care()
-        await self._runtime.wait(self._stop, min(self._care_seconds, LETTERS_SECONDS))
+        if await self._runtime.wait(self._ended, self._care_seconds):
+            await self._runtime.wait(self._stop, min(self._care_seconds, LETTERS_SECONDS))  # for others too
 
     async def care(self) -> None:
         """Everything that is looked after now and then, by the leader alone."""
+        has_ended = self._ended.is_set()
+        self._ended.clear()
         if not self._is_leader:
             return
         now = self._runtime.clock.monotonic()
-        if self._has_ended or now - self._told_at >= self._settings.queue.RECLAIM_INTERVAL_S:
-            self._has_ended, self._told_at = False, now
+        if has_ended or now - self._told_at >= self._settings.queue.RECLAIM_INTERVAL_S:
+            self._told_at = now
             await self.feed.learn()
             await self.letters.run_once()
         if now - self._reclaimed_at < self._care_seconds:
