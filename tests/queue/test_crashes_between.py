@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from endwell.errors import StoreError
 from endwell.model import commands as c
 from endwell.queue.redis_streams.entries import Result
 from tests.execution.world import terminal
@@ -105,3 +106,22 @@ async def test_between_a_worker_s_result_and_its_acknowledgement(streamed: Strea
     assert (task.status, task.retry_count) == ("failed", 1)
     await hand.streams.letters.run_once()
     assert [letter["task_id"] for letter in await streamed.letters()] == [handle.id]
+
+
+async def test_a_result_that_the_store_could_not_take_stays_and_is_heard_again(
+    streamed: Streamed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand = Hand(streamed, await streamed.orchestrator())
+    handle = await hand.offered()
+    attempt, _ = await hand.asks()
+    await hand.says("succeeded", attempt=attempt, output='"pressed"')
+
+    async def away(*_: Any) -> None:
+        raise StoreError("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(streamed.world.store, "commit", away)
+        with pytest.raises(StoreError):
+            await hand.heard()
+    await hand.streams.hear(await hand.streams.stream.left_results(0))
+    assert await handle.result(timeout=5) == "pressed"

@@ -38,7 +38,8 @@ log = logging.getLogger(__name__)
 
 Ending = tuple[c.TaskCommand, ...]
 """What a turn's end is to the store: the tasks that it calls, then the one command that ends it."""
-Ended = Callable[[Ending], None]
+Ended = Callable[[str, Ending], None]
+"""Told the attempt of a turn that is over, and what there is to say of it; no attempt when a slot is free."""
 LeaseLeft = Callable[[], float]
 """For how many seconds the worker's lease still holds, by its own clock."""
 
@@ -187,11 +188,11 @@ class Turns:
         if not turn.is_over:
             turn.is_over = True
             self._give_slot_back(turn)
-            self._ended(() if turn.is_lost else ending)
+            self._ended(turn.attempt_id, () if turn.is_lost else ending)
 
     def _thread_ended(self, turn: Turn) -> None:
         if self._give_slot_back(turn):
-            self._ended(())
+            self._ended("", ())
 
     def _give_slot_back(self, turn: Turn) -> bool:
         if not turn.is_over or turn.has_threads:

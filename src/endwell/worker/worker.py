@@ -360,10 +360,12 @@ class Worker:
             self._turns.begin(offer, self.name)
         return bool(reply.taken)
 
-    def _note(self, ending: Ending) -> None:
-        """A turn is over; empty when it was taken from us and there is nothing to say."""
+    def _note(self, attempt_id: str, ending: Ending) -> None:
+        """A turn is over; empty when it is not ours any more, taken or handed over: nothing is to be said."""
         if ending:
             self._outbox.append(ending)
+        elif self._intake is not None and attempt_id:
+            self._intake.done((attempt_id,))
         if self._intake is not None:
             self._intake.nudge()
         self._wake.set()
