@@ -89,7 +89,7 @@ def test_a_failure_is_shrunk_to_the_faults_that_it_needs() -> None:
     plan = [Planned(float(number), "ring_lost", number) for number in range(40)]
     runs: list[int] = []
 
-    def run(seed: int, faults: Any) -> Result:
+    def run(seed: int, faults: Any, **_: Any) -> Result:
         runs.append(len(faults))
         salts = {fault.salt for fault in faults}
         return _pretended(seed, faults, is_broken={7, 31} <= salts)

@@ -8,11 +8,13 @@ import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from endwell.testing.campaign import seeds
 from endwell.testing.faults.registry import FAULTS
+from endwell.testing.parts import parts_for
 from endwell.testing.shrinking import Case, cases, keep, shrink, simulate, told
 
 CORPUS = Path(__file__).with_name("corpus")
@@ -21,6 +23,8 @@ SEEDS = 60
 PARTS = 12
 LEAST_FAULTS = 800
 LEAST_KINDS = 25
+NATIVE: dict[str, Any] = {"queue": "native", "relay": False}
+STREAMED: dict[str, Any] = {"queue": "redis", "relay": True}
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -41,20 +45,22 @@ def test_everything_that_must_hold_holds_whatever_goes_wrong(part: int) -> None:
 @pytest.mark.parametrize("name", KEPT)
 def test_a_history_that_once_went_wrong_does_not_go_wrong_again(name: str) -> None:
     case: Case = KEPT[name]
-    result = simulate(case.seed, case.plan)
+    result = case.run()
     assert result.is_good, told(result)
 
 
-def test_one_seed_is_one_trace() -> None:
-    run = partial(simulate, 11, hours=0.5, orders=15)
+@pytest.mark.parametrize("parts", [NATIVE, STREAMED], ids=["native", "streamed"])
+def test_one_seed_is_one_trace(parts: dict[str, Any]) -> None:
+    run = partial(simulate, 11, hours=0.5, orders=15, **parts)
     first, second = run(), run()
     assert first.digest == second.digest
     assert first.events == second.events > 50
-    assert simulate(12, hours=0.5, orders=15).digest != first.digest
+    assert simulate(12, hours=0.5, orders=15, **parts).digest != first.digest
 
 
 def test_one_seed_is_one_trace_in_every_process() -> None:
-    code = "from endwell.testing.shrinking import simulate;print(simulate(13, hours=0.5, orders=15).digest)"
+    run = "simulate(13, hours=0.5, orders=15, queue='redis', relay=True)"
+    code = f"from endwell.testing.shrinking import simulate; print({run}.digest)"
     digests = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -78,8 +84,15 @@ def test_half_of_the_seeds_follow_from_the_source(tmp_path: Path) -> None:
     assert not set(before[5:]) & set(after[5:])
 
 
-def test_without_faults_every_order_succeeds_that_can() -> None:
-    result = simulate(5, faults=[])
+def test_a_third_of_the_seeds_have_streams_and_half_of_them_a_relay() -> None:
+    parts = [parts_for(seed) for seed in range(1, 301)]
+    assert 80 <= sum(each.queue == "redis" for each in parts) <= 120
+    assert 120 <= sum(each.relay for each in parts) <= 180
+
+
+@pytest.mark.parametrize("parts", [NATIVE, STREAMED], ids=["native", "streamed"])
+def test_without_faults_every_order_succeeds_that_can(parts: dict[str, Any]) -> None:
+    result = simulate(5, faults=[], **parts)
     assert result.is_good, told(result)
     assert not result.faults
     assert result.ended["cancelled"] == result.ended["timeout"] == 0

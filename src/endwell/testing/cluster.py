@@ -8,30 +8,40 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from endwell.app import Endwell, Node
 from endwell.client import Client
 from endwell.doorbell.contract import Doorbell
 from endwell.errors import EndwellError
 from endwell.model.commands import Command
+from endwell.pmo.relay.sink import Sink
 from endwell.pmo.service import Pmo
+from endwell.queue.redis_streams.connection import Line
 from endwell.runtime.clock import MICROSECONDS
 from endwell.runtime.universe import Dice, Universe, VirtualLoop, VirtualProcess
 from endwell.runtime.virtual import VirtualRuntime, outside_of_loops, virtual_runtime
 from endwell.settings import Settings
 from endwell.store.contract import Store
+from endwell.testing.foreign import ForeignWorker, Tool
 from endwell.testing.network import BellNetwork, SimulatedDoorbell
+from endwell.testing.receiver import Receiver, SimulatedSink
+from endwell.testing.redis.line import Network, SimulatedLine
+from endwell.testing.redis.server import Server
 from endwell.testing.tap import Killed, Moment, TappedStore
 from endwell.testing.trace import Trace
 from endwell.worker.worker import Worker
 
 T = TypeVar("T")
 
+SLOW_ANSWERS: Final = 0.25
+"""How often others may run between what the server did and the answer."""
+
 log = logging.getLogger(__name__)
 
-Kind = Literal["worker", "pmo", "client"]
+Kind = Literal["worker", "pmo", "client", "foreign"]
 Register = Callable[[Endwell], None]
 Listener = Callable[["Member", Moment, Sequence[Command]], None]
 """Told of every transaction of every member; may raise what the database would say, or kill."""
@@ -55,6 +65,10 @@ class Cluster:
         self.settings = settings
         self.universe = Universe(seed, sticky=sticky)
         self.network = BellNetwork(Dice(f"{seed}/bells"))
+        self.redis = Network(Server(self._redis_ms))
+        self.redis.is_slow = partial(Dice(f"{seed}/lines").happens, SLOW_ANSWERS)
+        self.receiver = Receiver()
+        self.tools: Callable[[Member], Mapping[str, Tool]] = lambda member: {}
         self.trace = Trace()
         self.members: dict[str, Member] = {}
         self.graveyard: list[Member] = []
@@ -64,6 +78,10 @@ class Cluster:
     def note(self, who: str, what: str, about: str = "", proof: bytes = b"") -> None:
         """One line of the trace, now."""
         self.trace.note(self.universe.elapsed_us, who, what, about, proof)
+
+    def _redis_ms(self) -> int:
+        """The server of streams has a clock of its own."""
+        return (self.universe.start_us + self.universe.elapsed_us) // 1000
 
     def start(self, name: str, kind: Kind) -> Member:
         """A process of that name: a new one, or the successor of one that has ended."""
@@ -110,6 +128,13 @@ class SimulatedApp(Endwell):
     def open_bell(self) -> Doorbell:
         return SimulatedDoorbell(self._member.cluster.network, self._member.name)
 
+    def open_line(self, *, blocking: bool = False) -> Line:
+        member = self._member
+        return SimulatedLine(member.cluster.redis, member.runtime, member.name, blocking=blocking)
+
+    def open_sink(self) -> Sink:
+        return SimulatedSink(self._member.cluster.receiver, self._member.runtime, self._member.name)
+
 
 class Member:
     """One simulated process: what it runs, and what can be done to it from outside."""
@@ -125,6 +150,7 @@ class Member:
         cluster.register(self.app)
         self.node: Node | None = None
         self.service: Worker | Pmo | None = None
+        self.foreign: ForeignWorker | None = None
         self.is_ready = False
         self.has_left = False
         self.loop: VirtualLoop = self.process.new_loop("main")
@@ -157,6 +183,8 @@ class Member:
     @property
     def held(self) -> int:
         """How many turns it is at."""
+        if self.foreign is not None:
+            return len(self.foreign.held)
         return len(self.worker._turns.live()) if self.worker is not None else 0
 
     def spawn(self, coro: Coroutine[Any, Any, Any], name: str) -> Any:
@@ -181,6 +209,8 @@ class Member:
             self.service.stop()
 
     async def _main(self) -> None:
+        if self.kind == "foreign":
+            await self._be_foreign()
         try:
             async with Node(self.app) as node:
                 self.node = node
@@ -192,6 +222,17 @@ class Member:
             self.cluster.note(self.name, "gives up", type(error).__name__)
         self.has_left = True
         self.cluster.note(self.name, "leaves")
+
+    async def _be_foreign(self) -> None:
+        self.foreign = ForeignWorker(
+            self.app.open_line,
+            self.runtime,
+            f"{self.name}-{self.process.pid}",
+            self.cluster.tools(self),
+            heartbeat_seconds=self.app.settings.queue.HEARTBEAT_INTERVAL_S,
+        )
+        self.is_ready = True
+        await self.foreign.run()
 
     async def _serve(self, node: Node) -> None:
         service = node.worker(name=self.name) if self.kind == "worker" else node.pmo(name=self.name)

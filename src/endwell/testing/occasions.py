@@ -5,21 +5,31 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from endwell.errors import EndwellError
 from endwell.model import commands as c
+from endwell.pmo.relay.messages import Outgoing
 from endwell.runtime.clock import MICROSECONDS
 from endwell.testing.cluster import Cluster, Member
 from endwell.testing.faults.registry import FAULTS
 from endwell.testing.oracle.judging import Violation
 from endwell.testing.outside import Fates
+from endwell.testing.receiver import Manner
+from endwell.testing.redis.line import Commands
+from endwell.testing.redis.line import Fate as LineFate
 from endwell.testing.tap import Moment
 
 Matches = Callable[[Member, Sequence[c.Command]], bool]
 Act = Callable[[Member, Sequence[c.Command]], None]
 Fate = Callable[[list[float]], list[float]]
 ByEffect = Callable[[Member, str], None]
+OnLine = Callable[[Member, Commands], LineFate | None]
+"""What becomes of these commands of a process; None if they are not meant."""
+OnAnswer = Callable[[Member, Commands, list[Any]], bool]
+"""Told of commands that took place, and of their answers; whether that was the occasion."""
+OnEntry = Callable[[bytes, list[bytes]], bool | None]
+"""Told of a new entry: whether it arrives; None if it is not meant."""
 ArmedMoment = Literal["begin", "commit", "committed", "read"]
 
 
@@ -45,6 +55,18 @@ class SpoiledRings:
     is_noted: bool = False
 
 
+A = TypeVar("A")
+
+
+@dataclass
+class Lurking(Generic[A]):
+    """A fault that waits at the server of streams, or at the receiver."""
+
+    act: A
+    times: int
+    until_us: int
+
+
 class Occasions:
     """What faults may wait for. A fault counts when `happened` is told, not when it was planned."""
 
@@ -62,7 +84,18 @@ class Occasions:
         self.tool_fates: deque[str] = deque()
         self._armed: list[Armed] = []
         self._rings: list[SpoiledRings] = []
+        self.entries: deque[tuple[bytes, list[bytes]]] = deque(maxlen=100)
+        self._lines: list[Lurking[OnLine]] = []
+        self._answers: list[Lurking[OnAnswer]] = []
+        self._new_entries: list[Lurking[OnEntry]] = []
+        self._manners: list[Lurking[Callable[[str], Manner]]] = []
+        self._tellings: list[Lurking[Callable[[str], bool]]] = []
         cluster.network.fate = self._fate_of_ring
+        cluster.redis.fate = self._fate_of_commands
+        cluster.redis.done = self._commands_done
+        cluster.redis.server.accepts = self._accepts
+        cluster.receiver.manner = self._manner_of_receiver
+        cluster.receiver.after_told = self._was_told
 
     @property
     def elapsed_us(self) -> int:
@@ -103,6 +136,28 @@ class Occasions:
         """Give the next rings between processes another fate."""
         self._rings.append(SpoiledRings(name, fate, times, self._in(within)))
 
+    def spoil_lines(self, act: OnLine, *, times: int = 1, within: float = 600.0) -> None:
+        """Give the next commands to the server of streams another fate."""
+        self._lines.append(Lurking(act, times, self._in(within)))
+
+    def after_commands(self, act: OnAnswer, *, times: int = 1, within: float = 600.0) -> None:
+        """Act when commands have taken place, and before anybody hears of it."""
+        self._answers.append(Lurking(act, times, self._in(within)))
+
+    def spoil_entries(self, act: OnEntry, *, times: int = 1, within: float = 600.0) -> None:
+        """Decide whether the next new entries arrive."""
+        self._new_entries.append(Lurking(act, times, self._in(within)))
+
+    def spoil_receiver(
+        self, manner: Callable[[str], Manner], *, times: int = 1, within: float = 600.0
+    ) -> None:
+        """Have the receiver take the next messages another way."""
+        self._manners.append(Lurking(manner, times, self._in(within)))
+
+    def after_telling(self, act: Callable[[str], bool], *, within: float = 600.0) -> None:
+        """Act when the relay of a process has told something; whether that was the occasion."""
+        self._tellings.append(Lurking(act, 1, self._in(within)))
+
     def overhear(self, commands: Sequence[c.Command]) -> None:
         """Keep what was said, so that it can be said again."""
         for command in commands:
@@ -127,6 +182,9 @@ class Occasions:
         self.is_calm = True
         self._armed.clear()
         self._rings.clear()
+        for lurking in (self._lines, self._answers, self._new_entries, self._manners, self._tellings):
+            lurking.clear()
+        self.cluster.redis.is_away = False
         for acts in (self.before_change, self.after_change):
             acts.clear()
         for fates in (self.step_fates, self.effect_fates):
@@ -147,6 +205,47 @@ class Occasions:
             self.happened(ring.name, ringer, f"to {listener}")
         ring.times -= 1
         return ring.fate(usual)
+
+    def _lurking(self, lurking: list[Lurking[A]]) -> list[Lurking[A]]:
+        """Those that still wait; the others are forgotten."""
+        if lurking:
+            lurking[:] = [one for one in lurking if one.times > 0 and one.until_us > self.elapsed_us]
+        return lurking
+
+    def _fate_of_commands(self, owner: str, commands: Commands) -> LineFate:
+        for one in self._lurking(self._lines):
+            fate = one.act(self.cluster.members[owner], commands)
+            if fate is not None:
+                one.times -= 1
+                return fate
+        return ""
+
+    def _commands_done(self, owner: str, commands: Commands, answers: list[Any]) -> None:
+        for one in self._lurking(self._answers):
+            if one.act(self.cluster.members[owner], commands, answers):
+                one.times -= 1
+                return
+
+    def _accepts(self, key: bytes, fields: list[bytes]) -> bool:
+        self.entries.append((key, fields))
+        for one in self._lurking(self._new_entries):
+            does_arrive = one.act(key, fields)
+            if does_arrive is not None:
+                one.times -= 1
+                return does_arrive
+        return True
+
+    def _was_told(self, owner: str) -> None:
+        for one in self._lurking(self._tellings):
+            if one.act(owner):
+                one.times -= 1
+                return
+
+    def _manner_of_receiver(self, owner: str, messages: Sequence[Outgoing]) -> Manner:
+        for one in self._lurking(self._manners):
+            one.times -= 1
+            return one.act(owner)
+        return ""
 
 
 class PlannedFates(Fates):

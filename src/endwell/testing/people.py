@@ -47,7 +47,8 @@ class People:
         """Round after round."""
         while True:
             await member.runtime.sleep(ROUND_SECONDS * (0.5 + self._dice.random()))
-            for see_to in (self._approvals, self._calls, self._signals, self._effects):
+            rounds = [self._approvals, self._calls, self._signals, self._effects]
+            for see_to in (*rounds, self._blocked) if self._sim.parts.queue == "redis" else rounds:
                 try:
                     await see_to(member)
                 except EndwellError as error:
@@ -94,6 +95,12 @@ class People:
             is_waiting = task.status == s.SUSPENDED and any(w.kind == "signal" for w in waits_of(task))
             if is_waiting and self._dice.happens(0.3):
                 await member.client.signal(task.id, "go", "go")
+
+    async def _blocked(self, member: Member) -> None:
+        """What nobody took goes to a person, who lets it go on."""
+        for task in list(self._sim.view.tasks.values()):
+            if task.status == s.BLOCKED and task.reason == "dispatch_timeout":
+                await member.client.unblock(task.id)
 
     async def _effects(self, member: Member) -> None:
         """Say what became of unknown effects, once that can be known for sure."""

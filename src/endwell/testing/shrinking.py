@@ -11,6 +11,7 @@ import msgspec
 
 from endwell.testing.faults import all as all_faults
 from endwell.testing.faults.registry import Planned
+from endwell.testing.parts import QueueKind
 from endwell.testing.simulation import Result, Simulation
 
 MOST_RUNS: Final = 60
@@ -24,11 +25,17 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     faults: tuple[tuple[float, str, int], ...]
     orders: int | None = None
+    queue: QueueKind = "native"
+    relay: bool = False
 
     @property
     def plan(self) -> list[Planned]:
         """Its faults."""
         return [Planned(at, name, salt) for at, name, salt in self.faults]
+
+    def run(self) -> Result:
+        """As it once went."""
+        return simulate(self.seed, self.plan, queue=self.queue, relay=self.relay)
 
 
 def simulate(seed: int, faults: Sequence[Planned] | None = None, **options: Any) -> Result:
@@ -44,7 +51,10 @@ def _memory() -> str | None:
     return str(shared) if shared.is_dir() else None
 
 
-def shrink(failed: Result, run: Callable[[int, Sequence[Planned]], Result] = simulate) -> Result:
+Run = Callable[..., Result]
+
+
+def shrink(failed: Result, run: Run = simulate) -> Result:
     """The same violation with as few faults as could be found: halves first, then ever smaller parts."""
     best, runs = failed, 0
     size = max(len(failed.plan) // 2, 1)
@@ -61,16 +71,15 @@ def shrink(failed: Result, run: Callable[[int, Sequence[Planned]], Result] = sim
     return best
 
 
-def _without_part(
-    best: Result, size: int, budget: int, run: Callable[[int, Sequence[Planned]], Result]
-) -> tuple[Result | None, int]:
+def _without_part(best: Result, size: int, budget: int, run: Run) -> tuple[Result | None, int]:
     wanted = best.violations[0].invariant
     tried = 0
     for start in range(0, len(best.plan), size):
         if tried >= budget:
             break
         tried += 1
-        result = run(best.seed, [*best.plan[:start], *best.plan[start + size :]])
+        parts: dict[str, Any] = {"queue": best.queue, "relay": best.relay}
+        result = run(best.seed, [*best.plan[:start], *best.plan[start + size :]], **parts)
         if result.violations and result.violations[0].invariant == wanted:
             return result, tried
     return None, tried
@@ -80,7 +89,9 @@ def told(result: Result) -> str:
     """A failure as text: what does not hold, under which faults, and who did what when."""
     faults = "\n".join(f"  {one.at_seconds:7.1f} s  {one.name}" for one in result.plan)
     found = "\n".join(str(one) for one in result.violations[:3])
-    return f"seed {result.seed} broke\n{found}\nwith {len(result.plan)} faults:\n{faults}\n{result.trace}"
+    parts = f"queue {result.queue}, {'with' if result.relay else 'without'} relay"
+    title = f"seed {result.seed} ({parts}) broke"
+    return f"{title}\n{found}\nwith {len(result.plan)} faults:\n{faults}\n{result.trace}"
 
 
 def keep(result: Result, corpus: Path) -> Path:
@@ -90,6 +101,8 @@ def keep(result: Result, corpus: Path) -> Path:
         seed=result.seed,
         why=why,
         faults=tuple((one.at_seconds, one.name, one.salt) for one in result.plan),
+        queue=result.queue,
+        relay=result.relay,
     )
     corpus.mkdir(parents=True, exist_ok=True)
     path = corpus / f"{why}-{result.seed}.json"

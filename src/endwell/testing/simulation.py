@@ -7,10 +7,8 @@ that is how a failure is made small.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,14 +23,15 @@ from endwell.runtime.clock import MICROSECONDS
 from endwell.runtime.current import CURRENT_TURN
 from endwell.runtime.ids import SeededIds
 from endwell.runtime.universe import Dice
-from endwell.settings import Settings, override
 from endwell.testing import people, workload
 from endwell.testing.cluster import Cluster, Kind, Member
 from endwell.testing.faults.registry import FAULTS, Planned, plan
+from endwell.testing.log import Overheard, overheard
 from endwell.testing.occasions import Occasions, PlannedFates
 from endwell.testing.oracle.judging import Oracle, Violation
 from endwell.testing.oracle.view import View
 from endwell.testing.outside import Outside
+from endwell.testing.parts import SECRET, QueueKind, parts_for, settings_for
 from endwell.testing.tap import Moment
 
 HOURS: Final = 2.0
@@ -42,6 +41,7 @@ CALM_SHARE: Final = 0.75
 LONGEST_END_SECONDS: Final = 4 * 3600
 CHECK_SECONDS: Final = 300.0
 KEEP_SECONDS: Final = 6.0
+LEAVE_SECONDS: Final = 120.0
 TOLD: Final = 80
 CREW: Final[dict[str, Kind]] = {
     "pmo1": "pmo",
@@ -68,35 +68,12 @@ class Result:
     ended: Counter[str]
     plan: tuple[Planned, ...]
     trace: str
+    queue: QueueKind = "native"
+    relay: bool = False
 
     @property
     def is_good(self) -> bool:
         return not self.violations
-
-
-def settings_for(dice: Dice) -> Settings:
-    """Every seed has an installation of its own: quick and slow ones, patient and strict ones."""
-    lease = dice.choice((75.0, 120.0, 200.0))
-    values = {
-        "human.owner": "ada",
-        "human.remind_seconds": 600.0,
-        "worker.lease_seconds": lease,
-        "worker.heartbeat_seconds": lease / dice.choice((3, 4)),
-        "worker.poll_seconds": dice.choice((45.0, 90.0)),
-        "worker.watchdog_interval_seconds": dice.choice((45.0, 90.0)),
-        "worker.suspend_timeout_seconds": 60.0,
-        "worker.drain_seconds": dice.choice((5.0, 60.0)),
-        "worker.concurrency": dice.choice((3, 8, 20)),
-        "worker.effect_timeout_seconds": dice.choice((15.0, 30.0)),
-        "worker.step_timeout_seconds": 240.0,
-        "pmo.watchdog_interval_seconds": dice.choice((20.0, 40.0)),
-        "pmo.dispatched_retry_seconds": 30.0,
-        "pmo.dispatched_timeout_seconds": 90.0,
-        "pmo.active_reap_seconds": dice.choice((200.0, 400.0)),
-        "pmo.crash_limit": dice.choice((3, 5)),
-        "pmo.runaway_limit": dice.choice((10, 14)),
-    }
-    return override(Settings(), values, source="simulation")
 
 
 class Simulation(Occasions):
@@ -110,21 +87,32 @@ class Simulation(Occasions):
         hours: float = HOURS,
         orders: int = ORDERS,
         faults: int | Sequence[Planned] = FAULT_COUNT,
+        queue: QueueKind | None = None,
+        relay: bool | None = None,
     ) -> None:
         dice = Dice(f"{seed}/simulation")
         self.seed = seed
-        self.settings = settings_for(dice)
+        self.parts = parts_for(seed, queue, relay)
+        self.settings = settings_for(dice, self.parts)
         self.total_seconds = hours * 3600
         self.calm_seconds = self.total_seconds * CALM_SHARE
-        self.orders = workload.orders(Dice(f"{seed}/orders"), orders, self.calm_seconds * 0.8)
-        made = plan(Dice(f"{seed}/faults"), faults, self.calm_seconds) if isinstance(faults, int) else faults
-        self.plan = tuple(made)
+        self.orders = workload.orders(
+            Dice(f"{seed}/orders"), orders, self.calm_seconds * 0.8, is_streamed=self.parts.queue == "redis"
+        )
+        if isinstance(faults, int):
+            faults = plan(Dice(f"{seed}/faults"), faults, self.calm_seconds, self.parts.has)
+        self.plan = tuple(faults)
         sticky = dice.choice((0.0, 0.5, 0.9))
         super().__init__(Cluster(seed, directory, self._register, self.settings, sticky=sticky))
         self.outside = Outside(fates=PlannedFates(self), noted=self._note_change)
         self.people = people.People(self, Dice(f"{seed}/people"))
         self.commits = 0
+        self.has_left = False
+        self.log = Overheard(SECRET)
         self.kept: dict[str, Kind] = dict(CREW)
+        if self.parts.queue == "redis":
+            self.kept["f1"] = "foreign"
+        self.cluster.tools = partial(workload.foreign_tools, Dice(f"{seed}/foreign"))
         self._down_until: dict[str, int] = {}
         self._ids = SeededIds(Dice(f"{seed}/ids").getrandbits(64))
         self.cluster.listeners.append(self._listen)
@@ -151,22 +139,26 @@ class Simulation(Occasions):
 
     def run(self) -> Result:
         """Live, be mended, come to rest, be judged."""
-        with _silence():
+        with overheard(self.log):
             self._open()
             try:
                 self._live()
                 if not self._is_broken():
                     self._rest()
-                return self._result()
+                if not self._is_broken():
+                    self._leave()
             finally:
                 self.cluster.close()
                 self.view.close()
+            self._look_at_what_is_left()
+            return self._result()
 
     def _open(self) -> None:
         self.cluster.path.touch(0o600)
         self.view = View(self.cluster.path, self.outside, Limits.of(self.settings, "ada"))
         slowest = max(self.tick_seconds, self.settings.worker.watchdog_interval_seconds)
         self.view.tick_us = round(slowest * MICROSECONDS)
+        self._show_parts()
         self.oracle = Oracle(self.view)
         self.outside.on_run = self.view.note_run
         self._keep_all()
@@ -174,6 +166,15 @@ class Simulation(Occasions):
             self.cluster.universe.at(round(planned.at_seconds * MICROSECONDS), partial(self._inject, planned))
         self._every(KEEP_SECONDS, self._keep_all)
         self._every(CHECK_SECONDS, self._checkpoint)
+
+    def _show_parts(self) -> None:
+        """What the oracle sees of that which is not in the store."""
+        self.view.log = self.log
+        if self.parts.queue == "redis":
+            self.view.streams = self.cluster.redis.server
+        if self.parts.relay:
+            self.view.receiver = self.cluster.receiver
+            self.cluster.receiver.on_told = self.view.note_told
 
     def _live(self) -> None:
         self.cluster.run(self.calm_seconds, self._is_broken)
@@ -183,10 +184,30 @@ class Simulation(Occasions):
     def _rest(self) -> None:
         self.cluster.run(LONGEST_END_SECONDS, lambda: self._is_broken() or self._is_over())
         self.cluster.run(12 * self.view.tick_us / 1e6 + 2 * self.lease_seconds, self._is_broken)
-        self.view.live_pids = frozenset(m.process.pid for m in self.cluster.members.values() if not m.is_over)
+        live = [member for member in self.cluster.members.values() if not member.is_over]
+        self.view.live_pids = frozenset(member.process.pid for member in live)
+        self.view.live_names = frozenset(f"{member.name}-{member.process.pid}" for member in live)
         if not self._is_broken():
             self.view.now_us = self.cluster.universe.now_us
             self.oracle.rest()
+
+    def _leave(self) -> None:
+        """Everybody is told to go, and goes."""
+        self.kept.clear()
+        for member in self.cluster.members.values():
+            if member.service is None:
+                member.kill()
+            member.stop()
+        longest = self.settings.worker.drain_seconds + 2 * self.tick_seconds + LEAVE_SECONDS
+        self.cluster.run(longest, lambda: all(m.is_over for m in self.cluster.members.values()))
+        self.view.still_here = [m.name for m in self.cluster.members.values() if not m.is_over]
+        self.view.look_at_sessions()
+        self.has_left = True
+
+    def _look_at_what_is_left(self) -> None:
+        if self.has_left:
+            self.view.files = sorted(path.name for path in self.cluster.path.parent.iterdir())
+            self.oracle.left()
 
     def _is_over(self) -> bool:
         is_all_in = len(self.view.accepted) == len(self.orders)
@@ -211,6 +232,8 @@ class Simulation(Occasions):
             ended=Counter(task.status for task in self.view.tasks.values()),
             plan=self.plan,
             trace=self._told(words & self.view.tasks.keys()) if violations else "",
+            queue=self.parts.queue,
+            relay=self.parts.relay,
         )
 
     def _told(self, task_ids: set[str]) -> str:
@@ -287,6 +310,8 @@ class Simulation(Occasions):
         if moment == "committed":
             self._after_commit(member)
             self.overhear(commands)
+            if self.parts.relay and any(isinstance(one, c.MoveCursor) for one in commands):
+                self.oracle.after_move()
         self.act_on(member, moment, commands)
 
     def _after_commit(self, member: Member) -> None:
@@ -333,15 +358,3 @@ class Simulation(Occasions):
     def _note_change(self, what: str, about: str) -> None:
         turn = CURRENT_TURN.get()
         self.cluster.note("outside", what, f"{about} {turn.task_id if turn else ''}")
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """What goes wrong on purpose is not worth a line in anybody's log."""
-    logger = logging.getLogger("endwell")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

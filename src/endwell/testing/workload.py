@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from endwell.app import Endwell
 from endwell.errors import CallFailed, Fail, SignalTimeout, ToolFailed
@@ -17,6 +17,10 @@ from endwell.runtime.universe import Dice
 from endwell.testing.outside import Outside
 from endwell.worker.context import Context, SyncContext
 from endwell.worker.verdicts import NOT_DONE, Done
+
+if TYPE_CHECKING:
+    from endwell.testing.cluster import Member
+    from endwell.testing.foreign import Tool
 
 ANYTHING: Final = object()
 """Whatever comes of it is right."""
@@ -54,6 +58,18 @@ def register(app: Endwell, outside: Outside) -> None:
     async def calc(asked: Job) -> int:
         await app.runtime.sleep(asked["seconds"])
         return int(asked["n"]) + 1
+
+
+def foreign_tools(dice: Dice, member: Member) -> dict[str, Tool]:
+    """What foreign workers do: one thing that only they do, and one that ours do as well."""
+
+    async def double(job: Job) -> int:
+        await member.runtime.sleep(job["seconds"] * dice.choice((1, 1, 10)))
+        if dice.happens(0.15):
+            raise ValueError("not this time")
+        return int(job["n"]) * 2
+
+    return {"abroad": double, "limited": double}
 
 
 class Work:
@@ -197,7 +213,9 @@ MIX: Final[dict[str, int]] = {
     "caller": 4,
 }
 """How often each kind is asked for, relative to the others."""
-OWN_AGENTS: Final = ("limited", "serial", "guarded", "threaded")
+STREAMED: Final[dict[str, int]] = {**MIX, "abroad": 12}
+"""The same with foreign workers."""
+OWN_AGENTS: Final = ("limited", "serial", "guarded", "threaded", "abroad")
 
 
 @dataclass(frozen=True)
@@ -217,6 +235,7 @@ def expected(job: Job) -> Any:
     known: dict[str, Any] = {
         "plain": n * 2,
         "limited": n * 2,
+        "abroad": n * 2,
         "flaky": "at last",
         "steps": total,
         "serial": total,
@@ -229,9 +248,10 @@ def expected(job: Job) -> Any:
     return known.get(job["kind"], ANYTHING)
 
 
-def orders(dice: Dice, count: int, within_seconds: float) -> list[Order]:
+def orders(dice: Dice, count: int, within_seconds: float, *, is_streamed: bool = False) -> list[Order]:
     """A mix of submissions, in bursts and alone, over that time."""
-    kinds, weights = list(MIX), list(MIX.values())
+    mix = STREAMED if is_streamed else MIX
+    kinds, weights = list(mix), list(mix.values())
     moments = sorted(_moment(dice, within_seconds) for _ in range(count))
     return [_order(dice, n, at, dice.choices(kinds, weights)[0]) for n, at in enumerate(moments)]
 

@@ -5,15 +5,17 @@ A kill counts only if the victim held work or was inside a commit: the occasion 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from endwell.runtime.universe import Dice
 
 if TYPE_CHECKING:
     from endwell.testing.simulation import Simulation
 
+Need = Literal["", "queue", "relay"]
+"""What an installation must have for a fault to make sense."""
 Inject = Callable[["Simulation", Dice], None]
 
 
@@ -25,13 +27,14 @@ class Fault:
     says: str
     weight: int
     always: int
+    needs: Need
     inject: Inject
 
 
 FAULTS: Final[dict[str, Fault]] = {}
 
 
-def fault(weight: int = 4, always: int = 0) -> Callable[[Inject], Inject]:
+def fault(weight: int = 4, always: int = 0, needs: Need = "") -> Callable[[Inject], Inject]:
     """Register a function under its name; its docstring says what goes wrong.
 
     It brings the fault about, or arms it for the first occasion, and tells `sim.happened(name, …)` then.
@@ -41,7 +44,7 @@ def fault(weight: int = 4, always: int = 0) -> Callable[[Inject], Inject]:
         name = inject.__name__
         if name in FAULTS or not inject.__doc__:
             raise ValueError(f"{name} is already registered, or does not say what goes wrong")
-        FAULTS[name] = Fault(name, inject.__doc__, weight, always, inject)
+        FAULTS[name] = Fault(name, inject.__doc__, weight, always, needs, inject)
         return inject
 
     return register
@@ -56,9 +59,9 @@ class Planned:
     salt: int
 
 
-def plan(dice: Dice, count: int, within_seconds: float) -> list[Planned]:
-    """So many faults over that time."""
-    names = list(FAULTS)
+def plan(dice: Dice, count: int, within_seconds: float, has: Container[Need] = ("",)) -> list[Planned]:
+    """So many faults over that time, of those that this installation can meet."""
+    names = [name for name, fault in FAULTS.items() if fault.needs in has]
     weights = [FAULTS[name].weight for name in names]
     chosen = [name for name in names for _ in range(FAULTS[name].always)][:count]
     chosen += dice.choices(names, weights, k=count - len(chosen))

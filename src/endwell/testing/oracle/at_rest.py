@@ -89,6 +89,18 @@ def nobody_spins(view: View) -> Iterator[str]:
         yield f"{spent} steps since the last checkpoint"
 
 
+@invariant("checkpoint")
+def nobody_is_surprised(view: View) -> Iterator[str]:
+    """Whatever goes wrong is something that the product knows by name: no loop meets an error of its own."""
+    yield from view.log.surprises if view.log is not None else ()
+
+
+@invariant("checkpoint")
+def nobody_says_what_is_secret(view: View) -> Iterator[str]:
+    """No line of the log has a password or a key in it."""
+    yield from view.log.leaks if view.log is not None else ()
+
+
 @invariant("rest")
 def everything_has_ended(view: View) -> Iterator[str]:
     """Every task has reached one of the four ends."""
@@ -169,7 +181,7 @@ def nothing_is_held(view: View) -> Iterator[str]:
         f"approval {row[0]} is open" for row in view.ask("SELECT id FROM approvals WHERE decision IS NULL")
     )
     for name, pid in view.ask("SELECT name, pid FROM sessions WHERE ended_at IS NULL"):
-        if pid not in view.live_pids:
+        if pid not in view.live_pids and name not in view.live_names:
             yield f"a session of {name} (pid {pid}) is left"
 
 
@@ -179,3 +191,16 @@ def the_database_is_sound(view: View) -> Iterator[str]:
     said = view.ask("PRAGMA integrity_check")[0][0]
     if said != "ok":
         yield said
+
+
+@invariant("left")
+def everybody_goes_when_told_to(view: View) -> Iterator[str]:
+    """A process that is told to stop drains, says goodbye and ends; no session of it stays open."""
+    yield from (f"{name} is still here" for name in view.still_here)
+
+
+@invariant("left")
+def nothing_is_left_behind(view: View) -> Iterator[str]:
+    """When all have gone there is the database and the file they lock: no log of it, nothing temporary."""
+    kept = ("endwell.db", "endwell.db-checkpoint")
+    yield from (f"{name} is left" for name in view.files if name not in kept)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from endwell.testing.oracle import at_rest, of_tasks
+from endwell.testing.oracle import at_rest, of_relays, of_streams, of_tasks
 from endwell.testing.oracle.registry import Invariant, of
 from endwell.testing.oracle.view import View
 
-LISTS = (of_tasks, at_rest)
+LISTS = (of_tasks, of_relays, of_streams, at_rest)
 """Importing them registers what they say; whoever adds a list names it here."""
 
 
@@ -32,13 +32,20 @@ class Oracle:
         self.found: list[Violation] = []
         self.judged = 0
         self._after_commit = of("commit")
+        self._after_move = of("move")
         self._now_and_then = of("checkpoint")
         self._at_rest = of("rest")
+        self._left = of("left")
 
     def after_commit(self) -> None:
         """Look at what the transaction that has just taken place has changed."""
         if not self.found and self.view.look():
             self._judge(self._after_commit)
+
+    def after_move(self) -> None:
+        """Look at a cursor that has just been moved."""
+        if not self.found:
+            self._judge(self._after_move)
 
     def checkpoint(self) -> None:
         """Look at everything."""
@@ -50,6 +57,11 @@ class Oracle:
         self.checkpoint()
         if not self.found:
             self._judge(self._at_rest)
+
+    def left(self) -> None:
+        """Look at what is there when nobody is."""
+        if not self.found:
+            self._judge(self._left)
 
     def _judge(self, invariants: tuple[Invariant, ...]) -> None:
         for one in invariants:

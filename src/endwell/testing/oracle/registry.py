@@ -11,13 +11,15 @@ from typing import Final, Literal
 
 from endwell.testing.oracle.view import View
 
-When = Literal["commit", "checkpoint", "rest"]
+When = Literal["commit", "move", "checkpoint", "rest", "left"]
 Judge = Callable[[View], Iterator[str]]
 
 
 @dataclass(frozen=True)
 class Invariant:
-    """`commit`: after every transaction; `checkpoint`: now and then, and at rest; `rest`: at the end."""
+    """`commit`: after every transaction; `move`: when a cursor was moved; `checkpoint`: now and then, and
+    at rest; `rest`: at the end; `left`: when all processes have gone and the database is closed.
+    """
 
     name: str
     says: str

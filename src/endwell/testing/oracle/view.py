@@ -12,13 +12,20 @@ from msgspec.structs import replace
 from endwell.machine.evolve import evolve
 from endwell.model import facts as f
 from endwell.model.task import FIELDS, Task
+from endwell.pmo.relay.messages import Outgoing
 from endwell.policy.limits import Limits
 from endwell.store.log import EVENT_FIELDS, Event
+from endwell.testing.log import Overheard
 from endwell.testing.outside import Outside
+from endwell.testing.receiver import Receiver
+from endwell.testing.redis.server import Server
 
 _EVENTS: Final = f"SELECT seq, {', '.join(EVENT_FIELDS)} FROM events WHERE seq > ? ORDER BY seq"  # noqa: S608
 _TASK: Final = f"SELECT {', '.join(FIELDS)} FROM tasks WHERE namespace = ? AND id = ?"  # noqa: S608
 _TASKS: Final = f"SELECT {', '.join(FIELDS)} FROM tasks"  # noqa: S608
+
+
+ENDS: Final = (f.TaskSucceeded, f.TaskFailed, f.TaskTimedOut, f.TaskCancelled)
 
 
 class Step(NamedTuple):
@@ -51,6 +58,14 @@ class View:
         self.ran_again: list[str] = []
         self.decided: dict[str, str] = {}
         self.live_pids: frozenset[int] = frozenset()
+        self.live_names: frozenset[str] = frozenset()
+        self.log: Overheard | None = None
+        self.streams: Server | None = None
+        self.receiver: Receiver | None = None
+        self.owed: dict[int, str] = {}
+        self.told_badly: list[str] = []
+        self.still_here: list[str] = []
+        self.files: list[str] = []
         self._connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
 
     def close(self) -> None:
@@ -58,8 +73,30 @@ class View:
 
     def look(self) -> bool:
         """Take in what was logged since the last look; whether there was anything."""
-        self.steps = [self._step(Event(*row[1:])) for row in self._new()]
+        rows = self._new()
+        self.steps = [self._step(Event(*row[1:])) for row in rows]
+        if self.receiver is not None:
+            self._note_owed([row[0] for row in rows])
         return bool(self.steps)
+
+    def _note_owed(self, seqs: Sequence[int]) -> None:
+        """Each end of a turn, and each end of a task that had none, must be told outside."""
+        turns = {step.event.command_id for step in self.steps if isinstance(step.fact, f.TurnEnded)}
+        for seq, step in zip(seqs, self.steps, strict=True):
+            is_end = isinstance(step.fact, ENDS) and step.event.command_id not in turns
+            if is_end or isinstance(step.fact, f.TurnEnded):
+                self.owed[seq] = f"{step.event.event_id}.task"
+
+    def note_told(self, owner: str, message: Outgoing) -> None:
+        """Somebody outside is being told something, at this very moment."""
+        event_id = message.id.rpartition(".")[0]
+        task_id, _, version = event_id.rpartition(".")
+        task = self.tasks.get(task_id)
+        if task is None or task.version < int(version):
+            self.told_badly.append(f"{message.id} was told by {owner} before it was committed")
+        known = self.receiver.bodies.get(message.id) if self.receiver is not None else None
+        if known is not None and known != message.body:
+            self.told_badly.append(f"{message.id} was told in two ways, the second time by {owner}")
 
     def _new(self) -> list[tuple[Any, ...]]:
         rows = self.ask(_EVENTS, (self.seq,))
@@ -74,6 +111,11 @@ class View:
         after = replace(after, head_hash=event.hash)
         self.tasks[event.task_id] = after
         return Step(event, fact, before, after)
+
+    def look_at_sessions(self) -> None:
+        """Whose session is open although nobody is there; foreign workers say no goodbye."""
+        rows = self.ask("SELECT name FROM sessions WHERE ended_at IS NULL AND pid != 0")
+        self.still_here += [f"a session of {row[0]}" for row in rows]
 
     def note_run(self, task_id: str, attempt_id: str, step: str) -> None:
         """A step's function begins, at this very moment."""

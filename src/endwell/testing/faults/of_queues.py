@@ -1,0 +1,338 @@
+"""The server of streams forgets, doubles, delays and resurrects; its lines break; foreign workers die."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from endwell.queue.redis_streams.names import DLQ, ORCHESTRATOR_GROUP, RESULT, TASK, WORKERS_GROUP
+from endwell.runtime.universe import Dice
+from endwell.testing.cluster import Member
+from endwell.testing.faults.registry import fault
+from endwell.testing.redis.line import Commands, Fate
+from endwell.testing.redis.server import Server
+from endwell.testing.simulation import Simulation
+
+TASKS: Final = TASK.encode()
+RESULTS: Final = RESULT.encode()
+LATE_SECONDS: Final = (0.5, 8, 60)
+
+
+def _server(sim: Simulation) -> Server:
+    return sim.cluster.redis.server
+
+
+def _when_in_use(sim: Simulation, act: Callable[[], None]) -> None:
+    """As soon as something is pending or on its way."""
+
+    def when() -> bool:
+        stream = _server(sim).stream(TASKS)
+        group = None if stream is None else stream.groups.get(WORKERS_GROUP.encode())
+        is_used = stream is not None and bool(stream.entries or (group is not None and group.pending))
+        if is_used:
+            act()
+        return is_used
+
+    sim.once(when, every=0.5)
+
+
+def _spoil_tasks(sim: Simulation, name: str, times: int, again: Callable[[list[bytes]], None]) -> None:
+    """The next task entries do not arrive; `again` sees to what becomes of them."""
+
+    def act(key: bytes, fields: list[bytes]) -> bool | None:
+        if key != TASKS:
+            return None
+        sim.happened(name, "redis", _about(fields))
+        again(fields)
+        return False
+
+    sim.spoil_entries(act, times=times)
+
+
+def _about(fields: list[bytes]) -> str:
+    return fields[1].decode(errors="replace") if len(fields) > 1 else ""
+
+
+def _put(sim: Simulation, key: bytes, fields: list[bytes]) -> None:
+    """As if it had been sent once more; nothing is done to it on the way."""
+    server = _server(sim)
+    accepts, server.accepts = server.accepts, lambda key, fields: True
+    try:
+        server.answer(("XADD", key, "*", *fields))
+    finally:
+        server.accepts = accepts
+
+
+def _put_later(sim: Simulation, key: bytes, fields: list[bytes], seconds: float) -> None:
+    sim.cluster.universe.after(seconds, lambda: _put(sim, key, fields))
+
+
+@fault(weight=5, needs="queue")
+def entry_lost(sim: Simulation, dice: Dice) -> None:
+    """An entry is acknowledged by the server and then gone, as after a failover."""
+
+    def act(key: bytes, fields: list[bytes]) -> bool | None:
+        if key not in (TASKS, RESULTS):
+            return None
+        sim.happened("entry_lost", "redis", _about(fields))
+        return False
+
+    sim.spoil_entries(act, times=dice.choice((1, 2, 5)))
+
+
+@fault(weight=5, needs="queue")
+def entry_doubled(sim: Simulation, dice: Dice) -> None:
+    """An entry is on its stream twice."""
+    seconds = dice.choice((0, *LATE_SECONDS))
+
+    def act(key: bytes, fields: list[bytes]) -> bool | None:
+        if key not in (TASKS, RESULTS):
+            return None
+        sim.happened("entry_doubled", "redis", _about(fields))
+        _put_later(sim, key, fields, seconds)
+        return True
+
+    sim.spoil_entries(act, times=dice.choice((1, 3)))
+
+
+@fault(weight=4, needs="queue")
+def entry_late(sim: Simulation, dice: Dice) -> None:
+    """An entry for workers comes much later than it was put."""
+    seconds = dice.choice((5, 45, 200))
+    _spoil_tasks(sim, "entry_late", 1, lambda fields: _put_later(sim, TASKS, fields, seconds))
+
+
+@fault(weight=3, needs="queue")
+def entries_out_of_order(sim: Simulation, dice: Dice) -> None:
+    """Entries overtake each other."""
+
+    def again(fields: list[bytes]) -> None:
+        _put_later(sim, TASKS, fields, dice.random() * 3)
+
+    _spoil_tasks(sim, "entries_out_of_order", 4, again)
+
+
+@fault(weight=5, needs="queue")
+def entry_resurrected(sim: Simulation, dice: Dice) -> None:
+    """Something that was said long ago is on its stream again."""
+
+    def when() -> bool:
+        found = [(key, fields) for key, fields in sim.entries if key in (TASKS, RESULTS)]
+        for key, fields in dice.sample(found, min(3, len(found))):
+            sim.happened("entry_resurrected", "redis", _about(fields))
+            _put(sim, key, fields)
+        return bool(found)
+
+    sim.once(when)
+
+
+@fault(weight=4, needs="queue")
+def stream_trimmed(sim: Simulation, dice: Dice) -> None:
+    """Somebody trims the streams to a length that is much too short."""
+    length = dice.choice((0, 0, 1))
+
+    def act() -> None:
+        sim.happened("stream_trimmed", "redis", f"to {length}")
+        for key in (TASKS, RESULTS):
+            _server(sim).answer(("XTRIM", key, "MAXLEN", length))
+
+    _when_in_use(sim, act)
+
+
+@fault(weight=4, needs="queue")
+def server_forgets_everything(sim: Simulation, dice: Dice) -> None:
+    """The server is flushed, or comes back empty."""
+
+    def act() -> None:
+        sim.happened("server_forgets_everything", "redis")
+        if dice.happens(0.5):
+            sim.cluster.redis.cut_all()
+        _server(sim).flush()
+
+    _when_in_use(sim, act)
+
+
+@fault(weight=4, needs="queue")
+def server_forgets_the_last_seconds(sim: Simulation, dice: Dice) -> None:
+    """A replica takes over that has not heard the last seconds: what came is gone, what went is back."""
+    seconds = dice.choice((1, 1, 5, 30))
+
+    def act() -> None:
+        before = _server(sim).snapshot()
+
+        def fail_over() -> None:
+            sim.happened("server_forgets_the_last_seconds", "redis", f"{seconds} s")
+            sim.cluster.redis.cut_all()
+            _server(sim).restore(before)
+
+        sim.cluster.universe.after(seconds, lambda: None if sim.is_calm else fail_over())
+
+    _when_in_use(sim, act)
+
+
+@fault(weight=3, needs="queue")
+def groups_forgotten(sim: Simulation, dice: Dice) -> None:
+    """A stream is evicted, or its group removed: whoever reads hears NOGROUP."""
+    losses = (
+        ("DEL", TASK),
+        ("DEL", RESULT),
+        ("DEL", DLQ),
+        ("XGROUP", "DESTROY", TASK, WORKERS_GROUP),
+        ("XGROUP", "DESTROY", RESULT, ORCHESTRATOR_GROUP),
+    )
+    words = dice.choice(losses)
+
+    def act() -> None:
+        sim.happened("groups_forgotten", "redis", " ".join(words))
+        _server(sim).answer(words)
+
+    _when_in_use(sim, act)
+
+
+@fault(weight=4, needs="queue")
+def server_away(sim: Simulation, dice: Dice) -> None:
+    """For a while nobody reaches the server."""
+    seconds = dice.choice((1, 20, 90, 400))
+
+    def come_back() -> None:
+        sim.cluster.redis.is_away = False
+
+    def act() -> None:
+        sim.happened("server_away", "redis", f"{seconds} s")
+        sim.cluster.redis.is_away = True
+        sim.cluster.redis.cut_all()
+        sim.cluster.universe.after(seconds, come_back)
+
+    _when_in_use(sim, act)
+
+
+@fault(weight=4, needs="queue")
+def lines_cut(sim: Simulation, dice: Dice) -> None:
+    """All connections break, and the next few attempts fail."""
+    times = dice.choice((1, 4, 12))
+
+    def act() -> None:
+        sim.happened("lines_cut", "redis")
+        sim.cluster.redis.cut_all()
+        sim.spoil_lines(lambda member, commands: "cut", times=times, within=60)
+
+    _when_in_use(sim, act)
+
+
+WORTH: Final = frozenset(
+    ("XADD", "XACK", "XCLAIM", "XAUTOCLAIM", "XREADGROUP", "XGROUP", "SET", "DEL", "HSET", "XDEL", "XTRIM")
+)
+
+
+def _names(commands: Commands) -> set[str]:
+    return {str(words[0]) for words in commands}
+
+
+@fault(weight=6, needs="queue")
+def answer_of_the_server_swallowed(sim: Simulation, dice: Dice) -> None:
+    """Commands take place, and whoever sent them hears that the line broke."""
+    wanted = dice.choice(sorted(WORTH))
+
+    def act(member: Member, commands: Commands) -> Fate | None:
+        if wanted not in _names(commands):
+            return None
+        sim.happened("answer_of_the_server_swallowed", member.name, wanted)
+        return "swallowed"
+
+    sim.spoil_lines(act, times=dice.choice((1, 1, 3)))
+
+
+@fault(weight=4, needs="queue")
+def line_leads_nowhere(sim: Simulation, dice: Dice) -> None:
+    """What one process sends to the server is never answered, and not refused either."""
+    seconds, victim = dice.choice((10, 60, 200)), list[str]()
+
+    def act(member: Member, commands: Commands) -> Fate | None:
+        if not victim and member.kind != "client":
+            victim.append(member.name)
+            sim.happened("line_leads_nowhere", member.name, f"{seconds} s")
+        return "silent" if [member.name] == victim else None
+
+    sim.spoil_lines(act, times=100_000, within=seconds)
+
+
+@fault(weight=6, always=1, needs="queue")
+def killed_between_two_commands(sim: Simulation, dice: Dice) -> None:
+    """A process dies when the server has done what it was told, and before it hears of it."""
+    wanted = dice.choice(("XADD", "XACK", "XCLAIM", "XREADGROUP", "SET", "HSET", "XAUTOCLAIM"))
+
+    def act(member: Member, commands: Commands, answers: list[Any]) -> bool:
+        if wanted not in _names(commands) or (wanted == "XREADGROUP" and not isinstance(answers[0], list)):
+            return False
+        sim.happened("killed_between_two_commands", member.name, wanted)
+        sim.kill(member, down_seconds=dice.choice((2, 20, 90)))
+        return True
+
+    sim.after_commands(act)
+
+
+@fault(weight=3, needs="queue")
+def clock_of_the_server_jumps(sim: Simulation, dice: Dice) -> None:
+    """The server's clock is corrected: entries look older than they are, or younger."""
+    seconds = dice.choice((1.2, 3, -0.5)) * sim.lease_seconds
+
+    def act() -> None:
+        sim.happened("clock_of_the_server_jumps", "redis", f"{seconds:.0f} s")
+        _server(sim).offset_ms += round(seconds * 1000)
+
+    _when_in_use(sim, act)
+
+
+NONSENSE: Final[tuple[tuple[bytes, tuple[bytes, ...]], ...]] = (
+    (
+        TASKS,
+        (b"task_id", b"\xff\xfe", b"tool_name", b"job", b"payload", b"{}", b"turn", b"t", b"epoch", b"1"),
+    ),
+    (TASKS, (b"task_id", b"nobody", b"tool_name", b"job", b"payload", b"{}")),
+    (TASKS, (b"task_id", b"x", b"tool_name", b"job", b"payload", b"{}", b"turn", b"t", b"epoch", b"soon")),
+    (TASKS, (b"task_id", b"x", b"tool_name", b"unheard", b"payload", b"{}", b"turn", b"t", b"epoch", b"1")),
+    (TASKS, (b"task_id", b"x", b"tool_name", b"job", b"payload", b"{}", b"turn", b"t", b"epoch", b"1")),
+    (RESULTS, (b"task_id", b"x", b"status", b"succeeded")),
+    (RESULTS, (b"status", b"\x80")),
+)
+
+
+@fault(weight=2, needs="queue")
+def stranger_writes_nonsense(sim: Simulation, dice: Dice) -> None:
+    """Somebody puts entries on the streams that say nothing usable."""
+    sim.happened("stranger_writes_nonsense", "redis")
+    for key, fields in dice.sample(NONSENSE, 3):
+        _put(sim, key, list(fields))
+
+
+def _on_foreign(sim: Simulation, act: Callable[[Member], None]) -> None:
+    def when() -> bool:
+        found = [member for member in sim.members("foreign") if member.is_up and member.held]
+        for member in found[:1]:
+            act(member)
+        return bool(found)
+
+    sim.once(when, every=0.5)
+
+
+@fault(weight=4, always=1, needs="queue")
+def foreign_worker_killed(sim: Simulation, dice: Dice) -> None:
+    """A foreign worker dies with entries in its hands."""
+
+    def act(member: Member) -> None:
+        sim.happened("foreign_worker_killed", member.name, f"held {member.held}")
+        sim.kill(member, down_seconds=dice.choice((2, 60, 300)))
+
+    _on_foreign(sim, act)
+
+
+@fault(weight=4, needs="queue")
+def foreign_worker_frozen(sim: Simulation, dice: Dice) -> None:
+    """A foreign worker stands still until its entries were taken back, then says how they ended."""
+    seconds = sim.lease_seconds * (1.2 + 2 * dice.random())
+
+    def act(member: Member) -> None:
+        sim.happened("foreign_worker_frozen", member.name, f"{seconds:.0f} s, held {member.held}")
+        sim.freeze(member, seconds)
+
+    _on_foreign(sim, act)

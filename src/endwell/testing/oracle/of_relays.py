@@ -1,0 +1,45 @@
+"""What must hold of that which is told outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from endwell.testing.oracle.registry import invariant
+from endwell.testing.oracle.view import View
+
+
+@invariant("move")
+def what_is_told_is_true_and_always_the_same(view: View) -> Iterator[str]:
+    """Nothing is told before its commit, and what is told again is told in the same words."""
+    yield from view.told_badly
+
+
+@invariant("move")
+def the_cursor_is_not_ahead(view: View) -> Iterator[str]:
+    """Every end up to the relay's cursor has been told."""
+    if view.receiver is None:
+        return
+    position = _position(view)
+    for seq, message_id in list(view.owed.items()):
+        if seq > position:
+            break
+        if message_id not in view.receiver.bodies:
+            yield f"the cursor is at {position}, and {message_id} (at {seq}) was not told"
+        del view.owed[seq]
+
+
+@invariant("rest")
+def every_end_is_told(view: View) -> Iterator[str]:
+    """At rest each end of a turn and of a task has been told outside, and the relay is at the log's end."""
+    if view.receiver is None:
+        return
+    yield from view.told_badly
+    yield from (f"{one} was not told" for one in view.owed.values() if one not in view.receiver.bodies)
+    position = _position(view)
+    if position != view.seq:
+        yield f"the relay's cursor is at {position}, the log ends at {view.seq}"
+
+
+def _position(view: View) -> int:
+    rows = view.ask("SELECT position FROM cursors WHERE name = 'relay'")
+    return int(rows[0][0] or 0) if rows else 0

@@ -1,0 +1,75 @@
+"""What must hold of the streams when all is over: they carried hints, and none of them is left."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from endwell.model import facts as f
+from endwell.pmo.stream_reclaim import FOREIGN
+from endwell.queue.redis_streams.names import DLQ, RESULT, TASK
+from endwell.testing.oracle.registry import invariant
+from endwell.testing.oracle.view import View
+from endwell.testing.redis.server import Server
+from endwell.testing.redis.stream import written
+
+_SESSION: Final = "SELECT host, lease_until FROM sessions WHERE id = ? AND ended_at IS NULL"
+LAPSED: Final = ("lease_lapsed", "visibility_timeout")
+
+
+@invariant("commit")
+def nobody_is_robbed(view: View) -> Iterator[str]:
+    """A turn is taken from a worker of ours only when its lease has lapsed, whatever its entry looks like."""
+    for step in view.steps:
+        fact = step.fact
+        if not isinstance(fact, f.TaskReclaimed) or fact.reason not in LAPSED:
+            continue
+        for host, lease_until in view.ask(_SESSION, (fact.session_id,)):
+            if host != FOREIGN and lease_until > step.event.at:
+                yield f"{step.event.task_id} was taken from session {fact.session_id}, which is alive"
+
+
+@invariant("rest")
+def nothing_is_left_on_the_streams(view: View) -> Iterator[str]:
+    """No entry is pending, and none lies on the streams of tasks and of results."""
+    if view.streams is None:
+        return
+    for name in (TASK, RESULT):
+        stream = view.streams.stream(name.encode())
+        if stream is None:
+            continue
+        for each, fields in stream.entries.items():
+            yield f"{written(each).decode()} lies on {name}: {_words(fields)}"
+        for group in stream.groups.values():
+            for each, given in group.pending.items():
+                yield f"{written(each).decode()} of {name} is pending with {given.consumer.decode()}"
+
+
+@invariant("rest")
+def dead_letters_are_on_their_stream(view: View) -> Iterator[str]:
+    """Each open dead letter of a task is on the stream once, and no other task is there."""
+    if view.streams is None:
+        return
+    found = Counter(_letters(view.streams))
+    wanted = {row[0] for row in view.ask("SELECT task_id FROM dead_letters WHERE status = 'open'")}
+    yield from (f"the letter of {task_id} is not on the stream" for task_id in sorted(wanted - found.keys()))
+    yield from (
+        f"{task_id} is on the stream, and no dead letter" for task_id in sorted(found.keys() - wanted)
+    )
+    yield from (
+        f"the letter of {task_id} is on the stream {n} times" for task_id, n in found.items() if n > 1
+    )
+
+
+def _letters(streams: Server) -> Iterator[str]:
+    """Letters of tasks; those of entries that could not be read name their entry."""
+    stream = streams.stream(DLQ.encode())
+    for fields in stream.entries.values() if stream is not None else ():
+        said = dict(zip(fields[::2], fields[1::2], strict=True))
+        if not said[b"message_id"]:
+            yield said[b"task_id"].decode()
+
+
+def _words(fields: list[bytes]) -> str:
+    return " ".join(part.decode(errors="replace")[:40] for part in fields[:8])

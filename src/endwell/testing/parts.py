@@ -1,0 +1,87 @@
+"""What an installation is made of, by its seed: quick or patient, with or without streams and a relay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from endwell.runtime.universe import Dice
+from endwell.settings import Settings, override
+from endwell.testing.faults.registry import Need
+
+QueueKind = Literal["native", "redis"]
+SECRET: Final = "hush-hush"  # noqa: S105 (it is to be found if anybody says it)
+"""The password and the key of every simulated installation; nobody must read it anywhere."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an installation has beside its store."""
+
+    queue: QueueKind
+    relay: bool
+
+    @property
+    def has(self) -> tuple[Need, ...]:
+        """What faults may rely on."""
+        queue: tuple[Need, ...] = ("queue",) if self.queue == "redis" else ()
+        relay: tuple[Need, ...] = ("relay",) if self.relay else ()
+        return ("", *queue, *relay)
+
+    def settings(self, dice: Dice, lease: float) -> dict[str, object]:
+        """What they need to be told."""
+        values: dict[str, object] = {}
+        if self.queue == "redis":
+            values = {
+                "queue.kind": "redis",
+                "redis.url": f"redis://:{SECRET}@simulated",
+                "redis.block_seconds": 30.0,
+                "pmo.dispatched_retry_seconds": 60.0,
+                "pmo.dispatched_timeout_seconds": 150.0,
+                "doorbell.kind": "store",
+                "queue.VISIBILITY_TIMEOUT_S": lease,
+                "queue.HEARTBEAT_INTERVAL_S": lease / dice.choice((3, 4)),
+                "queue.RECLAIM_INTERVAL_S": dice.choice((30.0, 60.0)),
+            }
+        if self.relay:
+            values |= {
+                "relay.kind": "webhook",
+                "relay.url": f"https://endwell:{SECRET}@receiver.invalid/",
+                "relay.secret": SECRET,
+                "relay.batch": dice.choice((5, 100)),
+                "relay.poll_seconds": 60.0,
+            }
+        return values
+
+
+def parts_for(seed: int, queue: QueueKind | None = None, relay: bool | None = None) -> Parts:
+    """A third of the seeds have streams, half of them somebody outside who is told."""
+    dice = Dice(f"{seed}/parts")
+    chosen: QueueKind = "redis" if dice.happens(1 / 3) else "native"
+    is_told = dice.happens(0.5)
+    return Parts(queue or chosen, is_told if relay is None else relay)
+
+
+def settings_for(dice: Dice, parts: Parts) -> Settings:
+    """Every seed has an installation of its own: quick and slow ones, patient and strict ones."""
+    lease = dice.choice((75.0, 120.0, 200.0))
+    values = {
+        "human.owner": "ada",
+        "human.remind_seconds": 600.0,
+        "worker.lease_seconds": lease,
+        "worker.heartbeat_seconds": lease / dice.choice((3, 4)),
+        "worker.poll_seconds": dice.choice((45.0, 90.0)),
+        "worker.watchdog_interval_seconds": dice.choice((45.0, 90.0)),
+        "worker.suspend_timeout_seconds": 60.0,
+        "worker.drain_seconds": dice.choice((5.0, 60.0)),
+        "worker.concurrency": dice.choice((3, 8, 20)),
+        "worker.effect_timeout_seconds": dice.choice((15.0, 30.0)),
+        "worker.step_timeout_seconds": 240.0,
+        "pmo.watchdog_interval_seconds": dice.choice((20.0, 40.0)),
+        "pmo.dispatched_retry_seconds": 30.0,
+        "pmo.dispatched_timeout_seconds": 90.0,
+        "pmo.active_reap_seconds": dice.choice((200.0, 400.0)),
+        "pmo.crash_limit": dice.choice((3, 5)),
+        "pmo.runaway_limit": dice.choice((10, 14)),
+    }
+    return override(Settings(), {**values, **parts.settings(dice, lease)}, source="simulation")

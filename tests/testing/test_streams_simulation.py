@@ -1,0 +1,40 @@
+"""Streams and the relay in the simulator: short histories, each about one thing that must not happen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from endwell.testing.faults.registry import Planned
+from endwell.testing.shrinking import simulate, told
+from endwell.testing.simulation import Result
+
+
+def lived(seed: int, faults: Sequence[str], *, queue: str = "redis", relay: bool = False) -> Result:
+    """Half an hour in which these go wrong, one after the other."""
+    planned = [Planned(60.0 + 90 * number, name, number) for number, name in enumerate(faults)]
+    options: dict[str, Any] = {"hours": 0.5, "orders": 20, "queue": queue, "relay": relay}
+    result = simulate(seed, planned, **options)
+    assert result.is_good, told(result)
+    return result
+
+
+def test_a_cursor_moves_only_over_what_was_told() -> None:
+    faults = ("receiver_refuses", "answer_of_the_receiver_lost", "supervisor_killed_after_telling")
+    result = lived(1, faults * 2, queue="native", relay=True)
+    assert result.faults.keys() >= {"receiver_refuses", "supervisor_killed_after_telling"}
+
+
+def test_an_entry_that_looks_abandoned_is_not_taken_from_a_holder_that_is_alive() -> None:
+    result = lived(2, ("clock_of_the_server_jumps",) * 8)
+    assert result.faults["clock_of_the_server_jumps"] >= 5
+
+
+def test_dead_letters_are_on_their_stream_once_whatever_the_server_forgets() -> None:
+    result = lived(3, ("server_forgets_everything", "answer_of_the_server_swallowed", "groups_forgotten") * 2)
+    assert result.ended["failed"] >= 1
+
+
+def test_foreign_workers_that_die_and_wake_too_late_change_nothing() -> None:
+    result = lived(4, ("foreign_worker_frozen", "foreign_worker_killed", "entry_resurrected") * 2)
+    assert result.faults["foreign_worker_frozen"] + result.faults["foreign_worker_killed"] >= 2
