@@ -69,6 +69,11 @@ def app_for(url: str, namespace: str, settings: dict[str, object]) -> Endwell:
     return app
 
 
+def _say(word: str) -> None:
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
 async def _span() -> tuple[float, float, int]:
     """From when to when it ran, and where; the clock is the same for all processes of a machine."""
     began = time.monotonic()
@@ -81,7 +86,14 @@ async def main(about: dict[str, Any]) -> None:
     async with app.connect() as node:
         worker = node.worker(**about["options"])
         await worker.start()
-        on_stop_signals(asyncio.get_running_loop(), lambda count: _told_to_stop(worker, count))
+
+        def stop(count: int) -> None:
+            if count > 1:
+                os._exit(FAST_EXIT)
+            worker.stop()
+            _say("stopping")
+
+        on_stop_signals(asyncio.get_running_loop(), stop)
         _say("ready")
         await worker.run()
         await worker.close()

@@ -60,14 +60,14 @@ async def test_hours_pass_in_no_time_and_a_sleeping_task_wakes(world: World) -> 
 
 
 async def test_a_patient_task_that_wakes_fifty_times_is_no_runaway(world: World) -> None:
-    @world.agent("patient", deadline=4 * 86400)
+    @world.agent("patient")
     async def patient(ctx: Context) -> str:
         for _ in range(50):
-            await ctx.sleep(3600)
-        return "fifty hours later"
+            await ctx.sleep(30)
+        return "at last"
 
     task = await world.submit("patient")
-    assert await task.result(hours=60) == "fifty hours later"
+    assert await task.result() == "at last"
     assert (await task.task()).dispatch_count == 1
     assert (await task.history()).count("task.resumed") == 50
 
