@@ -12,6 +12,7 @@ from typing import Any, Final, Self, cast
 from endwell import Endwell
 from endwell.errors import EndwellError
 from endwell.model.effect import Verdict
+from endwell.model.facts import TaskReclaimed
 from endwell.operate.verify import verify
 from endwell.runtime import SystemClock
 from endwell.runtime.processes import Child
@@ -89,12 +90,14 @@ class Run:
         self.world = _Onlookers(place)
         self.task_id = ""
         self._children: list[Child] = []
+        self._victim = 0
 
     def worker(self, url: str | None = None, **trap: Any) -> Child:
         """A worker process; by way of another URL if the fault is on the line."""
         about = {"sink": str(self.sink.path), "settings": SETTINGS, "namespace": self.world.namespace}
         child = started({**about, "url": url or self.world.app.url, **trap})
         self._children.append(child)
+        self._victim = self._victim or child.pid
         return child
 
     async def to_the_end(self) -> None:
@@ -190,8 +193,12 @@ class Run:
 
         A machine that is busy enough stops a healthy worker for longer than its lease.
         """
-        logged = await self.world.store.events_after(self.world.namespace, "", 1000)
-        return max(0, sum(each.event.type == "task.reclaimed" for each in logged) - 1)
+        store, namespace = self.world.store, self.world.namespace
+        facts = [each.event.fact for each in await store.events_after(namespace, "", 1000)]
+        losers = [fact.session_id for fact in facts if isinstance(fact, TaskReclaimed)]
+        sessions = [await store.session(namespace, loser) for loser in losers]
+        is_victim_among_them = any(session and session.pid == self._victim for session in sessions)
+        return len(losers) - is_victim_among_them
 
 
 class Quiet(Fault):
