@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -40,13 +41,25 @@ def test_a_whole_run_needs_its_kills(suite: pytest.Pytester, kills: int, code: i
     result = suite.runpytest_inprocess(*PLUGINS)
 
     assert result.ret == code
+    assert (tally.left(suite.path)["kills"] == kills) == (code == 0)
     result.stdout.fnmatch_lines([f"tried: * {kills} kills, *"])
 
 
-def test_a_partial_run_needs_none(suite: pytest.Pytester) -> None:
+def test_a_partial_run_needs_none_and_leaves_none(suite: pytest.Pytester) -> None:
     suite.makepyfile(test_one=COUNTING.format(kills=1))
 
     assert suite.runpytest_inprocess("test_one.py", *PLUGINS).ret == 0
+    assert tally.left(suite.path) == {}
+
+
+def test_what_a_run_left_counts_only_for_the_same_source(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "door.py").write_text("one")
+    tally.leave(Counter({"kills": 6}), tmp_path)
+    assert tally.left(tmp_path) == {"kills": 6}
+
+    (tmp_path / "src" / "door.py").write_text("two")
+    assert tally.left(tmp_path) == {}
 
 
 def test_what_several_processes_count_is_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

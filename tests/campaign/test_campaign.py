@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
+from tests import tally
 from tests.campaign import __main__ as campaign
 from tests.campaign import driver, soak
 from tests.campaign.figures import Figure, Line, Totals, is_good, table
 from tests.campaign.parts import Part, Say
 from tests.campaign.plan import CAMPAIGN, FIGURES_OF, PARTS, SOAK, Plan
+from tests.planted.defects import DEFECTS
 
 TWENTY = Figure("nuts", "nuts cracked", 20)
 KINDS = Figure("kinds", "kinds of nuts", 2)
@@ -94,6 +97,19 @@ def test_whatever_goes_wrong_fails_the_run_however_much_was_reached(
 
     assert campaign.run(plan_of(TWENTY, rounds=1), jobs=1) == 1
     assert told in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("caught", "are_planted"), [(len(DEFECTS), False), (len(DEFECTS) - 1, True)])
+def test_defects_that_make_test_has_just_caught_are_not_planted_again(
+    monkeypatch: pytest.MonkeyPatch, caught: int, are_planted: bool
+) -> None:
+    monkeypatch.setattr(tally, "left", lambda: Counter({"planted defects caught": caught}))
+    totals = Totals()
+    plan = campaign.without_what_was_just_done(CAMPAIGN, totals)
+
+    assert (PARTS["planted"] in plan.parts) == are_planted
+    assert totals.reached("defects") == (0 if are_planted else len(DEFECTS))
+    assert plan.figures == CAMPAIGN.figures
 
 
 def test_a_share_is_counted_of_the_whole() -> None:
