@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
-from endwell.cli import bench_bare
+from endwell.cli import bench_bare, bench_bare_postgres
 from endwell.cli.bench_checked import check
 from endwell.cli.bench_place import Ground
 from endwell.cli.bench_rows import FLOORS, Row, against_bare, against_floor
@@ -65,6 +66,17 @@ def test_on_postgresql_every_figure_is_there(tmp_path: Path, postgres_url: str) 
     document = run_bench(tmp_path, "--store", postgres_url)
     assert_is_whole(document, "postgresql")
     assert "fsync" in document["settings"]
+    assert "bare_drain_1_worker" in {row["name"] for row in document["rows"]}
+
+
+@pytest.mark.timeout(300)
+def test_one_row_can_be_measured_by_itself_and_a_row_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    document = run_bench(tmp_path, "--only", "submit_one_by_one")
+    assert [row["name"] for row in document["rows"]] == ["submit_one_by_one"]
+    argv = [sys.executable, "-m", "endwell", "bench", "--only", "drain_3_workers"]
+    refused = subprocess.run(argv, cwd=tmp_path, capture_output=True, timeout=60)
+    assert refused.returncode == 2
+    assert b"no such row: drain_3_workers" in refused.stderr
 
 
 @pytest.mark.timeout(300)
@@ -108,10 +120,23 @@ def test_a_rate_and_a_latency_are_both_better_above_one() -> None:
     assert against_floor(prompt) == 2
 
 
-def test_the_bare_loop_ends_every_job_and_is_what_shares_are_of(tmp_path: Path) -> None:
+def test_the_bare_loop_ends_every_job(tmp_path: Path) -> None:
     ticks = iter(range(100))
     found = bench_bare.measure(tmp_path / "bare.db", lambda: float(next(ticks)), one_by_one=3, bulk=600)
     assert found == {"submit_one_by_one": (3, 3), "submit_bulk": (600, 600), "drain_1_worker": (603, 603)}
+
+
+async def test_the_bare_loop_on_postgresql_ends_every_job_too_and_leaves_nothing(postgres_url: str) -> None:
+    ticks = iter(range(100))
+    counts = {"one_by_one": 3, "bulk": 600}
+    found = await bench_bare_postgres.measure(postgres_url, lambda: float(next(ticks)), **counts)
+    assert found == {"submit_one_by_one": (3, 3), "submit_bulk": (600, 600), "drain_1_worker": (603, 603)}
+    connection = await asyncpg.connect(postgres_url)
+    assert await connection.fetchval("SELECT to_regclass('endwell_bare')") is None
+    await connection.close()
+
+
+def test_shares_are_of_the_bare_loop() -> None:
     limit = Row("bare_submit_bulk", "sqlite", 400, "tasks/s", 1)
     ours = Row("submit_bulk", "sqlite", 100, "tasks/s", 1)
     assert against_bare(ours, [ours, limit]) == 0.25

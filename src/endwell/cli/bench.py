@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Awaitable
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from endwell.cli import bench_bare
+from endwell.cli import bench_bare, bench_bare_postgres
 from endwell.cli.asked import Asked, Command, pass_asked
-from endwell.cli.bench_drain import Measured, compared, measurements
+from endwell.cli.bench_drain import Measured, Measurement, compared, measurements
 from endwell.cli.bench_idle import idle
 from endwell.cli.bench_place import Ground
 from endwell.cli.bench_rows import BARE, FULL, QUICK, USUAL, Row, Sizes
@@ -27,9 +28,12 @@ from endwell.runtime.base import Runtime
 @click.command(cls=Command)
 @click.option("--quick", is_flag=True, help="Small sizes: does it work, not how fast is it.")
 @click.option("--full", is_flag=True, help="Also a backlog of a million; takes several minutes.")
+@click.option(
+    "--only", metavar="ROW", multiple=True, help="Measure only what gives this row; may be repeated."
+)
 @click.option("--redis", metavar="URL", help="Measure the queue on Redis Streams at this server instead.")
 @pass_asked
-def bench(asked: Asked, quick: bool, full: bool, redis: str | None) -> int:
+def bench(asked: Asked, quick: bool, full: bool, only: tuple[str, ...], redis: str | None) -> int:
     """Measure speed on this machine.
 
     Each figure is kept only if afterwards every result is there and the log verifies; exit 1 if one
@@ -37,12 +41,14 @@ def bench(asked: Asked, quick: bool, full: bool, redis: str | None) -> int:
 
     \b
       endwell bench --full --json > figures.json
+      endwell bench --only drain_1_worker --only bare_drain_1_worker
     """
     if quick and full:
         raise click.UsageError("--quick and --full contradict each other")
     sizes = QUICK if quick else FULL if full else USUAL
     with tempfile.TemporaryDirectory(prefix="endwell-bench-", ignore_cleanup_errors=True) as made:
         run = _Run(Runtime.system(), Path(made), asked.store, sizes, redis)
+        run.choose(only)
         document = run_interruptibly(run.go())
     show(asked, document, as_text)
     return 1 if run.dropped else 0
@@ -58,27 +64,38 @@ class _Run:
         self._directory = directory
         self._ground = Ground(runtime, directory, url, redis)
         self._sizes = sizes
+        self._measurements = self._all()
         self._rows: list[Row] = []
         self.dropped = 0
+
+    def _all(self) -> list[Measurement]:
+        found = measurements(self._ground, self._sizes)
+        if self._ground.is_streamed:
+            return found  # the rest is the same whichever way turns reach a worker
+        bare = Measurement("bare loop", tuple(BARE + name for name in bench_bare.GIVES), self._bare)
+        return [
+            *found,
+            *inside(self._ground, self._sizes),
+            idle(self._ground, self._sizes.idle_seconds),
+            bare,
+        ]
+
+    def choose(self, only: Sequence[str]) -> None:
+        """Leave out what gives none of these rows; all of it when none is named."""
+        known = {name for each in self._measurements for name in each.gives}
+        if unknown := sorted(set(only) - known):
+            raise click.UsageError(f"no such row: {unknown[0]}; there are {', '.join(sorted(known))}")
+        if only:
+            self._measurements = [each for each in self._measurements if set(each.gives) & set(only)]
 
     async def go(self) -> dict[str, Any]:
         """Measure everything, one thing after the other."""
         settings = await self._settings()
-        for name, measuring in measurements(self._ground, self._sizes):
-            await self._keep(name, measuring)
-        if not self._ground.is_streamed:
-            await self._measure_the_store()
+        for measurement in self._measurements:
+            await self._keep(measurement)
+        self._rows += compared(self._rows, self._sizes.backlogs)
         rows = [msgspec.to_builtins(row) for row in self._rows]
         return {"machine": machine(), "settings": settings, "rows": rows, "dropped": self.dropped}
-
-    async def _measure_the_store(self) -> None:
-        """What is the same whichever way turns reach a worker."""
-        for name, measuring in inside(self._ground, self._sizes):
-            await self._keep(name, measuring)
-        self._rows += compared(self._rows, self._sizes.backlogs)
-        await self._keep("idle processes", idle(self._ground, self._sizes.idle_seconds))
-        if self._ground.kind == "sqlite":
-            await self._keep("bare loop", self._runtime.in_thread(self._bare))
 
     async def _settings(self) -> dict[str, Any]:
         """What the store itself says of its durability, and what the worker is set to."""
@@ -87,19 +104,22 @@ class _Run:
             read = await node.store.settings()
         return {**read, "worker.concurrency": app.settings.worker.concurrency}
 
-    def _bare(self) -> Measured:
-        found = bench_bare.measure(
-            self._directory / "bare.db",
-            self._runtime.clock.monotonic,
-            one_by_one=self._sizes.one_by_one,
-            bulk=self._sizes.bulk,
-        )
-        rows = [Row(BARE + name, "sqlite", rate, "tasks/s", n) for name, (rate, n) in found.items()]
+    async def _bare(self) -> Measured:
+        sizes, timer = self._sizes, self._runtime.clock.monotonic
+        about = {"one_by_one": sizes.one_by_one, "bulk": sizes.bulk}
+        if self._ground.kind == "sqlite":
+            path = self._directory / "bare.db"
+            found = await self._runtime.in_thread(partial(bench_bare.measure, path, timer, **about))
+        else:
+            found = await bench_bare_postgres.measure(self._ground.app().url, timer, **about)
+        kind = self._ground.kind
+        rows = [Row(BARE + name, kind, rate, "tasks/s", n) for name, (rate, n) in found.items()]
         return Measured(rows, [])
 
-    async def _keep(self, name: str, measuring: Awaitable[Measured]) -> None:
+    async def _keep(self, measurement: Measurement) -> None:
+        name = measurement.title
         try:
-            measured = await measuring
+            measured = await measurement.run()
         except (TimeoutError, EndwellError) as error:
             measured = Measured([], [f"{type(error).__name__}: {error}"])
         if measured.problems:

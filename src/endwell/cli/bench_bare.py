@@ -24,6 +24,8 @@ _READY = "SELECT id, payload FROM jobs WHERE status = 'queued' ORDER BY id LIMIT
 _CLAIM = "UPDATE jobs SET status = 'running' WHERE id = ?"
 _FINISH = "UPDATE jobs SET status = 'succeeded', result = ? WHERE id = ?"
 
+GIVES = ("submit_one_by_one", "submit_bulk", "drain_1_worker")
+"""The figures, named as Endwell's own rows."""
 Timer = Callable[[], float]
 
 

@@ -11,12 +11,13 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import apsw
 
 from endwell.app import Services
-from endwell.cli.bench_drain import Measured
+from endwell.cli.bench_drain import Measured, Measurement
 from endwell.cli.bench_place import Ground
 from endwell.cli.bench_rows import Row
 from endwell.runtime.processes import cpu_seconds
@@ -29,7 +30,14 @@ role_of_connections: ContextVar[str] = ContextVar("endwell_bench_role", default=
 """For whom connections are opened; the heartbeat's own thread, which only a worker has, sees the default."""
 
 
-async def idle(ground: Ground, seconds: float) -> Measured:
+def idle(ground: Ground, seconds: float) -> Measurement:
+    """What a worker and a PMO use while there is nothing to do."""
+    kinds = ("cpu", "statements", "writes")
+    gives = tuple(f"idle_{kind}_{role}" for kind in kinds for role in ROLES)
+    return Measurement("idle processes", gives, partial(_idle, ground, seconds))
+
+
+async def _idle(ground: Ground, seconds: float) -> Measured:
     """Both kinds of process idle for a while, and what they used meanwhile."""
     async with ground.place() as place, _counted(ground) as counts:
         members = {role: (await place.start(role))[0] for role in ROLES}
