@@ -18,6 +18,8 @@ from endwell.store.postgres.connection import READING, connect
 CHANNEL = "endwell"
 LARGEST_PAYLOAD = 7900
 """Bytes of topics in one NOTIFY; more is sent as `EVERYTHING`. PostgreSQL takes less than 8000."""
+RINGING = READING | {"synchronous_commit": "off"}
+"""A NOTIFY is a commit, but a hint need not outlive the server, nor make others wait for the disk."""
 LOOK_SECONDS = 30.0
 """How often a silent line is asked: each time costs the database a statement."""
 PATIENCE_SECONDS = 1.0
@@ -39,7 +41,7 @@ class PostgresDoorbell(ServedDoorbell):
         super().__init__(url, runtime=runtime, look_seconds=look_seconds, patience_seconds=patience_seconds)
 
     async def _connect(self, take: Take) -> Line:
-        line = _PostgresLine(await connect(self._url, READING), take)
+        line = _PostgresLine(await connect(self._url, RINGING), take)
         try:
             await line.listen()
         except BaseException:
@@ -51,6 +53,7 @@ class PostgresDoorbell(ServedDoorbell):
 class _PostgresLine:
     def __init__(self, connection: Any, take: Take) -> None:
         self._connection = connection
+        self._pid = connection.get_server_pid()  # a closed connection has none, and may still hear
         self._take = take
         self.why = CLOSED
         self.lost = asyncio.Event()
@@ -69,7 +72,7 @@ class _PostgresLine:
         self._connection.terminate()
 
     def _hear(self, connection: Any, pid: int, _channel: str, payload: object) -> None:
-        if connection.get_server_pid() != pid:  # our own rings have been heard already
+        if self._pid != pid:  # our own rings have been heard already
             self._take([topic for topic in str(payload).split("\n") if topic])
 
 

@@ -24,6 +24,8 @@ from endwell.settings import masked
 
 ANSWER_SECONDS = 5.0
 """How long a server may take to answer before its connection is given up."""
+BREATH_SECONDS = 0.001
+"""Between two requests: the first ring of a burst goes out at once, those that follow it go together."""
 FLUSH_SECONDS = 1.0
 """How long closing waits for the last rings to be sent."""
 
@@ -119,6 +121,9 @@ class ServedDoorbell(ABC):
             return
         self._heard.add(topics)
         self._keep(topics)
+        if asyncio._get_running_loop() is self._loop:  # which need not be woken, then
+            self._something.set()
+            return
         with suppress(RuntimeError):  # the loop closed without closing the bell
             self._loop.call_soon_threadsafe(self._something.set)
 
@@ -159,6 +164,8 @@ class ServedDoorbell(ABC):
                 if left <= 0 or not (has_sent or await self._runtime.wait(self._something, left)):
                     await self._answered(line.ping())
                     asked_at = self._runtime.clock.monotonic()
+                elif has_sent:
+                    await self._runtime.sleep(BREATH_SECONDS)
         finally:
             watching.cancel()
         raise ConnectionError(line.why)

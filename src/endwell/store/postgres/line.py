@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from endwell.errors import UsageError
-from endwell.model.commands import Command
+from endwell.model.commands import ClaimNext, Command, DispatchNext
 from endwell.runtime.base import Runtime
 from endwell.store.rows import Outcome, Reply
 
@@ -17,10 +17,11 @@ Run = Callable[[Sequence[Command]], Awaitable[Outcome]]
 class Letter:
     """Commands on their way, and the future that their replies settle."""
 
-    __slots__ = ("commands", "future")
+    __slots__ = ("commands", "future", "takes")
 
     def __init__(self, commands: Sequence[Command]) -> None:
         self.commands = commands
+        self.takes = any(isinstance(command, ClaimNext | DispatchNext) for command in commands)
         self.future: asyncio.Future[list[Reply]] = asyncio.get_running_loop().create_future()
 
 
@@ -32,19 +33,20 @@ class Line:
         self._limit = limit
         self._urgent: deque[Letter] = deque()
         self._usual: deque[Letter] = deque()
-        self._something = asyncio.Event()
+        self._idle: dict[int, asyncio.Future[None]] = {}
         self._is_closed = False
         self._servers: list[asyncio.Task[None]] = []
 
     def open(self, runtime: Runtime) -> None:
         """Start to serve, on the running event loop."""
         name = "endwell-postgres-committer"
-        self._servers = [runtime.spawn(self._serve(run), name) for run in self._runs]
+        self._servers = [runtime.spawn(self._serve(n, run), name) for n, run in enumerate(self._runs)]
 
     async def close(self) -> None:
         """Serve what waits, then end."""
         self._is_closed = True
-        self._something.set()
+        while self._idle:
+            self._wake_one()
         await asyncio.wait(self._servers)
 
     def post(self, commands: Sequence[Command], *, urgent: bool) -> asyncio.Future[list[Reply]]:
@@ -54,25 +56,37 @@ class Line:
             letter.future.set_exception(UsageError("the store is closed"))
             return letter.future
         (self._urgent if urgent else self._usual).append(letter)
-        self._something.set()
+        self._wake_one()
         return letter.future
 
-    async def _serve(self, run: Run) -> None:
+    def _wake_one(self) -> None:
+        """The first of them, so that little work stays on one connection."""
+        while self._idle:
+            rest = self._idle.pop(min(self._idle))
+            if not rest.done():  # its loop may be ending
+                rest.set_result(None)
+                return
+
+    async def _serve(self, number: int, run: Run) -> None:
         while True:
             while letters := self._taken():
                 await _settle(letters, run)
             if self._is_closed:
                 return
-            self._something.clear()
-            await self._something.wait()
+            self._idle[number] = asyncio.get_running_loop().create_future()
+            await self._idle[number]
 
     def _taken(self) -> list[Letter]:
+        """One taker in each batch: two would be offered the same tasks, and the second get nothing."""
         taken: list[Letter] = []
-        size = 0
+        size, takes = 0, False
         for line in (self._urgent, self._usual):
             while line and (not taken or size + len(line[0].commands) <= self._limit):
+                if takes and line[0].takes:
+                    return taken
                 taken.append(line.popleft())
                 size += len(taken[-1].commands)
+                takes = takes or taken[-1].takes
         return taken
 
 

@@ -131,8 +131,10 @@ WHERE t.namespace = m.namespace AND t.id = m.id AND t.version = m.seen RETURNING
 INSERT INTO tasks ({task_columns}) SELECT * FROM unnest($1::task_row[]);
 
 -- name: add_events
--- Events in their order; the unique (task, version) refuses a second writer.
-INSERT INTO events ({event_columns}) SELECT * FROM unnest($1::event_row[]);
+-- Events in their order; the unique (task, version) refuses a second writer. The transaction's number is asked
+-- for once, not for each of them as the column's default would.
+INSERT INTO events ({event_columns}, tx)
+SELECT e.*, (SELECT pg_current_xact_id()::text::bigint) FROM unnest($1::event_row[]) AS e;
 
 -- name: add_cards
 -- Cards; they are immutable, and a repeated write changes nothing.

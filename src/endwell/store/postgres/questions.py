@@ -7,10 +7,11 @@ from typing import Any
 
 from endwell.runtime.base import Runtime
 from endwell.store.postgres import trouble
-from endwell.store.postgres.connection import CONNECT_OPTIONS, READING, asyncpg_module, connect
+from endwell.store.postgres.connection import CONNECT_OPTIONS, asyncpg_module, connect
 from endwell.store.postgres.statements import QUERIES
 
-MOST_CONNECTIONS = 3
+MOST_CONNECTIONS = 2
+"""Of each kind: for questions that are planned once, and for others."""
 IDLE_SECONDS = 60.0
 """How long a connection without questions stays."""
 OUTAGE_SECONDS = 5.0
@@ -22,8 +23,9 @@ _PAUSE_SECONDS = 0.1
 class Questions:
     """Runs named queries that change nothing; one that lost its connection is asked again."""
 
-    def __init__(self, url: str, runtime: Runtime) -> None:
+    def __init__(self, url: str, runtime: Runtime, settings: dict[str, str]) -> None:
         self._url = url
+        self._settings = settings
         self._runtime = runtime
         self._pool: Any = None
 
@@ -34,10 +36,13 @@ class Questions:
             min_size=0,
             max_size=MOST_CONNECTIONS,
             max_inactive_connection_lifetime=IDLE_SECONDS,
-            connect=_connect,
+            connect=self._connected,
             reset=_nothing_to_reset,
             **CONNECT_OPTIONS,
         )
+
+    async def _connected(self, url: str, **options: Any) -> Any:
+        return await connect(url, self._settings)
 
     async def close(self) -> None:
         """Let go of the connections."""
@@ -69,10 +74,6 @@ class Questions:
         async with self._pool.acquire() as connection:
             rows: Sequence[Any] = await connection.fetch(sql, *parameters)
             return rows
-
-
-async def _connect(url: str, **options: Any) -> Any:
-    return await connect(url, READING)
 
 
 async def _nothing_to_reset(connection: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from endwell.errors import UsageError
 from endwell.model.card import Card
@@ -19,6 +19,7 @@ from endwell.store.glance import Ask, Seen
 from endwell.store.held import Held
 from endwell.store.log import Event, Logged, place_of
 from endwell.store.postgres.committer import Committer
+from endwell.store.postgres.connection import READING, STEADY
 from endwell.store.postgres.driver import ServerClock
 from endwell.store.postgres.line import Line
 from endwell.store.postgres.questions import Questions
@@ -28,6 +29,11 @@ from endwell.store.rows import Outcome, Reply
 COMMITTERS = 2
 """Committing connections: while the server writes one batch, the next is decided. Measured on two cores, bulk
 submits rose from 20,000 to 31,000 a second. The second connects when it is first needed."""
+
+SINGLE_ROWS: Final = frozenset(
+    ("agent", "card", "cards_between", "cards_by_ids", "clock", "session", "task_by_id", "tasks_by_ids")
+)
+"""Questions that are asked all the time, and go by a primary key whatever is asked."""
 
 
 class PostgresStore(Store):
@@ -59,13 +65,15 @@ class PostgresStore(Store):
             Committer(url, limits=limits, runtime=runtime, shift=shift, held=held, server=server)
             for _ in range(committers)
         ]
-        self._questions = Questions(url, runtime)
+        self._questions = Questions(url, runtime, READING)
+        self._steady = Questions(url, runtime, STEADY)
         self._line: Line | None = None
         self._pid = 0
 
     async def open(self) -> None:
         await self._committers[0].open()
         await self._questions.open()
+        await self._steady.open()
         self._pid = process_id()
         self._line = Line([partial(self._run, each) for each in self._committers], limit=BATCH_LIMIT)
         self._line.open(self._runtime)
@@ -77,6 +85,7 @@ class PostgresStore(Store):
             for committer in self._committers:
                 await committer.close()
             await self._questions.close()
+            await self._steady.close()
 
     async def _commit(self, commands: Sequence[Command]) -> list[Reply]:
         line = self._opened()
@@ -122,12 +131,13 @@ class PostgresStore(Store):
     async def glance(self, *asked: Ask) -> Seen:
         self._opened()
         sql, parameters = JOINER.statement(asked)
-        (row,) = await self._questions.ask_sql(sql, self._shift(), *parameters)
+        (row,) = await self._steady.ask_sql(sql, self._shift(), *parameters)
         return Seen(row[0], asked, row[1:])
 
     async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
         self._opened()
-        return await self._questions.ask(name, *parameters)
+        questions = self._steady if name in SINGLE_ROWS else self._questions
+        return await questions.ask(name, *parameters)
 
     async def tasks_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Task]:
         return [Task(*row) for row in await self._rows("tasks_by_ids", namespace, list(ids))]
