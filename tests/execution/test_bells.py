@@ -12,7 +12,7 @@ from endwell.doorbell import Doorbell
 from endwell.doorbell.contract import BellHealth
 from endwell.doorbell.postgres import PostgresDoorbell
 from endwell.runtime import Runtime, SystemClock
-from endwell.worker.worker import RARELY
+from endwell.worker.lookout import DISTRUST_SECONDS, RARELY
 from tests.doorbell.contract import Ear
 from tests.execution.world import TINY, SilentBell, World, eventually, terminal
 from tests.servers.proxy import Proxy
@@ -61,6 +61,47 @@ async def test_a_working_bell_makes_polls_rare(world: World) -> None:
     echo(world)
     worker = await world.started_worker()
     await eventually(lambda: world.node.bell.health().connected)
+    assert worker._poll_seconds == RARELY * world.app.settings.worker.poll_seconds
+
+
+@pytest.mark.covers("S0.3")
+async def test_after_one_lost_ring_a_bell_is_not_relied_on_until_it_rings(world: World) -> None:
+    echo(world)
+    node = await with_bell(world, DeafBell)
+    worker = await world.started_worker(node)
+    usual, poll = worker._poll_seconds, world.app.settings.worker.poll_seconds
+    assert (usual, await worker.run_once()) == (RARELY * poll, False)
+    await node.client.submit("echo", 7)
+    assert not await worker.run_once(), "nobody has told it"
+    await worker.watch.run_once()  # looks anyway, once per tick
+    assert await worker.run_once()
+    assert worker._poll_seconds == poll, "from now on it looks as with a dead bell"
+
+    worker._heard(frozenset({f"work:{world.namespace}:echo"}))
+    assert worker._poll_seconds == usual, "it rings after all"
+
+    await node.client.submit("echo", 8)
+    worker._may_be_work = False  # the ring of a moment ago has been seen to
+    await worker.watch.run_once()
+    assert await worker.run_once()
+    world.clock.advance(DISTRUST_SECONDS - 1)
+    assert worker._poll_seconds == poll
+    world.clock.advance(1)
+    assert worker._poll_seconds == usual, "nothing was lost for long"
+
+
+async def test_a_look_that_finds_what_cannot_be_taken_says_nothing_of_the_bell(world: World) -> None:
+    @world.app.agent("single", concurrency=1)
+    async def single() -> None: ...
+
+    await world.registered("single")
+    await world.submitted("single")
+    await world.claimed(await world.silent_session("single"), "single")
+    node = await with_bell(world, DeafBell)
+    await node.client.submit("single")
+    worker = await world.started_worker(node)
+    await worker.watch.run_once()
+    assert not await worker.run_once()
     assert worker._poll_seconds == RARELY * world.app.settings.worker.poll_seconds
 
 

@@ -39,6 +39,19 @@ async def test_the_bound_is_a_sum_that_adds_up(sqlite_world: World) -> None:
     ]
 
 
+@pytest.mark.parametrize(("poll", "tick", "late"), [(1.0, 5.0, 5.0), (0.1, 5.0, 0.6), (10.0, 5.0, 10.0)])
+async def test_a_lost_ring_is_noticed_at_the_next_look(
+    sqlite_url: str, poll: float, tick: float, late: float
+) -> None:
+    settings = {"worker.poll_seconds": poll, "worker.watchdog_interval_seconds": tick}
+    async with World(sqlite_url, settings=settings) as world:
+
+        @world.app.agent("clerk")
+        async def clerk() -> None: ...
+
+        assert bound_of(world, "clerk")["lost_ring_noticed_seconds"] == pytest.approx(late)
+
+
 async def test_a_status_that_no_deadline_ends_breaks_the_bound(
     sqlite_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

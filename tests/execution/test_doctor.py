@@ -10,7 +10,9 @@ import pytest
 
 from endwell import Context, Fail
 from endwell.doorbell.contract import BellHealth
+from endwell.machine import clocks
 from endwell.model.commands import Block
+from endwell.operate import bounds as operate_bounds
 from endwell.operate.doctor import storage
 from endwell.operate.doctor.examine import CHECKS, examine
 from endwell.operate.doctor.finding import Patient
@@ -120,6 +122,18 @@ async def test_a_clock_that_nobody_fires(office: World) -> None:
     assert "bound_exceeded" not in await found(office), "two ticks are allowed"
     office.clock.advance(10)
     assert (await found(office))["bound_exceeded"]["facts"]["tasks"] == [handle.id]
+
+
+async def test_an_agent_whose_tasks_might_outlive_their_bound(
+    office: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "bound_too_late" not in await found(office)
+    broken = tuple(rule for rule in clocks.RULES if rule.name != "ends_by")
+    monkeypatch.setattr(operate_bounds, "RULES", broken)
+    finding = (await found(office))["bound_too_late"]
+    assert (finding["severity"], finding["namespace"]) == ("error", office.namespace)
+    assert finding["facts"]["seconds"] is None
+    assert "might end never" in finding["message"]
 
 
 async def test_a_doorbell_whose_server_is_away(sqlite_url: str, own_valkey: Any) -> None:

@@ -43,8 +43,6 @@ log = logging.getLogger(__name__)
 
 CLAIM_LIMIT = 128
 """Most tasks taken in one commit."""
-RARELY = 6
-"""How many poll intervals pass between two polls while the doorbell works."""
 HAND_IN_LIMIT = 250
 """Most endings in one commit: with a claim they still share one transaction, so all of them count or none."""
 
@@ -80,8 +78,13 @@ class Worker:
         self.concurrency = concurrency or settings.worker.concurrency
         self.name = name or f"{runtime.host()}-{runtime.pid()}"
         self.directory = Directory(store, namespace, known or agents, settings.approval)
-        self._lookout = Lookout(store, runtime, namespace=namespace, agents=tuple(agents))
-        also, told = self._lookout.asked, self._told
+        self._lookout = Lookout(
+            store,
+            runtime,
+            namespace=namespace,
+            agents=tuple(agents),
+            poll_seconds=settings.worker.poll_seconds,
+        )
         self.watch = Watch(
             store, runtime, settings, namespace=namespace, actor=self.name, also=also, told=told
         )
@@ -353,6 +356,7 @@ class Worker:
             self._session.lose(claim.session_id, reply.refusal.message)
         if claim.session_id != self.session_id:
             return False  # the lease went while we asked; what we were given is not ours any more
+        self._lookout.took(len(reply.taken))
         self._was_full = len(reply.taken) == claim.limit
         if self._was_full:
             self._may_be_work = True
@@ -374,6 +378,7 @@ class Worker:
         if is_rung(f"held:{self._namespace}:{self.session_id}", topics):
             self._session.beat_now()
         if any(is_rung(f"work:{self._namespace}:{agent}", topics) for agent in self._agents):
+            self._lookout.rung()
             self._may_be_work = True
             self._wake.set()
 
@@ -411,9 +416,7 @@ class Worker:
 
     @property
     def _poll_seconds(self) -> float:
-        """A doorbell that works makes polling a mere precaution."""
-        poll = self._settings.poll_seconds
-        return RARELY * poll if self._bell.health().connected else poll
+        return self._lookout.pace_seconds(is_connected=self._bell.health().connected)
 
     async def _poll(self) -> None:
         try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from endwell.errors import BadSetting
 from endwell.model.session import Session
+from endwell.operate.bounds import bounds as bounds_of
 from endwell.operate.doctor.finding import Finding, Patient
 from endwell.pmo.relay.service import CURSOR
-from endwell.policy.limits import SECOND
+from endwell.policy.limits import SECOND, Limits
 from endwell.settings import check
 
 LATE_INTERVALS: Final = 3
@@ -114,11 +115,15 @@ def _unsupervised(namespace: str, age: float | None, patience: float, is_needed:
 
 
 async def bounds(patient: Patient) -> list[Finding]:
-    """No clock is overdue by more than two ticks: then a task could outlive its bound."""
+    """Every agent's bound is within two ticks of `ends_by`, and no clock is overdue by more than that."""
     found = []
     now = await patient.store.now()
     tick = int(patient.settings.pmo.watchdog_interval_seconds * SECOND)
+    limits = Limits.of(patient.settings, patient.settings.human.owner)
     for namespace in patient.namespaces:
+        agents = await patient.store.agents(namespace)
+        items = bounds_of(patient.settings, limits, agents)["items"]
+        found += [_too_late(namespace, item) for item in items if not item["is_kept"]]
         overdue = await patient.store.due(namespace, now - 2 * tick, (-1, ""), MOST_NAMED)
         if overdue:
             age = (now - overdue[0][1]) / SECOND
@@ -133,6 +138,19 @@ async def bounds(patient: Patient) -> list[Finding]:
                 )
             )
     return found
+
+
+def _too_late(namespace: str, item: dict[str, Any]) -> Finding:
+    latest = item["ended_at_the_latest_seconds"]
+    when = "never" if latest is None else f"{latest:g} s after its start"
+    return Finding(
+        code="bound_too_late",
+        severity="error",
+        message=f"a task of {item['agent']} might end {when}; {item['allowed_seconds']:g} s are allowed",
+        remedy="endwell bounds --app MODULE:NAME shows the sum; mend the setting that its largest part names",
+        namespace=namespace,
+        facts={"agent": item["agent"], "seconds": latest, "sum": item["sum"]},
+    )
 
 
 async def doorbells(patient: Patient) -> list[Finding]:
