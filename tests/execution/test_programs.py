@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from endwell import AsyncHandle, Endwell, TaskFailed, UsageError
+from endwell.runtime import SystemClock
 from endwell.runtime.processes import pid_alive
+from endwell.worker import programs
 from tests.execution.outside_app import PATIENT
 from tests.execution.world import World, eventually, terminal
 
@@ -97,6 +99,69 @@ async def test_a_talkative_program_is_heard_once_a_second_and_its_last_word_coun
     assert notes[-1] == "page 299; used tokens 12, usd 0.25"
 
 
+BUSY = (
+    "import json, time\n"
+    "while True:\n"
+    " for line in LINES: print(json.dumps(line), flush=True)\n"
+    " time.sleep(0.01)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "repeated"),
+    [
+        (
+            [{"progress": "at it"}, {"usage": {"tokens": 1}}, {"draft": "half"}],
+            "nothing new for ",
+        ),
+        (
+            [{"call": {"name": "search", "arguments": {"q": 1}}}, {"usage": {"tokens": 1}}],
+            "the call of search with the same arguments, 6 times in a row",
+        ),
+        (
+            [{"call": {"name": "search"}}, {"call": {"name": "read"}}, {"error": "no such page"}],
+            "the same error of the program (no such page), 6 times in a row",
+        ),
+    ],
+    ids=["the same words", "the same call", "the same error"],
+)
+async def test_a_program_that_goes_round_in_circles_is_nudged_then_stopped(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, lines: list[Any], repeated: str
+) -> None:
+    monkeypatch.setattr(programs, "PULSE_SECONDS", 0.05)
+    settings = {"progress.repeat_limit": 3, "progress.stall_seconds": 0.3}
+    async with World(sqlite_url, settings=settings, clock=SystemClock()) as world:
+        world.app.command_agent("program", [*PYTHON, BUSY.replace("LINES", repr(lines))])
+        await world.working()
+        handle = await world.submitted("program")
+        error = await error_of(handle)
+        assert error["code"] == "no_progress"
+        assert repeated in error["message"]
+        history = await world.history(handle)
+        assert (history.count("task.nudged"), terminal(history)) == (1, ["task.failed"])
+
+
+async def test_a_program_that_gets_on_is_left_alone(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New words, other calls and other errors are news, however often they come."""
+    monkeypatch.setattr(programs, "PULSE_SECONDS", 0.05)
+    source = (
+        "import json, time\n"
+        "for n in range(60):\n"
+        " call = {'name': 'read', 'arguments': n}\n"
+        " for line in ({'progress': f'page {n}'}, {'call': call}, {'error': f'{n}'}):\n"
+        "  print(json.dumps(line), flush=True)\n"
+        " time.sleep(0.01)\n"
+        "print(json.dumps({'result': 'read'}))"
+    )
+    settings = {"progress.repeat_limit": 3, "progress.stall_seconds": 0.3}
+    async with World(sqlite_url, settings=settings, clock=SystemClock()) as world:
+        world.app.command_agent("program", [*PYTHON, source])
+        await world.working()
+        handle = await world.submitted("program")
+        assert await handle.result(20) == "read"
+        assert "task.nudged" not in await world.history(handle)
+
+
 async def test_the_last_draft_of_a_failing_program_is_salvaged(sqlite_world: World) -> None:
     world = sqlite_world
     source = (
@@ -122,7 +187,7 @@ async def test_the_last_draft_of_a_failing_program_is_salvaged(sqlite_world: Wor
     [
         ("echo hello", "not valid JSON"),
         ("""printf '{"result": "\\377"}\\n'""", "not UTF-8"),
-        ("""echo '{"answer": 1}'""", "none of progress, usage, draft, result"),
+        ("""echo '{"answer": 1}'""", "none of progress, usage, draft, error, call, result"),
         ("""echo '{"result": 1, "progress": "x"}'""", "none of"),
         ("echo '[]'", "none of"),
         ("""echo '{"result": 1}'; echo '{"result": 2}'""", "second result"),

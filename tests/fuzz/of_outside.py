@@ -24,6 +24,7 @@ _LINES: Final = (
     b'{"progress":"half way"}\n{"result":{"a":[1,2]}}',
     b'{"usage":{"tokens":12,"euros":0.5}}\n{"usage":{"tokens":3}}\n{"result":null}',
     b'{"draft":["so","far"]}\n\n{"result":"done"}',
+    b'{"call":{"name":"search","arguments":[1]}}\n{"error":"none"}\n{"result":2}',
     b'{"result":1}',
 )
 

@@ -37,10 +37,17 @@ class Circles:
         self._variant = 0
         self._news_at = bench.runtime.clock.monotonic()
         self._note: str | None = None
+        self._draft = ""
 
     def news(self) -> None:
         """Something new was recorded."""
         self._news_at = self._bench.runtime.clock.monotonic()
+
+    def drafted(self, digest: str) -> None:
+        """A draft was kept; the same one again is no news."""
+        if digest != self._draft:
+            self.news()
+        self._draft = digest
 
     def without_news(self, note: str | None) -> int:
         """For how long nothing new came of it. A step under way is waited for; a new note is news."""
@@ -84,7 +91,11 @@ class Circles:
 
     async def failed(self, name: str, error: BaseException) -> None:
         """A step, tool or agent ended with an error that the agent's code now sees."""
-        said = f"{type(error).__name__}: {content.clean_text(content.safe_str(error), TEXT_LIMIT)}"
+        await self.erred(name, f"{type(error).__name__}: {content.safe_str(error)}")
+
+    async def erred(self, name: str, text: str) -> None:
+        """Something went wrong, in these words."""
+        said = content.clean_text(text, TEXT_LIMIT)
         if self._errors.note(f"{name} {said}"):
             await self._report(f"the same error of {name} ({said})", self._errors.count)
 

@@ -1,9 +1,9 @@
 """Agents that are programs: JSON on standard input, JSON lines on standard output.
 
 A program reads its payload, one JSON document, until its input ends. It writes lines, each an object with
-one key: `{"progress": "text"}`, `{"usage": {"tokens": 12}}`, `{"draft": value}`, and exactly once
-`{"result": value}`. It must then exit with 0. Anything else fails the turn, with the end of what the
-program wrote to standard error.
+one key: `{"progress": "text"}`, `{"usage": {"tokens": 12}}`, `{"draft": value}`, `{"error": "text"}`,
+`{"call": {"name": "search", "arguments": value}}`, and exactly once `{"result": value}`. It must then exit
+with 0. Anything else fails the turn, with the end of what the program wrote to standard error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from endwell.errors import BadInput, UsageError
 from endwell.model import content
@@ -24,6 +24,7 @@ from endwell.runtime.base import Runtime
 from endwell.runtime.guarded import Ended, Guarded, LineTooLong, NotStarted
 from endwell.worker.context import Context
 from endwell.worker.outside import GRACE_SECONDS, MEGABYTE, Reported, failure
+from endwell.worker.step_verbs import NOTE_LIMIT, tell_progress
 
 if TYPE_CHECKING:
     from endwell.worker.bench import Bench
@@ -35,6 +36,8 @@ PULSE_SECONDS = 1.0
 """A talkative program's progress and drafts are stored this often at most."""
 _LINE_BYTES = content.MAX_BYTES
 _NOTE_LIMIT = 500
+_NAME_LIMIT = 100
+_KINDS = "progress, usage, draft, error, call, result"
 _USAGE_KEYS = 50
 
 
@@ -72,7 +75,7 @@ class Program:
                 process.limit(self.timeout)
             process.write(turn.payload)
             process.write_end()
-            return await _Conversation(self, process, Context(bench)).deliverable()
+            return await _Conversation(self, process, bench).deliverable()
 
     async def _started(self, turn: Turn) -> Guarded:
         task = turn.task
@@ -95,11 +98,12 @@ class Program:
 class _Conversation:
     """What a program says, and what is made of it in the end."""
 
-    def __init__(self, program: Program, process: Guarded, ctx: Context) -> None:
+    def __init__(self, program: Program, process: Guarded, bench: Bench) -> None:
         self._program = program
         self._process = process
+        self._circles = bench.circles
         self._heard = Heard()
-        self._pulse = _Pulse(program.runtime, self._heard, ctx, process.stop)
+        self._pulse = _Pulse(program.runtime, self._heard, bench, process.stop)
 
     async def deliverable(self) -> Any:
         """The program's result, or the reason why there is none."""
@@ -126,7 +130,7 @@ class _Conversation:
                 if size > OUTPUT_BYTES:
                     raise BadOutput(f"it wrote more than {OUTPUT_BYTES:,} bytes")
                 if line.strip():
-                    self._heard.take(line)
+                    await self._judge(self._heard.take(line))
                     self._pulse.beat()
         except LineTooLong:
             problem = f"it wrote a line of more than {_LINE_BYTES:,} bytes"
@@ -136,6 +140,13 @@ class _Conversation:
             return None
         self._process.stop()
         return problem
+
+    async def _judge(self, said: Told | None) -> None:
+        """What it tells of its own errors and calls: the same again and again is nudged, then stopped."""
+        if said is not None and said.is_error:
+            await self._circles.erred(said.name, said.about)
+        elif said is not None:
+            await self._circles.called("", said.name, said.about, is_new=True)
 
     def _failure(self, problem: str | None, ended: Ended) -> Reported | None:
         name, tail = self._program.argv[0], self._process.tail
@@ -155,6 +166,14 @@ class BadOutput(Exception):
     """A line that is not what a program may say."""
 
 
+class Told(NamedTuple):
+    """An error that a program goes on from, or something that it asks somebody for."""
+
+    name: str
+    about: Any
+    is_error: bool
+
+
 class Heard:
     """What a program has said so far. `usage` is the sum of all it has told."""
 
@@ -162,33 +181,40 @@ class Heard:
         self.results: list[Any] = []
         self.drafts: list[Any] = []
         self.usage: dict[str, int | float] = {}
-        self._progress = ""
+        self.progress = ""
 
-    def take(self, line: bytes) -> None:
-        """Take in one line; `BadOutput` if it makes no sense."""
+    def take(self, line: bytes) -> Told | None:
+        """Take in one line; `BadOutput` if it makes no sense. What may be going round in circles is told."""
         try:
             said = content.decode(line, what="line")
         except BadInput as error:
             raise BadOutput(f"it wrote {_excerpt(line)}: {error.message}") from None
         match said:
             case {"progress": str(text), **rest} if not rest:
-                self._progress = text[:_NOTE_LIMIT]
+                self.progress = text[:_NOTE_LIMIT]
             case {"usage": dict(usage), **rest} if not rest:
                 self._add(usage)
             case {"draft": value, **rest} if not rest:
                 self.drafts = [value]
+            case {"error": str(text), **rest} if not rest:
+                return Told("the program", text, True)
+            case {"call": {"name": str(name), **call}, **rest} if not rest and not call.keys() - {
+                "arguments"
+            }:
+                return Told(content.clean_text(name, _NAME_LIMIT), call.get("arguments"), False)
             case {"result": value, **rest} if not rest and not self.results:
                 self.results = [value]
             case {"result": _, **rest} if not rest:
                 raise BadOutput("it wrote a second result line")
             case _:
-                raise BadOutput(f"it wrote {_excerpt(line)}, which is none of progress, usage, draft, result")
+                raise BadOutput(f"it wrote {_excerpt(line)}, which is none of {_KINDS}")
+        return None
 
     @property
     def note(self) -> str:
         """What a sign of progress says: the last text, and what was used up to now."""
         used = ", ".join(f"{key} {amount:g}" for key, amount in self.usage.items())
-        return "; ".join(part for part in (self._progress, used and f"used {used}") if part)
+        return "; ".join(part for part in (self.progress, used and f"used {used}") if part)
 
     def _add(self, usage: dict[str, Any]) -> None:
         for key, amount in usage.items():
@@ -201,12 +227,12 @@ class Heard:
 
 
 class _Pulse:
-    """Every line is a sign of progress, but only one a second is stored: the newest. So with drafts."""
+    """Every line is a sign of life, but only one a second is stored: the newest. So with drafts."""
 
-    def __init__(self, runtime: Runtime, heard: Heard, ctx: Context, on_error: Callable[[], None]) -> None:
+    def __init__(self, runtime: Runtime, heard: Heard, bench: Bench, on_error: Callable[[], None]) -> None:
         self._runtime = runtime
         self._heard = heard
-        self._ctx = ctx
+        self._bench = bench
         self._on_error = on_error
         self._beaten = asyncio.Event()
         self._finished = asyncio.Event()
@@ -241,10 +267,12 @@ class _Pulse:
         """What is new since the last time; at the end nothing is said twice."""
         if self._heard.drafts is not self._kept:
             self._kept = self._heard.drafts
-            await self._ctx.draft(self._kept[0])
+            await Context(self._bench).draft(self._kept[0])
         if not is_last or self._heard.note != self._said:
             self._said = self._heard.note
-            await self._ctx.progress(self._said)
+            # what it has used up by now is worth telling, but gets it nowhere
+            note = content.clean_text(self._said, NOTE_LIMIT)
+            await tell_progress(self._bench, note, news=self._heard.progress)
 
 
 def _excerpt(line: bytes) -> str:

@@ -38,6 +38,12 @@ NOTE_LIMIT = 500
 _error_encoder = msgspec.json.Encoder(order="sorted")
 
 
+async def tell_progress(bench: Bench, note: str | None, *, news: str | None) -> None:
+    """A sign of life that says `note`; what of it counts as new is `news`."""
+    quiet = bench.circles.without_news(news)
+    bench.refuse_ended(await bench.commit(bench.command(c.Progress, note=note, without_news=quiet)))
+
+
 class StepVerbs:
     """For a context that has a bench."""
 
@@ -96,11 +102,9 @@ class StepVerbs:
     async def draft(self, value: Any) -> None:
         """Keep a partial deliverable; it is salvaged if the task ends without a whole one."""
         encoded = content.encode(value, what="draft")
-        bench = self._bench
-        await bench.commit(
-            bench.command(c.KeepDraft, content=encoded, content_hash=content.fingerprint(encoded))
-        )
-        bench.circles.news()
+        bench, digest = self._bench, content.fingerprint(encoded)
+        await bench.commit(bench.command(c.KeepDraft, content=encoded, content_hash=digest))
+        bench.circles.drafted(digest)
 
     async def progress(self, note: str | None = None) -> None:
         """Say that the turn is getting somewhere; without a sign of progress it is reaped in the end.
@@ -108,10 +112,8 @@ class StepVerbs:
         Raises `StaleAttempt` if the task has been given to somebody else: stop at once then. A sign of life
         is not news: an agent that records nothing new and says nothing new for long is nudged, then stopped.
         """
-        bench = self._bench
         text = None if note is None else content.clean_text(content.safe_str(note), NOTE_LIMIT)
-        quiet = bench.circles.without_news(text)
-        bench.refuse_ended(await bench.commit(bench.command(c.Progress, note=text, without_news=quiet)))
+        await tell_progress(self._bench, text, news=text)
 
     async def nudges(self) -> list[str]:
         """What this task's agent was told because it seemed to go round in circles, oldest first."""
