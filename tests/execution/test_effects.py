@@ -277,6 +277,42 @@ async def test_where_the_outside_deduplicates_a_failed_call_may_be_repeated(quic
     assert pay.calls == 2
 
 
+async def test_where_the_outside_deduplicates_a_call_that_is_given_up_stays_unknown(quick: World) -> None:
+    """It may have taken place: only a call that follows at once may say that it does not matter."""
+    pay = Pay()
+    payer(quick, pay, can_look=False, retries=0, deduplicates=True)
+    await quick.working()
+    handle = await quick.submitted("payer")
+    with pytest.raises(TaskFailed):
+        await handle.result(10)
+    assert (pay.calls, (await effect_of(quick, "order-1")).status) == (1, "unknown")
+    again = await quick.client.actions.retry(handle.id)
+    assert await (await quick.client.task(again.id)).result(10) == "paid 5"
+    assert (await effect_of(quick, "order-1")).status == "done"
+
+
+async def test_one_word_frees_every_task_that_is_held_for_the_same_effect(quick: World) -> None:
+    pay = Pay()
+    payer(quick, pay, can_look=False)
+    await quick.working()
+    first, second = await quick.submitted("payer"), await quick.submitted("payer")
+    for handle in (first, second):
+        await quick.in_status(handle, "blocked")
+    asked = [await handle.why() for handle in (first, second)]
+    kinds = sorted(tuple(wait["kind"] for wait in why["waiting_for"]) for why in asked)
+    assert kinds == [("effect", "person"), ("person",)], "it belongs to the one that asked last"
+    for why in asked:
+        is_its_own = why["waiting_for"][0] == {"kind": "effect", "id": "order-1", "deadline": None}
+        assert ("effect settle" in why["actions"], "task unblock" in why["actions"]) == (
+            is_its_own,
+            not is_its_own,
+        )
+
+    await quick.client.settle_effect("order-1", "done", by="ada", result="by hand")
+    assert [await handle.result(10) for handle in (first, second)] == ["by hand", "by hand"]
+    assert pay.calls == 1
+
+
 async def test_a_function_may_say_itself_that_nothing_has_happened(quick: World) -> None:
     calls = Counting()
 

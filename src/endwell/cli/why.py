@@ -56,15 +56,17 @@ def _why_text(answer: dict[str, Any]) -> str:
 def _command_text(action: str, answer: dict[str, Any]) -> str:
     """The command to type: about the task, or about the thing that it waits for."""
     kind = action.split()[0]
-    ids = [wait["id"] for wait in answer["waiting_for"] if wait["kind"] == kind]
-    about = ids[0] if ids and kind in ("tool", "approval", "effect") else answer["task_id"]
+    about = {"task_id": answer["task_id"]}
+    if kind in ("tool", "approval", "effect"):
+        ids = [wait["id"] for wait in answer["waiting_for"] if wait["kind"] == kind]
+        about["task_id"] = ids[0] if ids else answer["task_id"]
     rest = {
         "task assign": " --to NAME",
         "signal": " NAME JSON",
         "tool answer": " JSON",
         "effect settle": " done|not-done|abandon",
     }.get(action, "")
-    return f"endwell {action} {shlex.quote(plain(about))}{rest}"
+    return f"endwell {action} {plain(about['task_id'])}{rest}"
 
 
 def _holder_text(holder: dict[str, Any] | None) -> str | None:

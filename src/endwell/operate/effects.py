@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from endwell.errors import NotFound
+from endwell.machine.steps import EFFECT_UNKNOWN
 from endwell.model import content
-from endwell.model.commands import SettleEffect
+from endwell.model import facts as f
+from endwell.model import status as s
+from endwell.model.commands import SettleEffect, Unblock
 from endwell.model.effect import Effect, Verdict
 from endwell.model.moments import moment
-from endwell.operate.questions import no_such_place
+from endwell.model.task import Task
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
+
+PAGE = 200
 
 
 class Effects:
@@ -39,7 +44,28 @@ class Effects:
                 content_hash=content.fingerprint(encoded),
             )
         )
+        await self._free_others(effect)
         return _shape(await _known(self._store, self._namespace, key))
+
+    async def _free_others(self, effect: Effect) -> None:
+        """Let other tasks go on that a person holds for the sake of this effect.
+
+        If we die before that, they stay with their owner: `endwell task unblock` is all they need.
+        """
+        before: str | None = None
+        while held := await self._store.tasks_page(
+            self._namespace, status=s.BLOCKED, before=before, limit=PAGE
+        ):
+            before = held[-1].id
+            for task in held:
+                if task.reason == EFFECT_UNKNOWN and task.id != effect.task_id:
+                    await self._free(task, effect.key)
+
+    async def _free(self, task: Task, key: str) -> None:
+        events = await self._store.events_of_task(self._namespace, task.id)
+        if any(isinstance(each.fact, f.EffectUnknown) and each.fact.key == key for each in events):
+            about = {"namespace": self._namespace, "actor": self._actor, "task_id": task.id}
+            await self._store.commit((Unblock(command_id=self._runtime.ids.new(), **about),))
 
 
 async def page(

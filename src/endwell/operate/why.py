@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from endwell.machine.steps import EFFECT_UNKNOWN
 from endwell.model import status as s
 from endwell.model.card import step_label
 from endwell.model.moments import moment
@@ -14,6 +15,7 @@ from endwell.store.contract import Store
 
 TICK_SECONDS = 5.0
 """How often a supervisor looks, unless the settings say otherwise."""
+MOST_EFFECTS = 20
 _ACTIONS: dict[str, list[str]] = {
     s.WAITING_APPROVAL: ["approval approve", "approval reject", "task cancel"],
     s.QUEUED: ["task cancel", "task retry"],
@@ -41,6 +43,7 @@ async def why(
     session = await store.session(namespace, task.session_id) if task.session_id else None
     rule, at = next_move(task, now)
     live = [each for each in await store.open_sessions(namespace) if each.lease_until > now]
+    waiting_for = await _waiting_for(store, task, now, live)
     return {
         "task_id": task.id,
         "status": task.status,
@@ -48,12 +51,12 @@ async def why(
         "reason": task.reason,
         "holder": _holder(session),
         "executing": executing(task, session),
-        "waiting_for": await _waiting_for(store, task, now, live),
+        "waiting_for": waiting_for,
         "next": {"rule": rule, "at": moment(at)},
         "ends_by": moment(task.ends_by),
         "ended_at_the_latest": moment(latest_end(task, tick_seconds)),
         "owner": task.owner,
-        "actions": _actions(task),
+        "actions": _actions(task, {wait["kind"] for wait in waiting_for}),
         "notes": _notes(task, live),
     }
 
@@ -130,17 +133,18 @@ async def _waiting_for(store: Store, task: Task, now: int, live: list[Session]) 
     if task.status in (s.QUEUED, s.DISPATCHED):
         return [await _waiting_for_worker(store, task, live)]
     if task.status == s.BLOCKED and task.held_since is not None:
-        return [{"kind": "person", "id": task.owner, "deadline": None}, *await _unknown_effects(store, task)]
+        person = {"kind": "person", "id": task.owner, "deadline": None}
+        return [*await _unknown_effects(store, task), person]
     if task.status == s.BLOCKED:
         return [{"kind": "cooldown", "id": task.reason, "deadline": moment(task.recover_at)}]
     return []
 
 
 async def _unknown_effects(store: Store, task: Task) -> list[dict[str, Any]]:
-    """What the person who holds it is asked about."""
-    if task.reason != "effect_unknown":
+    """What the person who holds it is to say something of."""
+    if task.reason != EFFECT_UNKNOWN:
         return []
-    found = await store.effects_page(task.namespace, status="unknown", task_id=task.id)
+    found = await store.effects_page(task.namespace, status="unknown", task_id=task.id, limit=MOST_EFFECTS)
     return [{"kind": "effect", "id": effect.key, "deadline": None} for effect in found]
 
 
@@ -154,7 +158,7 @@ async def _waiting_for_worker(store: Store, task: Task, live: list[Session]) -> 
     return {"kind": "worker", "id": task.agent, "deadline": moment(task.ends_by)}
 
 
-def _actions(task: Task) -> list[str]:
+def _actions(task: Task, waits: set[str]) -> list[str]:
     if task.dead_letter == "open":
         return ["dlq replay", "dlq abandon"]
     if task.superseded_by is not None:
@@ -163,6 +167,6 @@ def _actions(task: Task) -> list[str]:
         open_kinds = {wait.kind for wait in waits_of(task) if wait.is_open}
         said = [action for kind in _ANSWERED_BY if kind in open_kinds for action in _ANSWERED_BY[kind]]
         return [*said, "task cancel"]
-    if task.status == s.BLOCKED and task.reason == "effect_unknown":
+    if task.status == s.BLOCKED and "effect" in waits:
         return ["effect settle", "task assign", "task cancel"]
     return _ACTIONS.get(task.status, ["task retry"])

@@ -222,11 +222,15 @@ class Effecting:
         verdict = await self._verdict()
         if isinstance(verdict, Done):
             await self._settle_done(verdict)
-        elif verdict is NOT_DONE and not self._order.work.is_still_running:
+        elif verdict is not NOT_DONE or self._order.work.is_still_running:
+            await self._hand_over()
+        elif self._order.reconcile is not None:
             await self._settle("not_done")
             await self._try_again_or_raise(error)
         else:
-            await self._hand_over()
+            # Nobody has looked: it stays unknown, unless it is about to be called again, which does no harm.
+            await self._try_again_or_raise(error)
+            await self._settle("not_done")
 
     async def _try_again_or_raise(self, error: Exception) -> None:
         self._failures += 1
