@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from endwell import Context, Fail
-from endwell.errors import Refused
+from endwell.errors import NotFound, Refused
+from endwell.operate import relay as operate_relay
 from endwell.pmo.relay.messages import Outgoing
 from endwell.pmo.relay.service import CURSOR, Relay, lag
 from endwell.pmo.relay.sink import SinkError
@@ -326,6 +327,39 @@ async def test_a_receiver_that_refuses_is_tried_again_and_nothing_is_skipped(
     cursor = await told.store.cursor(told.namespace, CURSOR)
     assert cursor is not None
     assert cursor.trouble is None
+
+
+async def test_a_person_may_leave_out_what_the_receiver_never_takes(told: World, receiver: Receiver) -> None:
+    first, second = await done(told, "clerk"), await done(told, "picky")
+    refused = [f"{first}.{event.version}" for event in await told.store.events_of_task(told.namespace, first)]
+    poison = refused[-1]
+    receiver.answer = lambda request: 422 if request.messages[0]["id"].startswith(f"{poison}.") else 204
+    relay = await relay_of(told)
+
+    async def gave_up() -> bool:
+        try:
+            await relay.run_once()
+        except SinkError:
+            return True
+        return False
+
+    await eventually(gave_up, "the relay gave up for now")
+    status = await operate_relay.status(told.store, told.namespace)
+    assert status["trouble"].endswith(f"(event {poison})")
+    assert not [data for data in receiver.of("task") if data["task_id"] == second], "nothing is skipped"
+
+    with pytest.raises(NotFound, match="not told yet"):
+        await operate_relay.skip(told.store, told.app.runtime, told.namespace, "nobody.1", "ada")
+    status = await operate_relay.skip(told.store, told.app.runtime, told.namespace, poison, "ada")
+    assert [(item["event_id"], item["by"]) for item in status["skipped"]] == [(poison, "ada")]
+
+    await everything(await relay_of(told))
+    assert [data["status"] for data in receiver.of("task") if data["task_id"] == second] == ["failed"]
+    status = await operate_relay.status(told.store, told.namespace)
+    assert (status["trouble"], status["lag_seconds"]) == (None, 0)
+    assert [item["event_id"] for item in status["skipped"]] == [poison], "it stays written down"
+    with pytest.raises(NotFound):
+        await operate_relay.skip(told.store, told.app.runtime, told.namespace, poison, "ada")
 
 
 async def test_what_one_relay_repeats_is_word_for_word_what_it_said(

@@ -29,6 +29,9 @@ PLACES = {
     "effect": Place("endwell.cli.effect:effect", "Effects outside, and those of which nobody knows."),
     "dlq": Place("endwell.cli.dlq:dlq", "Dead letters: failed tasks that await a verdict."),
     "events": Place("endwell.cli.events:events", "Read the log, and check that nobody touched it."),
+    "relay": Place(
+        "endwell.cli.relay:relay", "How far the outside was told, and a way past what it will never take."
+    ),
     "worker": Place("endwell.cli.serve:worker", "Execute tasks until stopped."),
     "pmo": Place("endwell.cli.serve:pmo", "Supervise until stopped: fire clocks, reclaim, dispatch."),
     "up": Place("endwell.cli.serve:up", "A worker and a PMO in one process."),

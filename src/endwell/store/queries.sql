@@ -285,6 +285,11 @@ FROM turn_waiting_tools WHERE namespace = $1 AND task_id = $2 ORDER BY created_a
 -- How far a follower of the log has come.
 SELECT {cursor_columns} FROM cursors WHERE namespace = $1 AND name = $2;
 
+-- name: cursors_named
+-- Cursors whose names begin in one way.
+SELECT {cursor_columns} FROM cursors WHERE namespace = $1 AND substr(name, 1, length($2)) = $2
+ORDER BY updated_at, name;
+
 -- name: cursor_is_stored
 -- Whether a cursor stands as it was to be written: asked when a commit's answer was lost.
 SELECT 1 FROM cursors WHERE namespace = $1 AND name = $2 AND holder = $3 AND fence = $4 AND position = $5

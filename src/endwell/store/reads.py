@@ -416,6 +416,10 @@ class Reads(ABC):
         rows = await self._rows("cursor", namespace, name)
         return Cursor(*rows[0]) if rows else None
 
+    async def cursors_named(self, namespace: str, prefix: str) -> list[Cursor]:
+        """Those whose names begin like this, in the order in which they were last moved."""
+        return [Cursor(*row) for row in await self._rows("cursors_named", namespace, prefix)]
+
     async def last_tick(self, namespace: str) -> int | None:
         """When any PMO last came to the end of a tick."""
         found: int | None = (await self._rows("last_tick", namespace))[0][0]

@@ -48,7 +48,8 @@ async def _unserved(patient: Patient, namespace: str, live: list[Session], now: 
         Finding(
             code="no_live_worker",
             severity="error",
-            message=f"{count} tasks wait for {agent}, and no live worker serves it",
+            message=f"{'1 task waits' if count == 1 else f'{count} tasks wait'} for {agent}, "
+            "and no live worker serves it",
             remedy=f"start one: endwell worker --app MODULE:NAME --agents {agent}",
             namespace=namespace,
             facts={"agent": agent, "waiting": count},
@@ -103,11 +104,11 @@ async def supervisors(patient: Patient) -> list[Finding]:
 
 
 def _unsupervised(namespace: str, age: float | None, patience: float, is_needed: bool) -> Finding:
-    when = "ever" if age is None else f"for {age:.0f} s"
+    ticked = "has ever ticked" if age is None else f"has ticked for {age:.0f} s"
     return Finding(
         code="no_supervisor",
         severity="error" if is_needed else "warning",
-        message=f"no PMO has ticked {when} (expected within {patience:g} s): no clock fires",
+        message=f"no PMO {ticked} (expected within {patience:g} s): no clock fires",
         remedy="start one anywhere, it takes over at once: endwell pmo",
         namespace=namespace,
         facts={"seconds": age},
@@ -190,7 +191,8 @@ def _lagging(namespace: str, lag: float, trouble: str | None) -> Finding:
         code="relay_lagging",
         severity="error",
         message=f"the outside was last told what happened {lag:.0f} s ago: {trouble or 'nobody relays'}",
-        remedy="see whether the receiver answers and a PMO with the [relay] settings runs; nothing is lost",
+        remedy="see whether the receiver answers and a PMO with the [relay] settings runs; nothing is lost; "
+        "past what it will never take: endwell relay skip EVENT --as NAME",
         namespace=namespace,
         facts={"seconds": round(lag, 3), "trouble": trouble},
     )

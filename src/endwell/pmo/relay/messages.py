@@ -46,6 +46,11 @@ class Outgoing(msgspec.Struct, frozen=True):
     id: str
     body: bytes
 
+    @property
+    def event_id(self) -> str:
+        """The event that it tells of; one event may be told in several messages."""
+        return self.id.rpartition(".")[0]
+
 
 def messages(
     page: Sequence[Logged], tasks: Mapping[str, Task], turns: Turns, suffixes: Sequence[str] = SUFFIXES

@@ -34,16 +34,18 @@ class NatsSink:
         self._lost = asyncio.Event()
 
     async def send(self, messages: Sequence[Outgoing]) -> None:
-        sent = 0
+        taken = 0
         try:
             client = await self._connected()
             for message in messages:
                 await self._publish(client, message)
-                sent += self._is_stream
+                taken += 1
             await client.flush(max(1, int(self._timeout)))
         except Exception as error:
             await self.close()
-            raise SinkError(f"{self.shown}: {str(error) or type(error).__name__}", sent=sent) from error
+            sent = taken if self._is_stream else 0
+            why = f"{self.shown}: {str(error) or type(error).__name__}"
+            raise SinkError(why, sent=sent, at=taken if taken < len(messages) else None) from error
 
     async def _publish(self, client: Any, message: Outgoing) -> None:
         headers = {"Content-Type": CONTENT_TYPE, "Nats-Msg-Id": message.id}

@@ -16,6 +16,7 @@ from endwell.model import commands as c
 from endwell.model.cursor import Cursor
 from endwell.pmo.relay.messages import Outgoing, messages, turn_after
 from endwell.pmo.relay.sink import Sink, SinkError
+from endwell.pmo.relay.skips import skips
 from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings.sections import Relay as RelaySettings
@@ -92,7 +93,7 @@ class Relay:
                 page = await self._page(cursor.position)
                 if not page:
                     break
-                told = await self._messages(page)
+                told = await self._wanted(await self._messages(page))
                 await self._send(told)
                 await self._move(page[-1].cursor)
                 count += len(told)
@@ -144,6 +145,17 @@ class Relay:
                 self._turns[task_id] = turn_after(before)
         return list(messages(page, tasks, self._turns, self._settings.events))
 
+    async def _wanted(self, told: list[Outgoing]) -> list[Outgoing]:
+        """Without what a person has had left out; asked only while the receiver refuses something."""
+        if self._cursor is None or self._cursor.trouble is None:
+            return told
+        left_out = await skips(self._store, self._namespace)
+        for message in told:
+            if message.event_id in left_out:
+                by = left_out[message.event_id].holder
+                log.warning("message %s is left out: %s said so", message.id, by)
+        return [message for message in told if message.event_id not in left_out]
+
     async def _send(self, told: Sequence[Outgoing]) -> None:
         """However long it takes, the cursor stays ours."""
         renewing = self._runtime.spawn(self._renew(), "endwell-relay-lease")
@@ -171,6 +183,8 @@ class Relay:
                 await self._sink.send(told)
                 return
             except SinkError as error:
+                if error.at is not None:
+                    error.message += f" (event {told[error.at].event_id})"
                 told = told[error.sent :]
                 await self._fail(error, is_last=number + 1 == self._settings.tries)
             except Exception as error:

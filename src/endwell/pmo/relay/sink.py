@@ -10,13 +10,14 @@ from endwell.pmo.relay.messages import Outgoing
 
 
 class SinkError(EndwellError):
-    """The other side did not take a message; `sent` of them it has."""
+    """The other side did not take a message; `sent` of them it has. `at` is which one, if that is known."""
 
     code = "relay_sink"
 
-    def __init__(self, message: str, *, sent: int = 0) -> None:
+    def __init__(self, message: str, *, sent: int = 0, at: int | None = None) -> None:
         super().__init__(message)
         self.sent = sent
+        self.at = at
 
 
 class Sink(Protocol):

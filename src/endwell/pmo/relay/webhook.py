@@ -48,6 +48,7 @@ class Webhook:
                 raise SinkError(f"{self.shown}: {str(error) or type(error).__name__}", sent=start) from error
             except SinkError as error:
                 error.sent = start
+                error.at = start if self._batch == 1 else None
                 raise
 
     def _post(self, messages: Sequence[Outgoing]) -> None:
