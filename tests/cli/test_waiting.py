@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,20 @@ def test_an_approval_is_listed_shown_and_given(command: Command, working: Endwel
         "items"
     ]
     assert (decided["status"], decided["decided_by"]) == ("approved", "ada")
+
+
+def test_the_command_that_why_proposes_can_be_pasted_into_a_shell(
+    command: Command, working: Endwell, store: str
+) -> None:
+    """Ids of waits have brackets and hashes in them."""
+    task = suspended(working, "asker")
+    (line,) = [x for x in command("why", task, "--store", store).out.splitlines() if x.startswith("you can")]
+    proposed = next(x.strip() for x in line.removeprefix("you can").split(";") if "tool answer" in x)
+    _, *words, json_word = shlex.split(proposed)
+    assert (words[:2], json_word) == (["tool", "answer"], "JSON")
+    assert subprocess.run(["sh", "-n", "-c", proposed], check=False).returncode == 0
+    assert command(*words, "7", "--store", store).code == 0
+    assert working.task(task).result(SECONDS) == 7
 
 
 @pytest.mark.covers("S4.56", "T20")

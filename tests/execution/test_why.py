@@ -73,6 +73,11 @@ async def test_a_running_task_says_who_holds_it(clerk: World) -> None:
     }
     assert (why["next"]["rule"], why["next"]["at"]) == ("reap", moment(task.progress_by))
     assert why["ends_by"] == moment(task.ends_by)
+    assert not any("last heard of" in note for note in why["notes"])
+
+    clerk.clock.advance(301)  # past its lease
+    heard = f"its worker was last heard of at {moment(held.heartbeat_at)}"
+    assert any(note.startswith(heard) for note in (await handle.why())["notes"])
 
 
 async def test_a_blocked_task_names_the_person_who_must_act(clerk: World) -> None:

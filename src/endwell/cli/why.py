@@ -54,19 +54,19 @@ def _why_text(answer: dict[str, Any]) -> str:
 
 
 def _command_text(action: str, answer: dict[str, Any]) -> str:
-    """The command to type: about the task, or about the thing that it waits for."""
+    """The command to type, as a shell takes it: about the task, or about the thing that it waits for."""
     kind = action.split()[0]
-    about = {"task_id": answer["task_id"]}
-    if kind in ("tool", "approval", "effect"):
-        ids = [wait["id"] for wait in answer["waiting_for"] if wait["kind"] == kind]
-        about["task_id"] = ids[0] if ids else answer["task_id"]
+    waits = [wait for wait in answer["waiting_for"] if wait["kind"] == kind]
+    is_about_wait = waits and kind in ("tool", "approval", "effect")
+    about = waits[0]["id"] if is_about_wait else answer["task_id"]
+    name = waits[0]["name"] if waits and waits[0].get("name") else "NAME"
     rest = {
         "task assign": " --to NAME",
-        "signal": " NAME JSON",
+        "signal": f" {shlex.quote(plain(name))} JSON",
         "tool answer": " JSON",
         "effect settle": " done|not-done|abandon",
     }.get(action, "")
-    return f"endwell {action} {plain(about['task_id'])}{rest}"
+    return f"endwell {action} {shlex.quote(plain(about))}{rest}"
 
 
 def _holder_text(holder: dict[str, Any] | None) -> str | None:
@@ -84,7 +84,8 @@ def executing_text(doing: dict[str, Any]) -> str:
 def _wait_text(wait: dict[str, Any]) -> str:
     until = f" until {wait['deadline']}" if wait["deadline"] else ""
     about = f" {plain(wait['id'])}" if wait["id"] is not None else ""
-    return f"{wait['kind']}{about}{until}"
+    name = f" {plain(wait['name'])}" if wait.get("name") else ""
+    return f"{wait['kind']}{name}{about}{until}"
 
 
 @click.command(cls=Command)
@@ -118,12 +119,18 @@ def _agent_text(item: dict[str, Any]) -> str:
     """The figures, and the sum that the bound is made of."""
     long = ("statuses", "sum", "silent_agent")
     figures = pairs({key: item[key] for key in item if key not in long})
-    return f"{figures}\n\n{_sum_text(item['sum'])}\n\n{_sum_text(item['silent_agent'])}"
+    latest = _sum_text("the latest end of a task, whatever happens", item["sum"])
+    silent = _sum_text(
+        "sooner, if its agent takes every turn and is never heard of again", item["silent_agent"]
+    )
+    return f"{figures}\n\n{latest}\n\n{silent}"
 
 
-def _sum_text(parts: list[dict[str, Any]]) -> str:
+def _sum_text(what: str, parts: list[dict[str, Any]]) -> str:
     rows = [(part["seconds"], part["part"], part["from"]) for part in parts]
-    return table(("seconds", "part", "from"), rows, empty="")
+    seconds = [part["seconds"] for part in parts]
+    total = "never" if None in seconds else f"{sum(seconds):g} s after its start time"
+    return f"{what}: {total}\n{table(('seconds', 'part', 'from'), rows, empty='')}"
 
 
 def _clock_table(statuses: dict[str, list[dict[str, Any]]]) -> str:

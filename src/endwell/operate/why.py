@@ -57,7 +57,7 @@ async def why(
         "ended_at_the_latest": moment(latest_end(task, tick_seconds)),
         "owner": task.owner,
         "actions": _actions(task, {wait["kind"] for wait in waiting_for}),
-        "notes": _notes(task, live),
+        "notes": _notes(task, live, session),
     }
 
 
@@ -68,7 +68,7 @@ def latest_end(task: Task, tick_seconds: float) -> int | None:
     return None if task.held_since is not None else task.ends_by + int(2 * tick_seconds * SECOND)
 
 
-def _notes(task: Task, live: list[Session]) -> list[str]:
+def _notes(task: Task, live: list[Session], holder: Session | None) -> list[str]:
     """What a person should know who wonders why nothing happens."""
     if task.is_ended:
         return []
@@ -78,6 +78,11 @@ def _notes(task: Task, live: list[Session]) -> list[str]:
     if task.status in (s.QUEUED, s.DISPATCHED) and not _is_served(task, live):
         notes.append(
             f"no live worker serves this agent: start one with `endwell worker --agents {task.agent}`"
+        )
+    if holder is not None and holder.id not in {session.id for session in live}:
+        since = moment(holder.heartbeat_at)
+        notes.append(
+            f"its worker was last heard of at {since}: the turn is taken back and offered to another"
         )
     if task.held_since is not None:
         since = moment(task.held_since)
@@ -122,7 +127,12 @@ def executing(task: Task, session: Session | None) -> list[dict[str, Any]]:
 async def _waiting_for(store: Store, task: Task, now: int, live: list[Session]) -> list[dict[str, Any]]:
     if task.status == s.SUSPENDED:
         return [
-            {"kind": wait.kind, "id": wait.tool_call_id, "deadline": moment(wait.deadline)}
+            {
+                "kind": wait.kind,
+                "id": wait.tool_call_id,
+                "name": wait.name or None,
+                "deadline": moment(wait.deadline),
+            }
             for wait in waits_of(task)
             if wait.wait_status == "waiting"
         ]

@@ -98,6 +98,6 @@ async def _waiting(patient: Patient, namespace: str) -> list[tuple[str, int, str
             "messages_skipped",
             skipped,
             "{count} messages could not be delivered",
-            "look at agent_inbox rows with status skipped: watchdog_error says why",
+            "endwell inbox list --status skipped: watchdog_error says why",
         ),
     ]
