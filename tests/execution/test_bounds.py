@@ -11,6 +11,7 @@ from endwell.model import commands as c
 from endwell.model.moments import moment
 from endwell.operate import bounds as operate_bounds
 from endwell.operate.bounds import bounds
+from endwell.operate.verify import verify
 from endwell.policy.limits import SECOND
 from tests.execution.world import World, terminal
 
@@ -131,6 +132,8 @@ async def test_a_real_run_keeps_to_its_bound_in_every_status(
         assert (ended.ended_at - ended.ends_by) / SECOND <= tick + 0.5
         assert moment(ended.ended_at) <= promised
         assert len(terminal(await world.history(handle))) == 1
+        replayed = await verify(world.store, [world.namespace])
+        assert (replayed["ok"], replayed["checked"]) == (True, 1), "its log alone comes to how it ended"
 
 
 def _latest(task: Any, seconds: float) -> int:

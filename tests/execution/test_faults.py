@@ -18,6 +18,7 @@ from endwell import AsyncHandle, Context
 from endwell.app import Node, Services
 from endwell.errors import StoreError
 from endwell.model.status import TERMINAL
+from endwell.operate.bounds import bounds
 from endwell.policy.limits import SECOND
 from endwell.runtime import SystemClock
 from tests.execution.world import World, eventually
@@ -28,7 +29,7 @@ from tests.servers.small import NatsServer, ValkeyServer
 MANY = 130
 UNFINISHED = 100
 PATIENCE = 60.0
-BOUND_SECONDS = 90.0
+DEADLINE_SECONDS = 90.0
 SETTINGS: dict[str, object] = {
     "worker.poll_seconds": 0.5,
     "worker.heartbeat_seconds": 1.0,
@@ -58,7 +59,7 @@ class Works:
         self._count = 0
         self.nodes: list[Node] = []
         self.done: Counter[int] = Counter()
-        world.app.agent("clerk")(self._work)
+        world.app.agent("clerk", deadline=DEADLINE_SECONDS)(self._work)
 
     async def _work(self, ctx: Context, number: int) -> int:
         await self._gate.wait()
@@ -72,7 +73,7 @@ class Works:
     async def submit(self, count: int) -> None:
         numbers = range(self._count, self._count + count)
         self._count += count
-        self._handles += await self._world.client.submit_many("clerk", numbers, deadline=BOUND_SECONDS)
+        self._handles += await self._world.client.submit_many("clerk", numbers)
 
     async def unfinished(self) -> int:
         counts = await self._world.counts()
@@ -119,7 +120,14 @@ class Works:
         )
         assert sorted(terminal) == sorted((handle.id, 1) for handle in self._handles)
         tasks = await world.store.tasks_by_ids(world.namespace, [handle.id for handle in self._handles])
-        assert all((task.ended_at or 0) <= task.created_at + BOUND_SECONDS * SECOND for task in tasks)
+        assert all((task.ended_at or 0) <= task.run_at + self._bound() * SECOND for task in tasks)
+
+    def _bound(self) -> float:
+        """What `endwell bounds` says of these settings."""
+        app = self._world.app
+        answer = bounds(app.settings, app.limits, [app.agents["clerk"].spec()])
+        assert answer["ok"]
+        return float(answer["items"][0]["ended_at_the_latest_seconds"])
 
 
 @asynccontextmanager

@@ -45,16 +45,20 @@ def register(world: World) -> None:
 async def full(store_url: str) -> AsyncIterator[World]:
     """A store with a task in each kind of state: ended well and badly, waiting, queued, delayed."""
     async with World(store_url) as world:
-        register(world)
-        await world.registered("clerk", "picky", "asker")
-        handles = [await world.submitted(agent) for agent in ("clerk", "picky", "asker")]
-        worker = await world.started_worker()
-        for handle, status in zip(handles, ("succeeded", "failed", "suspended"), strict=True):
-            await world.brought_to(worker, handle, status)
-        await world.client.signal(handles[2].id, "go", "now")  # kept until the turn waits for it
-        await world.submitted("clerk", {"later": 1}, delay=3600)
-        await world.submitted("clerk", {"key": 1}, key="order-1")
+        await fill(world)
         yield world
+
+
+async def fill(world: World) -> None:
+    register(world)
+    await world.registered("clerk", "picky", "asker")
+    handles = [await world.submitted(agent) for agent in ("clerk", "picky", "asker")]
+    worker = await world.started_worker()
+    for handle, status in zip(handles, ("succeeded", "failed", "suspended"), strict=True):
+        await world.brought_to(worker, handle, status)
+    await world.client.signal(handles[2].id, "go", "now")  # kept until the turn waits for it
+    await world.submitted("clerk", {"later": 1}, delay=3600)
+    await world.submitted("clerk", {"key": 1}, key="order-1")
 
 
 async def exported(world: World) -> list[bytes]:
@@ -72,8 +76,9 @@ async def rows(world: World, table: str, order: str) -> list[tuple[Any, ...]]:
     return await world.sql(sql, world.namespace)
 
 
-def another(tmp_path: Path, namespace: str) -> World:
-    world = World(f"sqlite:///{tmp_path}/other.db")
+def another(place: Path | str, namespace: str) -> World:
+    """An empty store: a file in that directory, or what that URL names."""
+    world = World(place if isinstance(place, str) else f"sqlite:///{place}/other.db")
     world.namespace = world.app.namespace = namespace
     register(world)
     return world
@@ -94,12 +99,54 @@ async def test_the_record_is_the_same_in_another_store_and_goes_on_there(full: W
 
         again = await other.submitted("clerk", {"key": 1}, key="order-1")
         assert again.id in {task.id for task in await full.store.tasks_page(full.namespace)}
-        (call,) = await other.store.open_calls(full.namespace)
-        await other.client.answer(call.tool_call_id, 42)
-        handle = await other.client.task(call.task_id)
-        worker = await other.started_worker()
-        await other.brought_to(worker, handle, "succeeded")
-        assert await handle.result(20) == [42, "now"]
+        await goes_on(other)
+
+
+async def goes_on(world: World) -> None:
+    """The turn that waited when it was exported gets its answer, and ends."""
+    (call,) = await world.store.open_calls(world.namespace)
+    await world.client.answer(call.tool_call_id, 42)
+    handle = await world.client.task(call.task_id)
+    worker = await world.started_worker()
+    await world.brought_to(worker, handle, "succeeded")
+    assert await handle.result(20) == [42, "now"]
+
+
+async def test_the_record_moves_from_sqlite_to_postgresql_and_back(
+    sqlite_url: str, shared_postgres_url: str, tmp_path: Path
+) -> None:
+    async with World(sqlite_url) as source:
+        await fill(source)
+        file, now = await exported(source), await source.store.now()
+        checked = await verify(source.store, [source.namespace])
+    async with another(shared_postgres_url, source.namespace) as server:
+        server.clock.set(now)
+        await imported(server, file)
+        assert await verify(server.store, [source.namespace]) == checked
+        assert (checked["ok"], checked["checked"]) == (True, 5)
+        assert (await server.store.conservation(source.namespace)).holds
+        assert await exported(server) == file, "byte for byte"
+        await goes_on(server)
+        back = await exported(server)
+        kept = {table: await rows(server, table, order) for table, order in TABLES.items()}
+        with pytest.raises(Refused, match="has tasks already"):
+            await imported(server, file)
+    async with another(tmp_path, source.namespace) as home:
+        await imported(home, back)
+        assert (await verify(home.store, [source.namespace]))["ok"]
+        assert (await home.store.conservation(source.namespace)).holds
+        assert await exported(home) == back
+        for table, order in TABLES.items():
+            assert len(await rows(home, table, order)) == len(kept[table]), table
+
+
+async def test_a_wrong_chain_is_kept_out_of_postgresql(sqlite_full: World, shared_postgres_url: str) -> None:
+    file = await exported(sqlite_full)
+    wrong, number = _changed(file, "event", lambda event: event.update(actor="somebody"), nth=2)
+    await refused(sqlite_full, shared_postgres_url, wrong, rf"^line {number}: .*is not what its hash says")
+    lost = file[: number - 1] + file[number:]
+    await refused(sqlite_full, shared_postgres_url, lost, "comes after version")
+    await refused(sqlite_full, shared_postgres_url, file[:-1], "cut off")
 
 
 async def test_a_running_task_is_taken_over(full: World, tmp_path: Path) -> None:
@@ -158,8 +205,8 @@ async def sqlite_full(sqlite_url: str) -> AsyncIterator[World]:
         yield world
 
 
-async def refused(world: World, tmp_path: Path, file: list[bytes], problem: str) -> None:
-    async with another(tmp_path, world.namespace) as other:
+async def refused(world: World, place: Path | str, file: list[bytes], problem: str) -> None:
+    async with another(place, world.namespace) as other:
         with pytest.raises(BadInput, match=problem) as refusal:
             await imported(other, file)
         assert refusal.value.code == "bad_line"

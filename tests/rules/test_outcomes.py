@@ -12,7 +12,7 @@ from endwell.model.card import deliverable_id
 from endwell.model.task import Task
 from endwell.policy.limits import SECOND
 from endwell.store.log import Event
-from tests.rules.cases import DAY, answer, dispatched, queued, running, suspended
+from tests.rules.cases import DAY, answer, asking, dispatched, held, queued, running, suspended
 from tests.store.world import World
 
 
@@ -91,6 +91,19 @@ async def test_a_turn_that_is_ended_by_force_leaves_everything_in_one_commit(
         task.turn_id,
         ended[0],
     )
+
+
+@pytest.mark.parametrize("stage", [queued, dispatched, asking, held])
+@pytest.mark.covers("S0.51")
+async def test_no_status_but_running_is_reaped(world: World, stage: Any) -> None:
+    task = await stage(world)
+    world.advance(301)  # long past active_reap_seconds, whatever it waits for
+    _, events = await fired(world, task)
+
+    said = [event.fact for event in events if event.type in ("task.reaped", "turn.ended")]
+    assert {fact.reason for fact in said if hasattr(fact, "reason")} <= {"dispatch_timeout"}
+    if stage is asking:
+        assert (await world.task(task)).status == "suspended"
 
 
 @pytest.mark.covers("S0.8", "S0.67")
