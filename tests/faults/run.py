@@ -27,8 +27,8 @@ SETTINGS: Final[dict[str, object]] = {
     **TINY,
     "worker.lease_seconds": 1.5,  # a busy machine alone must not take a healthy worker's lease
     "worker.heartbeat_seconds": 0.2,
-    "pmo.crash_limit": 8,  # a line that is slow for a while may cost a lease so short more than once
-    "pmo.runaway_limit": 20,
+    "pmo.crash_limit": 40,  # a slow line, or a very busy machine, may cost a lease so short again and again
+    "pmo.runaway_limit": 100,
     "worker.effect_margin_seconds": 0.1,
     "worker.watchdog_interval_seconds": 0.1,
 }
