@@ -41,7 +41,7 @@ def environment() -> dict[str, str]:
 
 def ran(arguments: list[str], directory: Path, expect: int = 0) -> str:
     done = subprocess.run(
-        arguments, cwd=directory, env=environment(), capture_output=True, text=True, timeout=60, check=False
+        arguments, cwd=directory, env=environment(), capture_output=True, text=True, timeout=110, check=False
     )
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout
