@@ -38,7 +38,7 @@ covered: $(READY)  ## run the suite and write docs/covered.txt from it
 explore: $(READY)  ## walk millions of states of the task machine
 	@$(BIN)/python -m tests.machine.explore --states 3000000
 
-campaign: $(READY)  ## all that can be tried in under 15 minutes, with figures to reach
+campaign: $(READY)  ## everything that is tried, with figures to reach
 	@$(BIN)/python -m tests.campaign
 
 soak: $(READY)  ## the same for HOURS=8, with ever new seeds; totals are kept in a file

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from endwell.testing.campaign import Figures
 from endwell.testing.shrinking import keep, shrink, simulate
@@ -24,7 +28,8 @@ CORPUS: Final = Path(__file__).parents[1] / "testing" / "corpus"
 class Part:
     """`counts` is the figure in which its work is measured, `piece` how much of it one process does.
 
-    `rounds`: it has so many pieces that are all different; more of them would only be the same again.
+    `rounds` is how many pieces a campaign has of it, where that does not follow from the figure; `repeats`
+    says that further ones would only be the same again.
     """
 
     name: str
@@ -32,6 +37,7 @@ class Part:
     piece: int
     run: Run
     rounds: int | None = None
+    repeats: bool = False
 
     def pieces(self, wanted: int) -> int:
         """How many it takes to reach that figure."""
@@ -136,13 +142,18 @@ def planted(seed: int, size: int, say: Say) -> None:
 
 
 def mutants(seed: int, size: int, say: Say) -> None:
-    """Small changes by machine in machine/ and policy/; their own tests notice nearly all of them."""
-    from tests.mutants.run import try_some
+    """Small changes by machine in machine/ and policy/; their own tests notice nearly all of them.
 
-    tried = try_some(seed, size)
-    kinds = {"mutants": tried, "killed": [one for one in tried if one.is_killed]}
-    kinds["survivors"] = [one for one in tried if not one.is_killed]
-    say(Line(kinds={kind: [one.name for one in some] for kind, some in kinds.items()}))
+    By a process that has not imported the product: some changes must be there when it is.
+    """
+    argv = [sys.executable, "-m", "tests.mutants", "--count", str(size), "--seed", str(seed), "--json"]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, check=False)
+    tried = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
+    killed = [one["name"] for one in tried if one["is_killed"]]
+    survivors = [one["name"] for one in tried if not one["is_killed"]]
+    kinds = {"mutants": killed + survivors, "killed": killed, "survivors": survivors}
+    failed = () if len(tried) >= size else (f"{' '.join(argv[1:])}: {len(tried)} of {size} were tried",)
+    say(Line(kinds=kinds, failed=failed))
 
 
 @contextmanager

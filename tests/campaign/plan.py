@@ -16,10 +16,10 @@ PARTS: Final[dict[str, Part]] = {
     part.name: part
     for part in (
         Part("faults", "kills", 30, p.faults),
-        Part("boundaries", "boundaries", 2, p.boundaries, rounds=2),
+        Part("boundaries", "boundaries", 2, p.boundaries, rounds=2, repeats=True),
         Part("simulations", "seeds", 10, p.simulations),
         Part("states", "states", 250_000, p.states, rounds=7),
-        Part("planted", "defects", 6, p.planted, rounds=-(-len(DEFECTS) // 6)),
+        Part("planted", "defects", 6, p.planted, rounds=-(-len(DEFECTS) // 6), repeats=True),
         Part("histories", "histories", 50, p.histories),
         Part("fuzz", "inputs", 50_000, p.fuzz),
         Part("pairs", "pairs", 20, p.pairs),

@@ -43,9 +43,11 @@ def next_part(plan: Plan, totals: Totals) -> Part:
     wanted = {figure.name: figure.wanted for figure in plan.figures}
 
     def share(part: Part) -> float:
-        if part.rounds is not None:  # its pieces are all different: one full round is what it can reach
-            return totals.begun.get(part.name, 0) / part.rounds
-        return max(totals.reached(part.counts), totals.begun.get(part.name, 0)) / wanted[part.counts]
+        begun = totals.begun.get(part.name, 0)
+        if part.repeats:
+            return begun / (part.rounds or 1)
+        # one whose pieces come to nothing must not keep all others waiting
+        return max(totals.reached(part.counts), begun * part.piece // 2) / wanted[part.counts]
 
     return min(plan.parts, key=share)
 
@@ -53,7 +55,7 @@ def next_part(plan: Plan, totals: Totals) -> Part:
 def seed_of(part: Part, number: int) -> int:
     """Ever new; what is numbered begins with its fixed ones."""
     if part.name in NUMBERED:
-        return number if part.name == "states" else (number - 1) % (part.rounds or 1) + 1
+        return (number - 1) % (part.rounds or 1) + 1 if part.repeats else number
     digest = hashlib.sha256(source_digest() + f"{part.name} {number}".encode()).digest()
     return int.from_bytes(digest[:4], "big") + 1
 

@@ -8,6 +8,8 @@ import sys
 import time
 from typing import Final
 
+import msgspec
+
 from tests.mutants.run import Verdict, all_mutants, reviewed, try_these
 
 LEAST: Final = 0.95
@@ -18,6 +20,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--count", type=int, default=0, help="so many, chosen by chance (all)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--of", default="", help="only of files whose name has this in it")
+    parser.add_argument("--json", action="store_true", help="one line for each, and nothing else")
     asked = parser.parse_args(arguments)
     chosen = [one for one in all_mutants() if asked.of in one.file]
     whole = len(chosen)
@@ -27,6 +30,9 @@ def main(arguments: list[str]) -> int:
 
     def say(verdict: Verdict) -> None:
         verdicts.append(verdict)
+        if asked.json:
+            sys.stdout.write(msgspec.json.encode(verdict).decode() + "\n")
+            return
         if not verdict.is_killed:
             sys.stdout.write(f"SURVIVED {verdict.name}\n{verdict.diff}\n")
         if len(verdicts) % 20 == 0:
@@ -34,6 +40,8 @@ def main(arguments: list[str]) -> int:
         sys.stdout.flush()
 
     try_these(chosen[: asked.count or whole], say)
+    if asked.json:
+        return 0
     sys.stdout.write(f"{_killed(verdicts)}, of {whole} there are; {len(reviewed())} more are equivalent\n")
     share = sum(one.is_killed for one in verdicts) / max(1, len(verdicts))
     return 0 if share >= LEAST else 1
