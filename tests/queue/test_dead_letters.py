@@ -76,3 +76,12 @@ async def test_a_letter_is_removed_although_its_place_was_never_noted(streamed: 
     await streamed.redis.ask("HSET", streamed.names.letters, handle.id, "?")
     await letters_of(streamed).abandon(handle.id, None)
     await told(streamed, 0)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+async def test_letters_that_a_server_drops_are_put_again_and_no_other(streamed: Streamed, left: int) -> None:
+    """As when a server short of memory evicts the stream, or somebody trims it; the marks stay."""
+    handles = await dead(streamed, {"sum": 1}, {"sum": 2})
+    await streamed.redis.ask("XTRIM", streamed.names.dlq, "MAXLEN", "=", left)
+    await told(streamed, 2)
+    assert {letter["task_id"] for letter in await streamed.letters()} == {handle.id for handle in handles}

@@ -253,7 +253,9 @@ async def test_keys_lapse_are_taken_once_and_removed(place: Place) -> None:
 async def test_hashes_and_sets_are_there_while_they_have_members(place: Place) -> None:
     assert await place.ask("HSET", place.other, "a", "1", "b", "2") == 2
     assert await place.ask("HMGET", place.other, "b", "c") == [b"2", None]
+    assert await place.ask("HLEN", place.other) == 2
     assert await place.ask("HDEL", place.other, "a", "b", "c") == 2
+    assert await place.ask("HLEN", place.other) == 0
     assert await place.ask("EXISTS", place.other) == 0
     assert await place.ask("SADD", place.other, "a", "b", "a") == 2
     assert sorted(await place.ask("SMEMBERS", place.other)) == [b"a", b"b"]

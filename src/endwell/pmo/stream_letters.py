@@ -1,7 +1,7 @@
 """Dead letters on their stream: what the store says is dead is put there once, and removed when closed.
 
 The mark of what was put lives beside the stream and is written with it, so both are forgotten together: a
-server that lost everything gets every open dead letter again.
+server that lost everything, or the stream alone, gets every open dead letter again.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from endwell.policy.limits import SECOND
+from endwell.queue.redis_streams.connection import Word
 from endwell.queue.redis_streams.entries import dlq_entry
-from endwell.queue.redis_streams.orchestrator import StreamOrchestrator
+from endwell.queue.redis_streams.orchestrator import KEPT_LETTERS, StreamOrchestrator
 from endwell.store.contract import Store
 from endwell.store.reads import DeadLetter
 
@@ -32,7 +33,7 @@ class StreamLetters:
         """How many letters were put or removed."""
         names, connection = self._stream.names, self._stream.connection
         now = await self._store.now()
-        since = int(await connection.ask("GET", names.letters_cursor) or 0)
+        since = await self._since()
         count, after = 0, ""
         while page := await self._store.letters_changed(self._namespace, since, after, PAGE):
             known = await connection.ask("HMGET", names.letters, *(letter.task_id for letter in page))
@@ -41,6 +42,19 @@ class StreamLetters:
             since, after = page[-1].changed_at, page[-1].task_id
         await connection.ask("SET", names.letters_cursor, now - OVERLAP_SECONDS * SECOND)
         return count
+
+    async def _since(self) -> int:
+        """From when on to look: from the beginning where letters were evicted and their marks were not."""
+        names, connection = self._stream.names, self._stream.connection
+        looks = (("XLEN", names.dlq), ("HLEN", names.letters), ("GET", names.letters_cursor))
+        letters, marks, since = await connection.ask_all(looks)
+        if letters >= min(marks, KEPT_LETTERS):
+            return int(since or 0)
+        again: list[tuple[Word, ...]] = [("DEL", names.letters, names.letters_cursor)]
+        for task_id, place in (await self._places()).items():
+            again.append(("HSET", names.letters, task_id, place))
+        await connection.ask_all(again, atomic=True)
+        return 0
 
     async def _settle(self, letter: DeadLetter, place: bytes | None) -> bool:
         if letter.status == "open" and place is None:
@@ -80,12 +94,17 @@ class StreamLetters:
 
     async def _find(self, task_id: str) -> list[str]:
         """Where a letter is of which only that is known that it was put."""
-        entries = await self._stream.connection.ask("XRANGE", self._stream.names.dlq, "-", "+")
-        return [
-            message_id.decode()
-            for message_id, raw in entries
-            if dict(zip(raw[::2], raw[1::2], strict=True)).get(b"task_id") == task_id.encode()
-        ]
+        place = (await self._places()).get(task_id.encode())
+        return [] if place is None else [place.decode()]
+
+    async def _places(self) -> dict[bytes, bytes]:
+        """The letters of tasks that are on the stream; those of unreadable entries name their entry."""
+        places: dict[bytes, bytes] = {}
+        for message_id, raw in await self._stream.connection.ask("XRANGE", self._stream.names.dlq, "-", "+"):
+            said = dict(zip(raw[::2], raw[1::2], strict=True))
+            if not said.get(b"message_id"):
+                places[said.get(b"task_id", b"")] = message_id
+        return places
 
 
 def moment(at: int) -> str:

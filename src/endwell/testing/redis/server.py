@@ -307,6 +307,7 @@ COMMANDS: Final[dict[str, Callable[[Server, Args], Any]]] = {
     "HMGET": _hmget,
     "HGETALL": _hgetall,
     "HDEL": _hdel,
+    "HLEN": lambda server, args: len(server.find(args[0], dict) or ()),
     "SADD": _sadd,
     "SMEMBERS": _smembers,
     "SREM": _hdel,
