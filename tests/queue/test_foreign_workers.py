@@ -225,8 +225,11 @@ async def test_a_heartbeat_renews_the_lease_is_logged_and_adds_no_entry(hand: Ha
     before = await world.store.session(world.namespace, task.session_id or "")
     entries = await lengths(redis, names)
     hand.streams.foreign._progress_seconds = 0.0
+    grant = names.grant(task.turn_id or "", task.epoch)
+    await redis.ask("EXPIRE", grant, 5)
     await redis.ask("XCLAIM", names.task, "cg:workers", hand.name, 0, hand.message_id, "JUSTID")
     await hand.streams.foreign.renew()
+    assert int(await redis.ask("TTL", grant)) > 5, "the grant of a turn that is in work does not lapse"
     after = await world.store.session(world.namespace, task.session_id or "")
     assert before is not None
     assert after is not None

@@ -138,6 +138,8 @@ class Foreign:
             attempts=tuple((task.id, task.attempt_id or "") for task in fresh.values()),
         )
         await self._store.commit((beat,))
+        for task in fresh.values():  # a grant lapses, and a worker without one stops
+            await self._stream.grant(task.turn_id or "", task.epoch, task.attempt_id or "")
         await self._progress(list(fresh.values()))
 
     async def _held(self, session: Session) -> list[tuple[Task, int]]:
