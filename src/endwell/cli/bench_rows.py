@@ -66,6 +66,7 @@ FLOORS: dict[str, dict[str, float]] = {
             "drain_1_worker": 8_000,
             "idle_latency_p50": 5,
             "idle_latency_p99": 12,
+            "resume_p50": 15,
         }
         for store in ("sqlite", "postgresql")
     },
