@@ -33,6 +33,8 @@ async def test_a_task_is_created_claimed_and_succeeds_and_nothing_stays_pending(
         "turn.ended",
         "task.succeeded",
     ]
+    page = await world.store.inbox_page(world.namespace, limit=1)
+    assert page == [], "what a stream carries costs no row of the inbox"
 
 
 @pytest.mark.covers("S4.15")

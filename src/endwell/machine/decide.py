@@ -181,7 +181,8 @@ def _dispatch(task: Task, command: c.Dispatch, now: int, limits: Limits, seen: S
     ring_at = None if limits.ring_after is None else now + limits.ring_after
     dispatch_by = None if limits.dispatch_timeout is None else now + limits.dispatch_timeout
     offered = _dispatched(task, command.slot, now, limits)
-    return Decision(facts=(replace(offered, ring_at=ring_at, dispatch_by=dispatch_by, is_offered=True),))
+    about = {"ring_at": ring_at, "dispatch_by": dispatch_by, "is_offered": not command.is_carried}
+    return Decision(facts=(replace(offered, **about),))
 
 
 def _claim(task: Task, command: c.Claim, now: int, limits: Limits, seen: Seen) -> Decision:

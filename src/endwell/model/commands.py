@@ -71,9 +71,13 @@ class Submit(TaskCommand, frozen=True, kw_only=True):
 
 
 class Dispatch(TaskCommand, frozen=True, kw_only=True):
-    """Offer a ready task to workers that have a free slot."""
+    """Offer a ready task to workers that have a free slot.
+
+    `is_carried`: a stream brings it to them, so nobody will look for it in the inbox.
+    """
 
     slot: int | None = None
+    is_carried: bool = False
 
 
 class Claim(AttemptCommand, frozen=True, kw_only=True):
@@ -356,12 +360,13 @@ class DispatchNext(Command, frozen=True, kw_only=True):
     """Offer up to `limit` ready tasks of one agent. The door finds them and makes each a Dispatch.
 
     `may_offer_suspect`: also one that crashed its workers; where workers do not take by themselves, nobody
-    else would.
+    else would. `is_carried`: as in `Dispatch`.
     """
 
     agent: str
     limit: int
     may_offer_suspect: bool = False
+    is_carried: bool = False
 
 
 class SettleChildren(Command, frozen=True, kw_only=True):

@@ -16,7 +16,8 @@ from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
 from endwell.store.rows import Offer
 
-DISPATCH_LIMIT = 200
+DISPATCH_LIMIT = 256
+"""As many as share a transaction."""
 STANDING_LIMIT = 1000
 AHEAD_SECONDS = 0.25
 """So much work may lie on the stream beyond the free slots; with slow tasks that is nothing."""
@@ -130,6 +131,7 @@ class Feed:
                 agent=agent,
                 limit=limit,
                 may_offer_suspect=True,
+                is_carried=True,
             )
             for agent, limit in limits.items()
         ]
@@ -152,7 +154,7 @@ class _Room:
     def __init__(self, sessions: list[Session], load: dict[str, int], ahead: int) -> None:
         self._free: dict[str, int] = {}
         for each in sessions:
-            share = min(ahead // len(sessions), each.concurrency)
+            share = min(ahead // len(sessions), 2 * each.concurrency)
             self._free[each.id] = max(each.concurrency + share - load.get(each.id, 0), 0)
         self._serving: dict[str, list[str]] = {}
         for session in sessions:

@@ -351,6 +351,7 @@ def _single(
             actor=command.actor,
             task_id=task.id,
             slot=slot,
+            is_carried=command.is_carried,
         )
     return c.Claim(
         command_id=command_id,

@@ -81,7 +81,7 @@ def _dispatched(before: Task, after: Task, fact: f.TaskDispatched, at: int) -> l
 
 def _rang(before: Task, after: Task, fact: f.TaskRang, at: int) -> list[Row]:
     """The turn is put into the inbox once more, under a name of its own; one claim takes all its rows."""
-    return [_inbox_turn(after, f"{after.turn_id}.{after.epoch}.{at}", at)]
+    return [_inbox_turn(after, f"{after.turn_id}.{after.epoch}.{at}", at)] if _was_offered(before) else []
 
 
 def _inbox_turn(task: Task, inbox_id: str, at: int) -> Row:

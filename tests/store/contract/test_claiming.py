@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from endwell.model import commands as c
 from endwell.policy.limits import SECOND
@@ -86,6 +87,23 @@ async def test_a_turn_already_offered_comes_before_a_queued_task(world: World) -
     await world.queued_task(priority=9)
     assert [t.id for t in await world.claimed()] == [offered.id]
     assert await world.store.offered_count("default", "coder") == 0
+
+
+@pytest.mark.parametrize("is_carried", [False, True])
+async def test_only_a_turn_that_no_stream_carries_lies_in_the_inbox_however_often_it_is_rung_for(
+    world: World, is_carried: bool
+) -> None:
+    await world.open_session()
+    await world.queued_task()
+    (offer,) = (await world.reply(replace(world.dispatch_next(), is_carried=is_carried))).taken
+    world.advance(11)
+    rung = await world.do(world.to(c.ClockFired, offer.task))
+    assert "task.rang_again" in await world.history(rung)
+    assert len(await world.store.inbox_page("default")) == (0 if is_carried else 2)
+    await world.do(world.finish(await world.claim(rung)))
+    rows = await world.store.inbox_page("default")
+    assert {row.status for row in rows} == (set() if is_carried else {"consumed"})
+    assert await world.problems() == []
 
 
 async def test_tasks_of_agents_that_were_not_asked_for_are_left(world: World) -> None:

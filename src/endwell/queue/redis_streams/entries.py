@@ -63,6 +63,7 @@ _KEPT: Final = 1000
 CUT: Final = ("not_utf8", "oversized_entry", "deleted_entry")
 """Of entries that are unreadable for these reasons a dead letter has only what can be shown."""
 
+_PUT_NAMES: Final = [name.encode() for name in TASK_FIELDS]
 _NAMES: Final = ("task_id", "tool_name", "turn", "worker_id", "attempt")
 _LONGEST_NAME: Final = 300
 _WHOLE: Final = re.compile(r"[0-9]{1,17}")
@@ -121,6 +122,9 @@ def task_entry(task: Task, payload: bytes) -> list[bytes | str | int]:
 
 def read_task(message_id: str, raw: RawFields) -> Delivery | Malformed:
     """A delivery, or what is wrong with it."""
+    delivery = _as_put(message_id, raw) if raw is not None else None
+    if delivery is not None:
+        return delivery
     fields = _read(TASK, message_id, raw, REQUIRED_TASK_FIELDS)
     if isinstance(fields, Malformed):
         return fields
@@ -134,6 +138,31 @@ def read_task(message_id: str, raw: RawFields) -> Delivery | Malformed:
         epoch=int(fields["epoch"]),
         agent=fields["tool_name"],
         payload=fields["payload"].encode(),
+    )
+
+
+def _as_put(message_id: str, raw: Sequence[bytes]) -> Delivery | None:
+    """An entry as our orchestrator puts it, which nearly all are; whatever else is looked at with care."""
+    if len(raw) != 2 * len(_PUT_NAMES) or raw[::2] != _PUT_NAMES:
+        return None
+    values = raw[1::2]
+    said = b"\n".join(values)
+    try:
+        said.decode()  # all of it at once
+    except UnicodeDecodeError:
+        return None
+    task_id, agent, payload = values[0].decode(), values[2].decode(), values[3]
+    turn, epoch = values[-2].decode(), values[-1].decode()
+    are_plain = is_plain(task_id) and is_plain(turn) and is_plain(agent)
+    if not are_plain or not _WHOLE.fullmatch(epoch) or not payload or len(said) > MAX_BYTES:
+        return None
+    return Delivery(
+        message_id=message_id,
+        task_id=task_id,
+        turn_id=turn,
+        epoch=int(epoch),
+        agent=agent,
+        payload=payload,
     )
 
 
