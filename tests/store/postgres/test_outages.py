@@ -71,10 +71,8 @@ async def test_a_long_outage_is_told_and_ends_by_itself(
 ) -> None:
     world = World(PostgresDatabase(honest_postgres_server.create_database()))
     await world.open()
-    monkeypatch.setattr(committer, "OUTAGE_SECONDS", 0.2)
-    monkeypatch.setattr(questions, "OUTAGE_SECONDS", 0.2)
     task = await world.queued_task()
-    monkeypatch.setattr(committer, "OUTAGE_SECONDS", 0.2)  # not before: making the schema may take longer
+    monkeypatch.setattr(committer, "OUTAGE_SECONDS", 0.2)
     monkeypatch.setattr(questions, "OUTAGE_SECONDS", 0.2)
     honest_postgres_server.kill()
     for _ in range(2):

@@ -102,10 +102,10 @@ async def test_a_heartbeat_whose_answer_was_lost_counts_once(world: World, proxy
 async def test_an_answer_that_never_comes_is_not_waited_for_without_end(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = World(PostgresDatabase(proxy.url))
-    await before.open()  # which brings the schema, with all the time that this takes
-    await before.close()
-    monkeypatch.setitem(connection.CONNECT_OPTIONS, "command_timeout", 0.3)
+    first = World(PostgresDatabase(proxy.url))
+    await first.open()  # making the schema may take longer
+    await first.close()
+    monkeypatch.setitem(connection.CONNECT_OPTIONS, "command_timeout", 1.0)
     world = World(PostgresDatabase(proxy.url))
     await world.open()
     trap = proxy.trap(b"the-needle", "silent")

@@ -13,7 +13,15 @@ from endwell.runtime.base import Runtime
 from endwell.settings import masked
 from endwell.store.held import Held
 from endwell.store.postgres import trouble
-from endwell.store.postgres.connection import COMMITTING, Backend, backend_of, bury, connect, migrate
+from endwell.store.postgres.connection import (
+    COMMITTING,
+    Backend,
+    backend_of,
+    bury,
+    connect,
+    is_migrated,
+    migrate,
+)
 from endwell.store.postgres.driver import PostgresDriver, ServerClock
 from endwell.store.rows import Outcome, Reply, Writes
 
@@ -115,8 +123,7 @@ class Committer:
             return self._driver
         connection = await connect(self._url, COMMITTING)
         try:
-            async with self._runtime.timeout(OUTAGE_SECONDS):
-                await self._prepare(connection)
+            await self._prepare(connection)
         except BaseException:
             connection.terminate()
             raise
@@ -126,10 +133,13 @@ class Committer:
         return self._driver
 
     async def _prepare(self, connection: Any) -> None:
-        if self._backend is not None:
-            await bury(connection, self._backend, self._runtime)
-        await migrate(connection)
-        self._backend = await backend_of(connection)
+        async with self._runtime.timeout(OUTAGE_SECONDS):
+            if self._backend is not None:
+                await bury(connection, self._backend, self._runtime)
+            self._backend = await backend_of(connection)
+            is_current = await is_migrated(connection)
+        if not is_current:
+            await migrate(connection)  # a large store takes its time
 
     async def _lose(self, error: Exception, tries: int) -> None:
         """Let go of the connection; wait a little, or tell the callers when the server is away for long."""

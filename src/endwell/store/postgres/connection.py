@@ -14,6 +14,8 @@ COMMAND_SECONDS = 15.0
 """How long a statement may take before the connection counts as lost."""
 MIGRATION_LOCK: Final = 0x656E6477656C6C
 """The advisory lock that starting processes take turns with."""
+MIGRATION_SECONDS: Final = 3600.0
+"""For one step, or for whoever is at it already."""
 _LOOK_AGAIN_SECONDS = 0.01
 
 _EVERYWHERE: Final = {
@@ -74,6 +76,11 @@ CONNECT_OPTIONS: Final[dict[str, Any]] = {
 }
 
 
+async def is_migrated(connection: Any) -> bool:
+    """Whether the schema is up to date."""
+    return not missing("postgres", await _schema_version(connection))
+
+
 async def migrate(connection: Any) -> int:
     """Bring the schema up to date; processes that start at once take turns. Returns its version."""
     applied = await _schema_version(connection)
@@ -81,12 +88,13 @@ async def migrate(connection: Any) -> int:
         return applied
     async with connection.transaction():
         await connection.execute("SET LOCAL lock_timeout = 0")
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+        lock = "SELECT pg_advisory_xact_lock($1)"
+        await connection.execute(lock, MIGRATION_LOCK, timeout=MIGRATION_SECONDS)
         # Not to_regclass: it may still remember, from before the wait, that there was no such table.
         await connection.execute("CREATE TABLE IF NOT EXISTS endwell_schema (version int NOT NULL)")
         applied = int(await connection.fetchval("SELECT max(version) FROM endwell_schema") or 0)
         for step in missing("postgres", applied):
-            await connection.execute(step.sql)
+            await connection.execute(step.sql, timeout=MIGRATION_SECONDS)
             applied = step.number
         await connection.execute("DELETE FROM endwell_schema")
         await connection.execute("INSERT INTO endwell_schema VALUES ($1)", applied)
