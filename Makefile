@@ -6,7 +6,7 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 HOURS ?= 8
-SUITE := $(BIN)/python -m pytest -n 2 --dist worksteal
+SUITE := $(BIN)/python -m pytest -n 3 --dist worksteal
 
 .DEFAULT_GOAL := setup
 .PHONY: setup demo test lint format docs covered explore campaign soak mutants bench clean help

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 SECOND = 1_000_000
 LOOK_SECONDS = 1.0
 """A step that runs for longer is told to the store, so that everybody sees who is at it."""
-LOOKS = 10
+LOOKS = 3
 """Of slow heartbeats this many looks each are enough."""
 LAST_TRY = 20
 """A beat gets at least this part of a lease for its answer: a store that is merely slow is not lost."""
