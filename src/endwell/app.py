@@ -263,7 +263,6 @@ class Node:
             agents=agents,
             heartbeat_seconds=settings.queue.HEARTBEAT_INTERVAL_S,
             quiet_seconds=settings.pmo.dispatched_retry_seconds or settings.queue.RECLAIM_INTERVAL_S,
-            connect=app.connect_stream,
         )
 
     def _streams(self, name: str, is_patient: Callable[[], bool]) -> Streams:

@@ -63,12 +63,6 @@ async def crew(store_url: str) -> AsyncIterator[Crew]:
             crew.end()
 
 
-async def told_to_stop(child: Child) -> None:
-    """One signal, and the process has heard it."""
-    child.terminate()
-    assert await asyncio.to_thread(child.read_line, 20) == "stopping"
-
-
 async def exit_code(child: Child) -> int:
     return await asyncio.get_running_loop().run_in_executor(None, child.wait, 40)
 
@@ -89,7 +83,6 @@ async def test_sigterm_finishes_what_it_can_hands_back_the_rest_and_exits_0(
     blocked = await crew.world.submitted("block", 60)
     for handle in (short, long, blocked):
         await crew.world.in_status(handle, "running")
-    began = time.monotonic()
     await told_to_stop(child)
     late = await crew.world.submitted("echo", 1)
     (tmp_path / "enough").touch()  # from now on there would be room for it

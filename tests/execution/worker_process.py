@@ -86,14 +86,7 @@ async def main(about: dict[str, Any]) -> None:
     async with app.connect() as node:
         worker = node.worker(**about["options"])
         await worker.start()
-
-        def stop(count: int) -> None:
-            if count > 1:
-                os._exit(FAST_EXIT)
-            worker.stop()
-            _say("stopping")
-
-        on_stop_signals(asyncio.get_running_loop(), stop)
+        on_stop_signals(asyncio.get_running_loop(), lambda count: _told_to_stop(worker, count))
         _say("ready")
         await worker.run()
         await worker.close()
@@ -104,8 +97,3 @@ def _told_to_stop(worker: Worker, count: int) -> None:
         os._exit(FAST_EXIT)
     worker.stop()
     _say("draining")
-
-
-def _say(word: str) -> None:
-    sys.stdout.write(f"{word}\n")
-    sys.stdout.flush()

@@ -18,7 +18,7 @@ from endwell.cli.bench_idle import idle
 from endwell.cli.bench_place import Ground
 from endwell.cli.bench_rows import BARE, FULL, QUICK, USUAL, Row, Sizes
 from endwell.cli.bench_show import as_text, machine
-from endwell.cli.bench_steps import inside, resumed
+from endwell.cli.bench_steps import inside, woken
 from endwell.cli.demo_crew import run_interruptibly
 from endwell.cli.output import say, show
 from endwell.errors import EndwellError
@@ -71,7 +71,7 @@ class _Run:
     def _all(self) -> list[Measurement]:
         found = measurements(self._ground, self._sizes)
         if self._ground.is_streamed:
-            return found  # the rest is the same whichever way turns reach a worker
+            return [*found, woken(self._ground, self._sizes)]  # the rest is the same whatever carries turns
         bare = Measurement("bare loop", tuple(BARE + name for name in bench_bare.GIVES), self._bare)
         return [
             *found,
@@ -91,23 +91,11 @@ class _Run:
     async def go(self) -> dict[str, Any]:
         """Measure everything, one thing after the other."""
         settings = await self._settings()
-        for name, measuring in measurements(self._ground, self._sizes):
-            await self._keep(name, measuring)
+        for measurement in self._measurements:
+            await self._keep(measurement)
         self._rows += compared(self._rows, self._sizes.backlogs)
-        if self._ground.is_streamed:
-            await self._keep("an answer wakes a turn", resumed(self._ground, self._sizes.resumes))
-        else:
-            await self._measure_the_store()
         rows = [msgspec.to_builtins(row) for row in self._rows]
         return {"machine": machine(), "settings": settings, "rows": rows, "dropped": self.dropped}
-
-    async def _measure_the_store(self) -> None:
-        """What is the same whichever way turns reach a worker."""
-        for name, measuring in inside(self._ground, self._sizes):
-            await self._keep(name, measuring)
-        await self._keep("idle processes", idle(self._ground, self._sizes.idle_seconds))
-        if self._ground.kind == "sqlite":
-            await self._keep("bare loop", self._runtime.in_thread(self._bare))
 
     async def _settings(self) -> dict[str, Any]:
         """What the store itself says of its durability, and what the worker is set to."""

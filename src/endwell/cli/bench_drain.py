@@ -27,14 +27,33 @@ class Measured(msgspec.Struct, frozen=True):
     problems: list[str]
 
 
-def measurements(ground: Ground, sizes: Sizes) -> Iterator[tuple[str, Awaitable[Measured]]]:
-    """Each measurement by its name, to be awaited before the next is asked for."""
-    yield "submit one by one", _one_by_one(ground, sizes.one_by_one)
-    yield "submit in bulk, drain by one worker", _bulk(ground, sizes.bulk, workers=1)
-    yield "submit in bulk, drain by two workers", _bulk(ground, sizes.bulk, workers=2)
-    yield "idle latency", _latency(ground, sizes.latency)
-    for backlog in sizes.backlogs:
-        yield f"backlog of {backlog:,}", _backlog(ground, backlog, sizes.claims)
+class Measurement(msgspec.Struct, frozen=True):
+    """One thing that is measured by itself, and the rows that it gives."""
+
+    title: str
+    gives: tuple[str, ...]
+    run: Callable[[], Awaitable[Measured]]
+
+
+def measurements(ground: Ground, sizes: Sizes) -> list[Measurement]:
+    """Submitting, draining, waiting; then the same at several backlogs."""
+    bulk = partial(_bulk, ground, sizes.bulk)
+    latencies = ("idle_latency_p50", "idle_latency_p99")
+    found = [
+        Measurement(
+            "submit one by one", ("submit_one_by_one",), partial(_one_by_one, ground, sizes.one_by_one)
+        ),
+        Measurement("drain by one worker", ("submit_bulk", "drain_1_worker"), partial(bulk, workers=1)),
+        Measurement("drain by two workers", ("drain_2_workers",), partial(bulk, workers=2)),
+        Measurement("idle latency", latencies, partial(_latency, ground, sizes.latency)),
+    ]
+    return found + [_at(ground, n, sizes.claims) for n in sizes.backlogs]
+
+
+def _at(ground: Ground, backlog: int, claims: int) -> Measurement:
+    gives = ("drain_at", "claim_p50_at", "claim_p99_at", "memory_after")
+    names = tuple(f"{name}_{backlog}" for name in gives)
+    return Measurement(f"backlog of {backlog:,}", names, partial(_backlog, ground, backlog, claims))
 
 
 def compared(rows: list[Row], backlogs: tuple[int, ...]) -> list[Row]:

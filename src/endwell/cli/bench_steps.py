@@ -15,12 +15,21 @@ LOOK_SECONDS = 0.002
 LIMIT_SECONDS = 300.0
 
 
-def inside(ground: Ground, sizes: Sizes) -> Iterator[tuple[str, Awaitable[Measured]]]:
-    """Each measurement by its name, to be awaited before the next is asked for."""
-    yield "recorded steps, one task alone", _alone(ground, sizes.steps_alone)
-    yield "recorded steps, many tasks", _many(ground, sizes.step_tasks, sizes.steps_each)
-    yield "an answer wakes a turn", resumed(ground, sizes.resumes)
-    yield "replay of recorded steps", _replayed(ground, sizes.replayed_steps)
+def inside(ground: Ground, sizes: Sizes) -> list[Measurement]:
+    """Recording, waking up, and coming by what was recorded."""
+    replay = f"replay_{sizes.replayed_steps}_steps"
+    many = partial(_many, ground, sizes.step_tasks, sizes.steps_each)
+    return [
+        Measurement("steps of one task", ("steps_one_task",), partial(_alone, ground, sizes.steps_alone)),
+        Measurement("steps of many tasks", ("steps_many_tasks",), many),
+        woken(ground, sizes),
+        Measurement("replay of steps", (replay,), partial(_replayed, ground, sizes.replayed_steps)),
+    ]
+
+
+def woken(ground: Ground, sizes: Sizes) -> Measurement:
+    """How soon a suspended turn goes on."""
+    return Measurement("an answer", ("resume_p50", "resume_p99"), partial(_resumed, ground, sizes.resumes))
 
 
 async def _alone(ground: Ground, steps: int) -> Measured:
@@ -54,7 +63,7 @@ async def _seconds(place: Place, ids: list[str]) -> float:
     return max(max(last) - min(first), 1) / 1_000_000
 
 
-async def resumed(ground: Ground, count: int) -> Measured:
+async def _resumed(ground: Ground, count: int) -> Measured:
     """From the call of `answer` to the result of the turn that waited for it, with an idle worker."""
     async with ground.place() as place:
         await place.start("worker")

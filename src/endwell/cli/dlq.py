@@ -11,7 +11,7 @@ from endwell.app import Node
 from endwell.cli.asked import Asked, Group, pass_asked
 from endwell.cli.dlq_entries import Replaying, replayed_id, unreadables
 from endwell.cli.loading import with_node
-from endwell.cli.output import block, listed, pairs, say, show
+from endwell.cli.output import block, listed, pairs, say, show, table
 from endwell.cli.tasks import error_text
 from endwell.cli.values import file_content
 from endwell.errors import Refused, UsageError
@@ -163,9 +163,8 @@ def abandon(asked: Asked, task_id: str, note: str | None) -> None:
 
 def _page_text(page: dict[str, Any]) -> str:
     columns = ("task_id", "agent", "reason", "fingerprint", "retry_count", "failed_at", "status")
-    text = table(columns, [[item[key] for key in columns] for item in page["items"]], empty="no dead letters")
-    if page["next"]:
-        text = f"{text}\nmore: --cursor {page['next']}"
+    rows = [[item[key] for key in columns] for item in page["items"]]
+    text = listed(columns, rows, page["next"], empty="no dead letters")
     if page.get("entries"):
         columns = ("id", "stream", "tool_name", "reason", "error", "fingerprint", "failed_at")
         rows = [[item[key] for key in columns] for item in page["entries"]]

@@ -64,7 +64,7 @@ async def _examined(node: Node, asked: Asked, free: int) -> dict[str, Any]:
         path=sqlite_path(url).absolute() if url.startswith("sqlite:") else None,
         least_free_bytes=free * MEGABYTE,
         facts=await node.store.settings(),
-        connect_stream=node.app.connect_stream,
+        connect_stream=node.app.open_line,
     )
     return await examine(patient)
 

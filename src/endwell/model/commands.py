@@ -71,10 +71,7 @@ class Submit(TaskCommand, frozen=True, kw_only=True):
 
 
 class Dispatch(TaskCommand, frozen=True, kw_only=True):
-    """Offer a ready task to workers that have a free slot.
-
-    `is_carried`: a stream brings it to them, so nobody will look for it in the inbox.
-    """
+    """Offer a ready task to workers that have a free slot. `is_carried`: by a stream, not by the inbox."""
 
     slot: int | None = None
     is_carried: bool = False

@@ -13,6 +13,7 @@ from endwell.model.commands import SettleEffect, Unblock
 from endwell.model.effect import Effect, Verdict
 from endwell.model.moments import moment
 from endwell.model.task import Task
+from endwell.operate.questions import no_such_place
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
 

@@ -239,6 +239,7 @@ class Streams:
             await self._bury_unknown(result)
             return
         self._runtime.spawn(self._pass_again(result), "endwell-stream-passed")
+        await self.stream.clear((result.message_id,))
 
     async def _pass_again(self, result: Result) -> None:
         """If that fails, the offer still stands, and is put again when it has stood for a while."""
@@ -246,6 +247,21 @@ class Streams:
             await self.feed.passed(result.task_id, (result.turn_id, result.epoch))
         except (Unreachable, Refusal, StoreError) as error:
             self._note(error)
+
+    async def _bury_unknown(self, result: Result) -> None:
+        entry = (await self.stream.deliveries((result.message_id,))).get(result.message_id)
+        bad = Malformed(
+            stream=TASK,
+            message_id=result.message_id,
+            reason="unknown_tool",
+            problem=f"no worker has ever served the tool {result.tool_name}",
+            shown={
+                "task_id": result.task_id,
+                "tool_name": result.tool_name,
+                "payload": entry.payload.decode() if entry is not None else "",
+            },
+        )
+        await self.stream.bury((bad,), moment(self._runtime.clock.now_us()))
 
     async def _care_once(self) -> None:
         await self.care()

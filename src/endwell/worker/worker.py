@@ -85,6 +85,7 @@ class Worker:
             agents=tuple(agents),
             poll_seconds=settings.worker.poll_seconds,
         )
+        also, told = self._lookout.asked, self._told
         self.watch = Watch(
             store, runtime, settings, namespace=namespace, actor=self.name, also=also, told=told
         )

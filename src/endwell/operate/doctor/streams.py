@@ -12,7 +12,7 @@ from endwell.queue.redis_streams.condition import (
     eviction_policy,
     is_persistent,
 )
-from endwell.queue.redis_streams.connection import Connection, Refusal, Unreachable
+from endwell.queue.redis_streams.connection import Line, Refusal, Unreachable
 from endwell.queue.redis_streams.names import Names
 from endwell.queue.redis_streams.orchestrator import KEPT_LETTERS
 from endwell.settings import masked
@@ -27,7 +27,7 @@ async def streams(patient: Patient) -> list[Finding]:
     settings = patient.settings
     if settings.queue.kind != "redis" or patient.connect_stream is None:
         return []
-    connection = patient.connect_stream(settings.redis.url)
+    connection = patient.connect_stream()
     try:
         found = await _server(connection)
         for namespace in patient.namespaces:
@@ -48,7 +48,7 @@ def _unreachable(url: str, error: Exception) -> Finding:
     )
 
 
-async def _server(connection: Connection) -> list[Finding]:
+async def _server(connection: Line) -> list[Finding]:
     found = []
     policy = await eviction_policy(connection)
     if policy is not None and policy not in KEEPS_STREAMS:
@@ -73,7 +73,7 @@ async def _server(connection: Connection) -> list[Finding]:
     return found
 
 
-async def _of_namespace(patient: Patient, connection: Connection, namespace: str) -> list[Finding]:
+async def _of_namespace(patient: Patient, connection: Line, namespace: str) -> list[Finding]:
     queue = patient.settings.queue
     names = Names.of(patient.settings.redis.prefix, namespace)
     patience = 2 * queue.VISIBILITY_TIMEOUT_S + 2 * queue.RECLAIM_INTERVAL_S

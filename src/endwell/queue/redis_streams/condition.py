@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from endwell.queue.redis_streams.connection import Connection, Refusal
+from endwell.queue.redis_streams.connection import Line, Refusal
 from endwell.queue.redis_streams.names import WORKERS_GROUP, Names
 from endwell.queue.redis_streams.pending import PendingEntries
 
@@ -23,7 +23,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: int
 
 
-async def condition(connection: Connection, names: Names, idle_ms: int) -> Condition:
+async def condition(connection: Line, names: Names, idle_ms: int) -> Condition:
     """The streams as they are now; overdue is what nobody has touched for so long."""
     left: dict[str, int] = {}
     has_groups = True
@@ -41,31 +41,31 @@ async def condition(connection: Connection, names: Names, idle_ms: int) -> Condi
     )
 
 
-async def lengths(connection: Connection, names: Names) -> dict[str, int]:
+async def lengths(connection: Line, names: Names) -> dict[str, int]:
     """How many entries each stream has."""
     streams = (names.task, names.result, names.dlq)
     counts = await connection.ask_all([("XLEN", stream) for stream in streams])
     return dict(zip(streams, map(int, counts), strict=True))
 
 
-async def unreadable_count(connection: Connection, names: Names) -> int:
+async def unreadable_count(connection: Line, names: Names) -> int:
     """Dead letters that stand for an entry and not for a task: all others are in the index."""
     on_stream, of_tasks = await connection.ask_all([("XLEN", names.dlq), ("HLEN", names.letters)])
     return max(0, int(on_stream) - int(of_tasks))
 
 
-async def eviction_policy(connection: Connection) -> str | None:
+async def eviction_policy(connection: Line) -> str | None:
     """How the server makes room when its memory is full; None where it does not tell."""
     return await _setting(connection, "maxmemory-policy")
 
 
-async def is_persistent(connection: Connection) -> bool | None:
+async def is_persistent(connection: Line) -> bool | None:
     """Whether the server keeps anything over a restart; None where it does not tell."""
     appends, saves = await _setting(connection, "appendonly"), await _setting(connection, "save")
     return None if appends is None or saves is None else appends == "yes" or bool(saves)
 
 
-async def _setting(connection: Connection, name: str) -> str | None:
+async def _setting(connection: Line, name: str) -> str | None:
     try:
         answer = await connection.ask("CONFIG", "GET", name)
     except Refusal:

@@ -51,10 +51,8 @@ class StreamIntake:
         agents: Mapping[str, object],
         heartbeat_seconds: float,
         quiet_seconds: float,
-        connect: Connect = Connection,
     ) -> None:
         self._url = url
-        self._connect = connect
         self._names = names
         self.consumer = consumer
         self._runtime = runtime

@@ -61,7 +61,6 @@ class StreamOrchestrator:
         block_seconds: float,
     ) -> None:
         self.url = url
-        self._connect = connect
         self.names = names
         self.consumer = consumer
         self._runtime = runtime

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from endwell.queue.redis_streams.condition import unreadable_count
-from endwell.queue.redis_streams.connection import Connection
+from endwell.queue.redis_streams.connection import Line
 from endwell.queue.redis_streams.entries import CUT
 from endwell.queue.redis_streams.names import Names
 from endwell.queue.redis_streams.pending import entries_of
@@ -49,7 +49,7 @@ def is_entry_id(word: str) -> bool:
 class UnreadableEntries:
     """Those of one installation."""
 
-    def __init__(self, connection: Connection, names: Names) -> None:
+    def __init__(self, connection: Line, names: Names) -> None:
         self._connection = connection
         self._names = names
 
