@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -10,6 +11,13 @@ import pytest
 
 from tests.servers.postgres import Postgres, PostgresServer, postgres_for_tests
 from tests.servers.small import NatsServer, SmallServer, ValkeyServer
+
+
+def pytest_configure() -> None:
+    """A shell's background job ignores Ctrl-C, and so would every process that a test interrupts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 Small = TypeVar("Small", bound=SmallServer)
 

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 
 from endwell import Endwell
 from endwell.operate import verify
-from endwell.runtime.processes import Child, start
+from endwell.runtime.processes import start
 from endwell.store.log import Event
 from tests.cli.conftest import Command, Stock
 from tests.cli.shell import SECONDS, Shell
@@ -41,19 +40,6 @@ def test_a_cursor_goes_on_where_it_was(command: Command, stock: Stock, store: st
     assert command("events", "tail", "--after", "now", "--store", store).out == ""
 
 
-def _interrupted(child: Child) -> int:
-    """What it exits with after Ctrl-C; one that does not hear the first, is looked at and told again."""
-    os.kill(child.pid, signal.SIGINT)
-    try:
-        return child.wait(SECONDS / 3)
-    except TimeoutError:
-        status = Path(f"/proc/{child.pid}/status")
-        masks = [line for line in status.read_text().splitlines() if line.startswith(("Sig", "Shd"))]
-        warnings.warn(f"SIGINT went unheard: {masks}", stacklevel=1)
-    os.kill(child.pid, signal.SIGINT)
-    return child.wait(SECONDS)
-
-
 def test_a_follower_sees_what_happens_meanwhile(shell: Shell, stock: Stock) -> None:
     words = [sys.executable, "-m", "endwell", "events", "tail", "-f", "--json"]
     child = start(words, {**shell.environment, "PYTHONFAULTHANDLER": "1"}, cwd=shell.directory)
@@ -63,7 +49,8 @@ def test_a_follower_sees_what_happens_meanwhile(shell: Shell, stock: Stock) -> N
             seen.append(json.loads(child.read_line(SECONDS) or ""))
         new = shell.run("submit", "clerk", '{"id": "new"}', "--json").document
         assert json.loads(child.read_line(SECONDS) or "")["task_id"] == new["id"]
-        assert _interrupted(child) == 130
+        os.kill(child.pid, signal.SIGINT)
+        assert child.wait(SECONDS) == 130
     finally:
         if child.poll() is None:
             os.kill(child.pid, signal.SIGABRT)  # where it hangs is then told on stderr
