@@ -170,7 +170,8 @@ async def test_a_call_that_takes_too_long_ends_and_so_does_its_child(world: Worl
 
     await eventually(child_ended, "the child ends")
     assert await handle.result(20) == "timeout"
-    assert (await child_in(world, handle, "timeout")).reason == "ends_by"
+    ended = await world.store.task(world.namespace, child.id)
+    assert ended.status in ("timeout", "cancelled"), "by its own clock, or because its parent ended first"
 
 
 @pytest.mark.parametrize(
