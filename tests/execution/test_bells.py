@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,8 +14,8 @@ from endwell.app import Node
 from endwell.doorbell import Doorbell
 from endwell.doorbell.contract import BellHealth
 from endwell.doorbell.postgres import PostgresDoorbell
-from endwell.runtime import Runtime, SystemClock
-from endwell.worker.lookout import DISTRUST_SECONDS, RARELY
+from endwell.runtime import ManualClock, Runtime, SystemClock
+from endwell.worker.worker import Worker
 from tests.doorbell.contract import Ear
 from tests.execution.world import TINY, SilentBell, World, eventually, terminal
 from tests.servers.proxy import Proxy
@@ -43,66 +46,83 @@ def echo(world: World) -> list[int]:
     return called
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeapingRuntime(Runtime):
+    """Whoever waits is there at once, and the clock has moved; after `woken_after` something came."""
+
+    woken_after: float = math.inf
+
+    async def wait(self, event: asyncio.Event, timeout: float | None = None) -> bool:
+        seconds = min(math.inf if timeout is None else timeout, self.woken_after)
+        if not event.is_set() and isinstance(self.clock, ManualClock):
+            self.clock.advance(seconds)
+            if seconds == self.woken_after:
+                event.set()
+        return event.is_set()
+
+
+def leaping(worker: Worker, woken_after: float = math.inf) -> Worker:
+    """The same worker; its rests take no time but the clock's."""
+    usual = worker._runtime
+    worker._runtime = LeapingRuntime(
+        clock=usual.clock, ids=usual.ids, pool=usual.pool, woken_after=woken_after
+    )
+    return worker
+
+
+async def until_it_takes_something(worker: Worker, clock: ManualClock) -> float:
+    """How many seconds it took the worker, by the clock, to claim a task."""
+    begin = clock.monotonic()
+    while not await worker.run_once():
+        await worker._rest()
+    return clock.monotonic() - begin
+
+
 @pytest.mark.covers("S0.3")
-async def test_with_a_dead_bell_the_worker_looks_once_per_poll_interval(world: World) -> None:
-    echo(world)
-    node = await with_bell(world, SilentBell)
-    worker = await world.started_worker(node)
-    assert not await worker.run_once()
-    handle = await node.client.submit("echo", 7)
-    assert not await worker.run_once(), "nobody has told it"
-    assert worker._poll_seconds == world.app.settings.worker.poll_seconds
-    await worker._rest()
-    assert await worker.run_once()
-    assert (await handle.task()).status in ("running", "succeeded")
+@pytest.mark.parametrize("bell", [SilentBell, DeafBell], ids=["known to be dead", "seems to work"])
+@pytest.mark.parametrize("poll", [None, 5.0])
+@pytest.mark.parametrize("since", [0.01, 0.7])
+async def test_with_every_ring_dropped_work_starts_late_by_at_most_the_poll_interval(
+    store_url: str, bell: type[SilentBell], poll: float | None, since: float
+) -> None:
+    patient = {"worker.poll_seconds": poll, "worker.lease_seconds": 600}
+    async with World(store_url, settings=patient) as world:
+        echo(world)
+        settings = world.app.settings
+        interval = settings.worker.poll_seconds if bell is SilentBell else settings.look_seconds
+        assert interval == poll or (poll is None and interval == (1.0 if bell is SilentBell else 3.0))
+        node = await with_bell(world, bell)
+        worker = leaping(await world.started_worker(node))
+        assert not await worker.run_once()
+        await worker._rest()  # and looks at the end of it
+        world.clock.advance(since * interval)
+        await node.client.submit("echo", 7)
+        late = await until_it_takes_something(worker, world.clock)
+        assert late == pytest.approx((1 - since) * interval, abs=0.001)
 
 
-async def test_a_working_bell_makes_polls_rare(world: World) -> None:
-    echo(world)
-    worker = await world.started_worker()
-    await eventually(lambda: world.node.bell.health().connected)
-    assert worker._poll_seconds == RARELY * world.app.settings.worker.poll_seconds
-
-
-@pytest.mark.covers("S0.3")
-async def test_after_one_lost_ring_a_bell_is_not_relied_on_until_it_rings(world: World) -> None:
+async def test_being_woken_for_something_else_does_not_put_off_the_look(world: World) -> None:
+    """Endings wake a worker, too: without this, a busy one would never look."""
     echo(world)
     node = await with_bell(world, DeafBell)
-    worker = await world.started_worker(node)
-    usual, poll = worker._poll_seconds, world.app.settings.worker.poll_seconds
-    assert (usual, await worker.run_once()) == (RARELY * poll, False)
+    worker = leaping(await world.started_worker(node))
+    assert not await worker.run_once()
+    await worker._rest()  # and looks at the end of it
+    poll = world.app.settings.worker.poll_seconds
     await node.client.submit("echo", 7)
-    assert not await worker.run_once(), "nobody has told it"
-    await worker.watch.run_once()  # looks anyway, once per tick
-    assert await worker.run_once()
-    assert worker._poll_seconds == poll, "from now on it looks as with a dead bell"
-
-    worker._heard(frozenset({f"work:{world.namespace}:echo"}))
-    assert worker._poll_seconds == usual, "it rings after all"
-
-    await node.client.submit("echo", 8)
-    worker._may_be_work = False  # the ring of a moment ago has been seen to
-    await worker.watch.run_once()
-    assert await worker.run_once()
-    world.clock.advance(DISTRUST_SECONDS - 1)
-    assert worker._poll_seconds == poll
-    world.clock.advance(1)
-    assert worker._poll_seconds == usual, "nothing was lost for long"
+    leaping(worker, woken_after=0.4 * poll)
+    assert await until_it_takes_something(worker, world.clock) == pytest.approx(poll)
 
 
-async def test_a_look_that_finds_what_cannot_be_taken_says_nothing_of_the_bell(world: World) -> None:
-    @world.app.agent("single", concurrency=1)
-    async def single() -> None: ...
-
-    await world.registered("single")
-    await world.submitted("single")
-    await world.claimed(await world.silent_session("single"), "single")
+async def test_a_worker_that_has_no_room_does_not_look_and_does_not_spin(world: World) -> None:
+    echo(world)
     node = await with_bell(world, DeafBell)
-    await node.client.submit("single")
-    worker = await world.started_worker(node)
-    await worker.watch.run_once()
-    assert not await worker.run_once()
-    assert worker._poll_seconds == RARELY * world.app.settings.worker.poll_seconds
+    worker = leaping(await world.started_worker(node, concurrency=1))
+    worker._claiming["somebody's"] = 1
+    begin = world.clock.monotonic()
+    for _ in range(3):
+        await worker._rest()
+    assert world.clock.monotonic() - begin >= 2 * world.app.settings.worker.poll_seconds
 
 
 async def test_a_bell_that_loses_everything_and_does_not_know_it_only_delays(store_url: str) -> None:

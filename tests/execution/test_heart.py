@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 from endwell.errors import StoreError
 from endwell.model import commands as c
 from endwell.runtime import ManualClock, Runtime
+from endwell.runtime.ids import SystemIds
+from endwell.runtime.threads import ThreadPool
 from endwell.store.contract import Store
 from endwell.worker.heart import Heart, Named
 from tests.store.world import SqliteDatabase, World
@@ -103,3 +107,62 @@ async def test_a_heart_that_cannot_beat_gives_up_when_its_lease_is_over(patient:
 
     assert len(patient.lost) == 1
     assert "ran out" in patient.lost[0]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotedRuntime(Runtime):
+    """Whoever waits is there at once; how long they would have waited is noted."""
+
+    waited: list[float] = field(default_factory=list)
+
+    async def wait(self, event: asyncio.Event, timeout: float | None = None) -> bool:
+        self.waited.append(timeout or 0.0)
+        return False
+
+
+def resting(patient: Patient, named: Callable[[], Named], *, interval: float) -> tuple[Heart, list[float]]:
+    """A heart that only rests, and for how long it does."""
+    runtime = NotedRuntime(clock=patient.clock, ids=SystemIds(patient.clock), pool=ThreadPool(1))
+    heart = Heart(
+        patient.line,  # type: ignore[arg-type]  # a store as far as a heart can see
+        runtime,
+        namespace="default",
+        session_id="s1",
+        lease_seconds=LEASE_SECONDS,
+        interval_seconds=interval,
+        named=named,
+        on_stale=lambda stale: None,
+        on_lost=patient.lost.append,
+    )
+    heart._now_flag = asyncio.Event()
+    return heart, runtime.waited
+
+
+@pytest.mark.parametrize(
+    ("interval", "held", "idle"), [(10.0, 10.0, 20.0), (5.0, 5.0, 10.0), (14.0, 14.0, 22.0)]
+)
+async def test_a_worker_that_holds_nothing_beats_half_as_often_and_before_its_lease_is_over(
+    patient: Patient, interval: float, held: float, idle: float
+) -> None:
+    something = Named(attempts=(("task", "attempt"),))
+    heart, waited = resting(patient, lambda: something, interval=interval)
+    await heart._rest()
+    assert sum(waited) == pytest.approx(held)
+    heart, waited = resting(patient, Named, interval=interval)
+    await heart._rest()
+    assert sum(waited) == pytest.approx(idle)
+
+
+async def test_a_heart_that_rests_for_long_beats_soon_once_something_is_held(patient: Patient) -> None:
+    held: list[tuple[str, str]] = []
+    heart, waited = resting(patient, lambda: Named(attempts=tuple(held)), interval=10.0)
+    usual = heart._pace_seconds
+
+    def claims_meanwhile() -> float:
+        if sum(waited) > 12:  # longer than the interval of a worker that holds something
+            held.append(("task", "attempt"))
+        return usual()
+
+    heart._pace_seconds = claims_meanwhile  # type: ignore[method-assign]
+    await heart._rest()
+    assert 12 < sum(waited) < 12 + 2 * heart._look_seconds

@@ -91,16 +91,18 @@ class MovableApp(Endwell):
 
 
 class World:
-    """Agents are registered on `app`; everything that was started here is stopped at the end."""
+    """Agents are registered on `app`; everything that was started here is stopped at the end.
+
+    A setting of None is left at its default.
+    """
 
     def __init__(
         self, url: str, *, settings: Mapping[str, object] | None = None, clock: Clock | None = None
     ) -> None:
         self.clock = ManualClock(START_US)
         self.namespace = f"test-{uuid.uuid4().hex}"  # PostgreSQL tests share a database
-        self.app = MovableApp(
-            url, namespace=self.namespace, clock=clock or self.clock, settings={**QUICK, **(settings or {})}
-        )
+        values = {key: value for key, value in {**QUICK, **(settings or {})}.items() if value is not None}
+        self.app = MovableApp(url, namespace=self.namespace, clock=clock or self.clock, settings=values)
         self._closing: list[Callable[[], Awaitable[None]]] = []
         self.node: Node
 

@@ -11,7 +11,6 @@ from endwell.model.commands import AgentSpec
 from endwell.policy.limits import SECOND, Limits
 from endwell.policy.retry import RetryPolicy, backoff, unpack
 from endwell.settings import Settings
-from endwell.worker.lookout import RARELY
 
 ALLOWED_TICKS = 2
 """A task must have ended so many ticks of a supervisor after its `ends_by`."""
@@ -46,7 +45,7 @@ def _of_agent(settings: Settings, limits: Limits, spec: AgentSpec) -> dict[str, 
         "concurrency": spec.concurrency,
         "dead_worker_noticed_seconds": settings.worker.lease_seconds + tick,
         "stuck_turn_noticed_seconds": settings.pmo.active_reap_seconds + tick,
-        "lost_ring_noticed_seconds": _look(settings),
+        "lost_ring_noticed_seconds": settings.look_seconds,
         "clock_acts_within_seconds": tick,
         "statuses": _statuses(limits, deadline),
     }
@@ -79,16 +78,10 @@ def _silent(settings: Settings, limits: Limits, retry: RetryPolicy) -> list[dict
         _part(f"{retry.max_retries} backoffs", round(waits, 3), "retry.*"),
         _part(
             f"{retry.max_retries} rings that were lost",
-            retry.max_retries * _look(settings),
-            "worker.watchdog_interval_seconds, worker.poll_seconds",
+            retry.max_retries * settings.look_seconds,
+            "worker.poll_seconds",
         ),
     ]
-
-
-def _look(settings: Settings) -> float:
-    """After how long a worker looks although its doorbell, which seems to work, told it nothing."""
-    worker = settings.worker
-    return max(worker.poll_seconds, min(worker.watchdog_interval_seconds, RARELY * worker.poll_seconds))
 
 
 def _part(what: str, seconds: float | None, source: str) -> dict[str, Any]:

@@ -31,7 +31,6 @@ from endwell.store.glance import NOW, Ask, Seen
 
 log = logging.getLogger(__name__)
 
-RARELY = 6
 LEAD_SECONDS = 12.0
 """How long after an orchestrator's death another may take to feed the stream."""
 LETTERS_SECONDS = 1.0
@@ -197,8 +196,8 @@ class Streams:
 
     def _rest_seconds(self, seen: Seen) -> float:
         """Until the next start, or a look for what no ring announced."""
-        poll = self._settings.worker.poll_seconds
-        rest = RARELY * poll if self._bell.health().connected else poll
+        settings = self._settings
+        rest = settings.look_seconds if self._bell.health().connected else settings.worker.poll_seconds
         start = seen["next_start_of_some"]
         soon = math.inf if start is None else (start - seen.now) / SECOND
         return max(0.0, min(rest, soon, self._lead_seconds / 3))

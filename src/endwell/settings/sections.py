@@ -140,6 +140,11 @@ class Relay(Section, frozen=True, kw_only=True):
     lag_seconds: Seconds = 60.0
 
 
+LOOK_SECONDS = 3.0
+"""How often a worker looks whose doorbell works, unless `worker.poll_seconds` is set: more often, and an idle
+one would send more than 40 statements a minute."""
+
+
 class App(Section, frozen=True, kw_only=True):
     target: Text = "app:app"
 
@@ -162,6 +167,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     relay: Relay = Relay()
     app: App = App()
     sources: dict[str, str] = {}
+
+    @property
+    def look_seconds(self) -> float:
+        """The poll interval while the doorbell works: as `worker.poll_seconds` if somebody has set that."""
+        is_default = self.source("worker.poll_seconds") == "default"
+        return LOOK_SECONDS if is_default else self.worker.poll_seconds
 
     def value(self, key: str) -> Any:
         """The value of `section.key`, or of `store`."""

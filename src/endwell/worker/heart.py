@@ -24,6 +24,8 @@ LOOK_SECONDS = 1.0
 """A step that runs for longer is told to the store, so that everybody sees who is at it."""
 LOOKS = 3
 """Of slow heartbeats this many looks each are enough."""
+IDLE_INTERVALS = 2
+"""So many heartbeats apart are those of a worker that holds nothing, and so has nothing to lose."""
 LAST_TRY = 20
 """A beat gets at least this part of a lease for its answer: a store that is merely slow is not lost."""
 MOST_STEPS = 500
@@ -37,6 +39,11 @@ class Named(msgspec.Struct, frozen=True):
     claims: tuple[str, ...] = ()
     doing: tuple[tuple[str, str, int], ...] = ()
     tick_age: int | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is held, and nothing asked for."""
+        return not (self.attempts or self.claims or self.doing)
 
 
 class Heart:
@@ -114,10 +121,14 @@ class Heart:
 
     async def _rest(self) -> None:
         """Until the next beat is due, somebody asks for one, or there is something new to tell."""
-        left = self._pause_seconds()
-        while left > 0 and not self._now_flag.is_set() and self._long() == self._told:
+        longest = self._time_left() if self.is_good else self._interval_seconds
+        rested = 0.0
+        while not self._now_flag.is_set() and self._long() == self._told:
+            left = min(self._pace_seconds(), longest) - rested
+            if left <= 0:
+                break
             await self._runtime.wait(self._now_flag, min(left, self._look_seconds))
-            left -= self._look_seconds
+            rested += self._look_seconds
         self._now_flag.clear()
 
     def _long(self) -> tuple[tuple[str, str, int], ...]:
@@ -153,9 +164,12 @@ class Heart:
             if reply.stale:
                 self._on_stale(reply.stale)
 
-    def _pause_seconds(self) -> float:
-        """An interval, or less where the lease would run out unnoticed meanwhile."""
-        return min(self._interval_seconds, self._time_left()) if self.is_good else self._interval_seconds
+    def _pace_seconds(self) -> float:
+        """Whoever holds nothing beats less often; always in time for another try before the lease is over."""
+        if not self._named().is_idle:
+            return self._interval_seconds
+        halfway = (self._interval_seconds + self._lease_seconds) / 2
+        return min(IDLE_INTERVALS * self._interval_seconds, halfway)
 
     def _time_left(self) -> float:
         return max(self._lease_seconds / LAST_TRY, self._good_until - self._runtime.clock.monotonic())

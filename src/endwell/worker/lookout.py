@@ -1,8 +1,8 @@
 """What a worker knows of work without claiming any: whether there is some, and when the next starts.
 
-A claim is a transaction; a look is one statement. The watchdog's tick looks for the worker as well, so that
-an idle one hardly asks by itself while its doorbell works. A look that finds what no ring announced shows
-that rings are lost, whatever the bell says of itself: then the worker looks as often as with a dead one.
+A claim is a transaction; a look is one statement. A worker looks once per poll interval, whatever its bell
+says: a ring may be lost by a bell that works, or never be sent by whoever died after the commit. So a lost
+ring costs at most that interval. The watchdog's tick looks for the worker as well, which need not ask then.
 """
 
 from __future__ import annotations
@@ -14,11 +14,6 @@ from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
 from endwell.store.glance import NOW, Ask, Seen
-
-RARELY = 6
-"""How many poll intervals pass between two polls while the doorbell works."""
-DISTRUST_SECONDS = 300.0
-"""For so long after a lost ring a bell is not relied on, unless it rings."""
 
 
 class Lookout:
@@ -32,11 +27,11 @@ class Lookout:
         namespace: str,
         agents: Sequence[str],
         poll_seconds: float,
+        look_seconds: float,
     ) -> None:
         self._store = store
         self._poll = poll_seconds
-        self._is_unannounced = False
-        self._distrusts_until = -math.inf
+        self._look = look_seconds
         self._clock = runtime.clock
         self.asked = (
             Ask("offered_to_some", (namespace, list(agents))),
@@ -62,8 +57,7 @@ class Lookout:
             start = seen["next_start_of_some"]
             self._start_at = math.inf if start is None else self.looked_at + (start - seen.now) / SECOND
             self._as_of = seen.now
-        self._is_unannounced = seen.any("offered_to_some", "ready_for_some")
-        return self._is_unannounced
+        return seen.any("offered_to_some", "ready_for_some")
 
     def claimed(self) -> None:
         """A claim looks too, but does not say what starts later."""
@@ -76,23 +70,11 @@ class Lookout:
             await self.look()
         return max(0.0, self._start_at - self._clock.monotonic())
 
-    def rung(self) -> None:
-        """A ring came through."""
-        self._is_unannounced = False
-        self._distrusts_until = -math.inf
+    def seconds_to_next_look(self, *, is_connected: bool) -> float:
+        """How long the worker may rest, whatever it was woken for meanwhile."""
+        pace = self._look if is_connected else self._poll
+        return max(0.0, pace - (self._clock.monotonic() - self.looked_at))
 
-    def took(self, count: int) -> None:
-        """So many tasks were claimed. If only a look had told of them, their rings were lost."""
-        if count and self._is_unannounced:
-            self._distrusts_until = self._clock.monotonic() + DISTRUST_SECONDS
-        self._is_unannounced = False
-
-    def pace_seconds(self, *, is_connected: bool) -> float:
-        """How long to rest between two looks: a doorbell that works makes them a mere precaution."""
-        may_rely = is_connected and self._clock.monotonic() >= self._distrusts_until
-        return RARELY * self._poll if may_rely else self._poll
-
-    @property
-    def seconds_since(self) -> float:
-        """How long ago somebody looked."""
-        return self._clock.monotonic() - self.looked_at
+    def begin(self) -> None:
+        """The next look is a whole interval away from now, also if this one fails."""
+        self.looked_at = self._clock.monotonic()

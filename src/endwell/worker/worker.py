@@ -84,6 +84,7 @@ class Worker:
             namespace=namespace,
             agents=tuple(agents),
             poll_seconds=settings.worker.poll_seconds,
+            look_seconds=settings.look_seconds,
         )
         also, told = self._lookout.asked, self._told
         self.watch = Watch(
@@ -357,7 +358,6 @@ class Worker:
             self._session.lose(claim.session_id, reply.refusal.message)
         if claim.session_id != self.session_id:
             return False  # the lease went while we asked; what we were given is not ours any more
-        self._lookout.took(len(reply.taken))
         self._was_full = len(reply.taken) == claim.limit
         if self._was_full:
             self._may_be_work = True
@@ -379,7 +379,6 @@ class Worker:
         if is_rung(f"held:{self._namespace}:{self.session_id}", topics):
             self._session.beat_now()
         if any(is_rung(f"work:{self._namespace}:{agent}", topics) for agent in self._agents):
-            self._lookout.rung()
             self._may_be_work = True
             self._wake.set()
 
@@ -412,14 +411,15 @@ class Worker:
         rung = await self._runtime.wait(self._wake, min(start, poll))
         if not rung and start <= poll:
             self._may_be_work = True
-        elif not rung or self._lookout.seconds_since >= poll:
+        elif not rung or self._poll_seconds <= 0:
             await self._poll()
 
     @property
     def _poll_seconds(self) -> float:
-        return self._lookout.pace_seconds(is_connected=self._bell.health().connected)
+        return self._lookout.seconds_to_next_look(is_connected=self._bell.health().connected)
 
     async def _poll(self) -> None:
+        self._lookout.begin()
         try:
             if self._free <= 0:
                 self._may_be_work = True

@@ -11,6 +11,7 @@ from endwell.operate.doctor.finding import Finding, Patient
 from endwell.pmo.relay.service import CURSOR
 from endwell.policy.limits import SECOND, Limits
 from endwell.settings import check
+from endwell.worker.heart import IDLE_INTERVALS
 
 LATE_INTERVALS: Final = 3
 MOST_NAMED: Final = 5
@@ -36,7 +37,7 @@ async def workers(patient: Patient) -> list[Finding]:
         found += await _unserved(patient, namespace, live, now)
         found += [_lapsed(namespace, one, now) for one in sessions if one.lease_until <= now]
         late = LATE_INTERVALS * patient.settings.worker.watchdog_interval_seconds
-        late += patient.settings.worker.heartbeat_seconds  # by which the time of a tick is told
+        late += IDLE_INTERVALS * patient.settings.worker.heartbeat_seconds  # which tell the time of a tick
         found += [_late(namespace, one, now) for one in live if _is_late(one, now, late)]
     return found
 
