@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from endwell.model import commands as c
 from endwell.pmo.inbox import InboxWatch
 from endwell.settings import Settings
+from endwell.store.reads import PendingRow
 from tests.rules.cases import answer, dispatched, running
 from tests.store.world import World
 
@@ -43,6 +46,32 @@ async def test_an_answer_that_came_early_is_rung_for_too(world: World) -> None:
 
     assert await watch(world).run_once() == 1
     assert world.bells == {"work:default:coder"}
+
+
+@pytest.mark.covers("S0.43")
+@pytest.mark.parametrize(("stage", "after"), [(dispatched, 30), (running, 300)], ids=["unclaimed", "reaped"])
+async def test_a_turn_that_is_ended_by_force_has_no_active_channel_any_more(
+    world: World, stage: Any, after: float
+) -> None:
+    """A message that names no channel is rung for on that of its task's turn, and only while there is one."""
+    task = await stage(world, channel="ops")
+    await world.do(answer(world, task))
+    await world.database.sql("UPDATE agent_inbox SET channel = NULL WHERE message_type = 'tool_result'")
+    world.advance(after)
+
+    async def pending() -> PendingRow:
+        rows = await world.store.long_pending("default", await world.store.now(), (-1, ""), 10)
+        (found,) = [row for row in rows if row.message_type == "tool_result"]
+        return found
+
+    row = await pending()
+    assert (row.channel, row.active_channel, row.target_channel) == (None, "ops", "ops")
+
+    ended = await world.do(world.to(c.ClockFired, task, actor="pmo-1"))
+    assert (ended.turn_id, ended.channel) == (None, "ops"), "the task keeps its own, for its next turn"
+    row = await pending()
+    assert (row.active_channel, row.target_channel) == (None, None)
+    assert await watch(world).run_once() == 0, "nobody is rung for it"
 
 
 @pytest.mark.parametrize("first", ["ring", "claim"])

@@ -89,6 +89,11 @@ class PendingRow(msgspec.Struct, frozen=True):
         """Where its agent is to be rung: an offered turn says it itself, else its task's open turn does."""
         if self.channel is not None or self.message_type == "turn":
             return self.channel
+        return self.active_channel
+
+    @property
+    def active_channel(self) -> str | None:
+        """The channel of its task's open turn. The commit that ends a turn leaves none."""
         return self.task_channel if self.open_turn_id is not None else None
 
 
