@@ -52,6 +52,7 @@ async def _failed_halfway(app: Endwell) -> str:
             c.Block(
                 command_id="block",
                 reason="effect_unknown",
+                effect_key="pay:42",
                 owner="ada",
                 task_id=handle.id,
                 **about,

@@ -139,6 +139,7 @@ def _inside(task: Task, shift: int, with_steps: bool) -> str | None:
             children=min(inside.children, 1),
             doing=_doing(task, inside, shift),
             nudges=min(inside.nudges, 1),
+            held_for=inside.held_for,
         )
     return None if same == Inside() else msgspec.json.encode(same).decode()
 

@@ -163,7 +163,10 @@ def _is_taken_over(step: Step, key: str) -> bool:
 
 
 def a_persons_word_unblocks(step: Step) -> None:
-    is_word = isinstance(step.command, c.SettleEffect) and step.command.attempt_id is None
-    if is_word and step.moves and step.before.status == "blocked":
-        goes_on = step.before.reason == "effect_unknown"
+    word = step.command
+    if not isinstance(word, c.SettleEffect) or word.attempt_id is not None:
+        return
+    if step.moves and step.before.status == "blocked":
+        is_for_it = inside_of(step.before).held_for == word.key
+        goes_on = step.before.reason == "effect_unknown" and is_for_it
         must((step.after.status != "blocked") == goes_on, "a person's word did not help, or freed another")

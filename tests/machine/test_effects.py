@@ -218,7 +218,7 @@ def test_a_stale_attempt_settles_nothing() -> None:
 @pytest.mark.parametrize("verdict", ["done", "not_done", "abandon"])
 def test_a_persons_word_frees_the_task_that_waits_for_it(verdict: str) -> None:
     desk = in_doubt()
-    desk.give(c.Block, reason="effect_unknown", attempt_id="a1")
+    desk.give(c.Block, reason="effect_unknown", attempt_id="a1", effect_key="mail")
     assert (desk.task.status, desk.task.clock_rule) == ("blocked", "remind")
 
     desk.give(c.SettleEffect, NOW + SECOND, verdict=verdict)
@@ -247,6 +247,27 @@ def test_a_persons_word_does_not_free_a_task_that_is_held_for_another_reason() -
     desk.give(c.SettleEffect)
 
     assert desk.task.status == "blocked"
+
+
+def test_a_persons_word_does_not_free_a_task_that_is_held_for_another_effect() -> None:
+    desk = in_doubt()
+    desk.give(c.Block, reason="effect_unknown", attempt_id="a1", effect_key="another")
+
+    desk.give(c.SettleEffect)
+
+    assert desk.task.status == "blocked"
+    refusal = desk.ask(c.Unblock, effect_key="mail").refusal
+    assert isinstance(refusal, e.WrongStatus)
+    assert desk.ask(c.Unblock, effect_key="another").refusal is None
+
+
+def test_a_task_that_goes_on_is_held_for_nothing() -> None:
+    desk = in_doubt()
+    desk.give(c.Block, reason="effect_unknown", attempt_id="a1", effect_key="mail")
+    desk.give(c.Unblock)
+    desk.give(c.Block, reason="held", owner="ada")
+
+    assert isinstance(desk.ask(c.Unblock, effect_key="mail").refusal, e.WrongStatus)
 
 
 def test_a_worker_that_lost_its_task_cannot_put_it_into_a_persons_hands() -> None:

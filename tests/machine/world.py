@@ -184,6 +184,7 @@ def _effect(key: str, attempt: str, **whose: str) -> list[c.TaskCommand]:
             reason="effect_unknown",
             owner="ada",
             attempt_id=attempt,
+            effect_key=key,
             task_id=whose.get("task_id", "t"),
         ),
     ]

@@ -18,7 +18,7 @@ from endwell.machine.clocks import due
 from endwell.machine.decision import NOTHING, Decision, Seen, refuse
 from endwell.machine.fired import FIRED
 from endwell.machine.steps import progress_deadline
-from endwell.machine.unblocking import unblock
+from endwell.machine.unblocking import is_held_for, unblock
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
@@ -298,6 +298,9 @@ def _run_now(task: Task, command: c.RunNow, now: int, limits: Limits, seen: Seen
 
 
 def _unblock(task: Task, command: c.Unblock, now: int, limits: Limits, seen: Seen) -> Decision:
+    if command.effect_key is not None and not is_held_for(task, command.effect_key):
+        why = f"task {task.id} is not held for the effect {command.effect_key!r}"
+        return refuse(e.WrongStatus(why, task_id=task.id))
     return unblock(task, now, limits, by=command.actor, run_at=now)
 
 
@@ -316,7 +319,10 @@ def _block(task: Task, command: c.Block, now: int, limits: Limits, seen: Seen) -
         return Decision(facts=(f.TaskBlocked(reason=command.reason, recover_at=now + command.cooldown),))
     owner = command.owner or task.owner or limits.owner
     remind_at = now + limits.remind_every
-    return Decision(facts=(f.TaskBlocked(reason=command.reason, owner=owner, remind_at=remind_at),))
+    held = f.TaskBlocked(
+        reason=command.reason, owner=owner, remind_at=remind_at, effect_key=command.effect_key
+    )
+    return Decision(facts=(held,))
 
 
 def _replay(task: Task, command: c.Replay, now: int, limits: Limits, seen: Seen) -> Decision:

@@ -6,7 +6,7 @@ import msgspec
 
 from endwell import errors as e
 from endwell.machine.decision import Decision, Seen, refuse
-from endwell.machine.unblocking import unblock
+from endwell.machine.unblocking import EFFECT_UNKNOWN, is_held_for, unblock
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
@@ -19,7 +19,6 @@ from endwell.policy import ledger
 from endwell.policy.limits import Limits
 
 PERMANENT_FAILURE = "permanent_failure"
-EFFECT_UNKNOWN = "effect_unknown"
 """The reason of a task that a person holds because of an effect."""
 
 
@@ -192,7 +191,7 @@ def _settled_by_attempt(
 
 def _settled_by_person(task: Task, command: c.SettleEffect, now: int, limits: Limits) -> Decision:
     settled = _settled(task, command, now, None)
-    if task.status != s.BLOCKED or task.reason != EFFECT_UNKNOWN:
+    if not is_held_for(task, command.key):
         return settled
     onward = unblock(task, now, limits, by=command.actor, run_at=now)
     return Decision(facts=(*settled.facts, *onward.facts), cards=settled.cards)

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from endwell.machine.decision import Decision
 from endwell.model import facts as f
+from endwell.model import status as s
 from endwell.model.inside import Asked, inside_of
 from endwell.model.task import Task
 from endwell.policy.limits import Limits
 
+EFFECT_UNKNOWN = "effect_unknown"
+"""The reason of a task that a person holds because nobody knows whether an effect took place."""
 NOBODY_TOOK_IT = "dispatch_timeout"
 """The reason of a task that was offered in vain until its retries were used up: a person looks into it.
 
 Whoever lets it go on gives it its retries anew. The runaway guard counts on.
 """
+
+
+def is_held_for(task: Task, effect_key: str) -> bool:
+    """Whether a person holds the task for the sake of exactly this effect: one word on it frees the task."""
+    is_held = task.status == s.BLOCKED and task.reason == EFFECT_UNKNOWN
+    return is_held and inside_of(task).held_for == effect_key
 
 
 def unblock(task: Task, now: int, limits: Limits, *, by: str, run_at: int) -> Decision:

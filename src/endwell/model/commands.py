@@ -308,7 +308,9 @@ class RunNow(TaskCommand, frozen=True, kw_only=True):
 
 
 class Unblock(TaskCommand, frozen=True, kw_only=True):
-    """Let a blocked task go on now."""
+    """Let a blocked task go on now; with `effect_key` only if it is held for that effect and no other."""
+
+    effect_key: str | None = None
 
 
 class Assign(TaskCommand, frozen=True, kw_only=True):

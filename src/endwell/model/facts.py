@@ -332,6 +332,7 @@ class TaskBlocked(Fact, frozen=True, kw_only=True):
     recover_at: int | None = None
     error: ErrorInfo | None = None
     retry_count: int | None = None
+    effect_key: str | None = None  # the effect of which a person must say what became of it
 
 
 class TaskReminded(Fact, frozen=True, kw_only=True):

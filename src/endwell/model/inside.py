@@ -29,7 +29,8 @@ class Inside(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `version` is that of the agent whose attempt recorded the first of the steps. `doing` are the long steps
     that the attempt has begun, and until when each may keep the turn silent. `nudges` is how often the agent
-    was told that it goes round in circles; `is_offered` says that the turn lies, or lay, in the inbox.
+    was told that it goes round in circles; `is_offered` says that the turn lies, or lay, in the inbox;
+    `held_for` is the effect for whose sake a person holds the task.
     """
 
     run: int = 1
@@ -43,6 +44,7 @@ class Inside(msgspec.Struct, frozen=True, omit_defaults=True):
     doing: tuple[tuple[str, int], ...] = ()
     nudges: int = 0
     is_offered: bool = False
+    held_for: str = ""
 
 
 class Family(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from endwell.errors import NotFound
-from endwell.machine.steps import EFFECT_UNKNOWN
+from endwell.machine.unblocking import is_held_for
 from endwell.model import content
-from endwell.model import facts as f
 from endwell.model import status as s
 from endwell.model.commands import SettleEffect, Unblock
 from endwell.model.effect import Effect, Verdict
 from endwell.model.moments import moment
-from endwell.model.task import Task
 from endwell.operate.questions import no_such_place
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
@@ -58,15 +56,14 @@ class Effects:
             self._namespace, status=s.BLOCKED, before=before, limit=PAGE
         ):
             before = held[-1].id
-            for task in held:
-                if task.reason == EFFECT_UNKNOWN and task.id != effect.task_id:
-                    await self._free(task, effect.key)
+            freed = [self._free(task.id, effect.key) for task in held if is_held_for(task, effect.key)]
+            if freed:
+                await self._store.commit(freed)
 
-    async def _free(self, task: Task, key: str) -> None:
-        events = await self._store.events_of_task(self._namespace, task.id)
-        if any(isinstance(each.fact, f.EffectUnknown) and each.fact.key == key for each in events):
-            about = {"namespace": self._namespace, "actor": self._actor, "task_id": task.id}
-            await self._store.commit((Unblock(command_id=self._runtime.ids.new(), **about),))
+    def _free(self, task_id: str, key: str) -> Unblock:
+        """Refused where somebody was faster, or the task is held for something else by now."""
+        about = {"namespace": self._namespace, "actor": self._actor, "task_id": task_id}
+        return Unblock(command_id=self._runtime.ids.new(), effect_key=key, **about)
 
 
 async def page(

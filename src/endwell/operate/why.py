@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from endwell.machine.steps import EFFECT_UNKNOWN
 from endwell.model import status as s
 from endwell.model.card import step_label
+from endwell.model.inside import inside_of
 from endwell.model.moments import moment
 from endwell.model.session import Session, doing_of
 from endwell.model.task import Task, waits_of
@@ -15,7 +15,6 @@ from endwell.store.contract import Store
 
 TICK_SECONDS = 5.0
 """How often a supervisor looks, unless the settings say otherwise."""
-MOST_EFFECTS = 20
 _ACTIONS: dict[str, list[str]] = {
     s.WAITING_APPROVAL: ["approval approve", "approval reject", "task cancel"],
     s.QUEUED: ["task cancel", "task retry"],
@@ -144,18 +143,16 @@ async def _waiting_for(store: Store, task: Task, now: int, live: list[Session]) 
         return [await _waiting_for_worker(store, task, live)]
     if task.status == s.BLOCKED and task.held_since is not None:
         person = {"kind": "person", "id": task.owner, "deadline": None}
-        return [*await _unknown_effects(store, task), person]
+        return [*_unknown_effect(task), person]
     if task.status == s.BLOCKED:
         return [{"kind": "cooldown", "id": task.reason, "deadline": moment(task.recover_at)}]
     return []
 
 
-async def _unknown_effects(store: Store, task: Task) -> list[dict[str, Any]]:
+def _unknown_effect(task: Task) -> list[dict[str, Any]]:
     """What the person who holds it is to say something of."""
-    if task.reason != EFFECT_UNKNOWN:
-        return []
-    found = await store.effects_page(task.namespace, status="unknown", task_id=task.id, limit=MOST_EFFECTS)
-    return [{"kind": "effect", "id": effect.key, "deadline": None} for effect in found]
+    held_for = inside_of(task).held_for
+    return [{"kind": "effect", "id": held_for, "deadline": None}] if held_for else []
 
 
 async def _waiting_for_worker(store: Store, task: Task, live: list[Session]) -> dict[str, Any]:

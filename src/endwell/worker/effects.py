@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from endwell.errors import EffectRejected, EndwellError, NotDone, Retry, StaleAttempt, StepTimeout, StoreError
-from endwell.machine.steps import EFFECT_UNKNOWN
+from endwell.machine.unblocking import EFFECT_UNKNOWN
 from endwell.model import commands as c
 from endwell.model import content
 from endwell.model.effect import Verdict as Settlement

@@ -144,7 +144,7 @@ async def test_a_person_settles_an_unknown_effect_and_the_task_goes_on(
     task = await world.running_task()
     await _asked(world, task)
     await world.do(world.to(c.DoubtEffect, task, key="pay:1", reason="timeout"))
-    await world.do(world.to(c.Block, task, reason="effect_unknown"))
+    await world.do(world.to(c.Block, task, reason="effect_unknown", effect_key="pay:1"))
 
     onward = await world.do(world.to(c.SettleEffect, task, key="pay:1", verdict=verdict, actor="ada"))
 
