@@ -22,12 +22,16 @@ async def dead(streamed: Streamed, *orders: dict[str, int]) -> list[AsyncHandle]
 
     await streamed.world.working()
     await streamed.supervised()
-    handles = [await streamed.world.submitted("payer", order) for order in orders]
-    for handle in handles:
-        with pytest.raises(TaskFailed):
-            await handle.result(timeout=40)
+    handles = [await failed(streamed, order) for order in orders]
     await told(streamed, len(handles))
     return handles
+
+
+async def failed(streamed: Streamed, order: dict[str, int]) -> AsyncHandle:
+    handle = await streamed.world.submitted("payer", order)
+    with pytest.raises(TaskFailed):
+        await handle.result(timeout=40)
+    return handle
 
 
 async def told(streamed: Streamed, count: int) -> None:
@@ -85,3 +89,17 @@ async def test_letters_that_a_server_drops_are_put_again_and_no_other(streamed: 
     await streamed.redis.ask("XTRIM", streamed.names.dlq, "MAXLEN", "=", left)
     await told(streamed, 2)
     assert {letter["task_id"] for letter in await streamed.letters()} == {handle.id for handle in handles}
+
+
+async def test_no_letter_is_put_twice_when_only_the_marks_are_dropped(streamed: Streamed) -> None:
+    """As when a server short of memory evicts `dlq:index` alone: the stream itself says what was put."""
+    handles = await dead(streamed, {"sum": 1}, {"sum": 2})
+    before = await streamed.letters()
+    await streamed.redis.ask("DEL", streamed.names.letters)
+    third = await failed(streamed, {"sum": 3})
+    await told(streamed, 3)
+    assert (await streamed.letters())[:2] == before
+    assert (await streamed.letters())[2]["task_id"] == third.id
+    for handle in (*handles, third):
+        await letters_of(streamed).abandon(handle.id, None)
+    await told(streamed, 0)

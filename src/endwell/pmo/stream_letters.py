@@ -1,16 +1,17 @@
 """Dead letters on their stream: what the store says is dead is put there once, and removed when closed.
 
-The mark of what was put lives beside the stream and is written with it, so both are forgotten together: a
-server that lost everything, or the stream alone, gets every open dead letter again.
+The mark of what was put lives beside the stream and is written with it. A server that lost everything, or the
+stream alone, gets every open dead letter again; one that lost the marks alone gets none twice, for the marks
+are made again from what lies on the stream.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
+from endwell.model.moments import moment
 from endwell.policy.limits import SECOND
 from endwell.queue.redis_streams.connection import Word
 from endwell.queue.redis_streams.entries import dlq_entry
+from endwell.queue.redis_streams.names import ALL_THERE
 from endwell.queue.redis_streams.orchestrator import KEPT_LETTERS, StreamOrchestrator
 from endwell.store.contract import Store
 from endwell.store.reads import DeadLetter
@@ -40,15 +41,17 @@ class StreamLetters:
             for letter, place in zip(page, known, strict=True):
                 count += await self._settle(letter, place)
             since, after = page[-1].changed_at, page[-1].task_id
-        await connection.ask("SET", names.letters_cursor, now - OVERLAP_SECONDS * SECOND)
+        cursor = ("SET", names.letters_cursor, now - OVERLAP_SECONDS * SECOND)
+        await connection.ask_all((cursor, ("HSET", names.letters, ALL_THERE, "")), atomic=True)
         return count
 
     async def _since(self) -> int:
-        """From when on to look: from the beginning where letters were evicted and their marks were not."""
+        """From when on to look: from the beginning where letters were evicted, or their marks."""
         names, connection = self._stream.names, self._stream.connection
-        looks = (("XLEN", names.dlq), ("HLEN", names.letters), ("GET", names.letters_cursor))
-        letters, marks, since = await connection.ask_all(looks)
-        if letters >= min(marks, KEPT_LETTERS):
+        looks: list[tuple[Word, ...]] = [("XLEN", names.dlq), ("HLEN", names.letters)]
+        looks += [("HMGET", names.letters, ALL_THERE), ("GET", names.letters_cursor)]
+        letters, marks, (all_there,), since = await connection.ask_all(looks)
+        if all_there is not None and letters >= min(marks - 1, KEPT_LETTERS):
             return int(since or 0)
         again: list[tuple[Word, ...]] = [("DEL", names.letters, names.letters_cursor)]
         for task_id, place in (await self._places()).items():
@@ -105,9 +108,3 @@ class StreamLetters:
             if not said.get(b"message_id"):
                 places[said.get(b"task_id", b"")] = message_id
         return places
-
-
-def moment(at: int) -> str:
-    """Microseconds as RFC 3339."""
-    text = datetime.fromtimestamp(at // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{text}.{at % SECOND:06d}Z"

@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable
 
 from endwell.doorbell.contract import EVERYTHING, Doorbell
 from endwell.errors import StoreError
+from endwell.model.moments import moment
 from endwell.pmo.foreign import Foreign
 from endwell.pmo.stream_feed import Feed
-from endwell.pmo.stream_letters import StreamLetters, moment
+from endwell.pmo.stream_letters import StreamLetters
 from endwell.pmo.stream_reclaim import StreamReclaimer
 from endwell.policy.limits import SECOND
 from endwell.queue.redis_streams.condition import KEEPS_STREAMS, eviction_policy

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from endwell.queue.redis_streams.connection import Line, Refusal
-from endwell.queue.redis_streams.names import WORKERS_GROUP, Names
+from endwell.queue.redis_streams.names import ALL_THERE, WORKERS_GROUP, Names
 from endwell.queue.redis_streams.pending import PendingEntries
 
 KEEPS_STREAMS: Final = ("noeviction", "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl")
@@ -50,8 +50,10 @@ async def lengths(connection: Line, names: Names) -> dict[str, int]:
 
 async def unreadable_count(connection: Line, names: Names) -> int:
     """Dead letters that stand for an entry and not for a task: all others are in the index."""
-    on_stream, of_tasks = await connection.ask_all([("XLEN", names.dlq), ("HLEN", names.letters)])
-    return max(0, int(on_stream) - int(of_tasks))
+    looks = (("XLEN", names.dlq), ("HLEN", names.letters), ("HMGET", names.letters, ALL_THERE))
+    on_stream, marks, (all_there,) = await connection.ask_all(looks)
+    of_tasks = int(marks) - (all_there is not None)
+    return max(0, int(on_stream) - of_tasks)
 
 
 async def eviction_policy(connection: Line) -> str | None:

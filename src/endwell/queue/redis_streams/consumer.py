@@ -11,9 +11,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
 
-from endwell.policy.limits import SECOND
+from endwell.model.moments import moment
 from endwell.queue.contract import Delivery
 from endwell.queue.redis_streams.connection import Connect, Refusal, Unreachable, Word
 from endwell.queue.redis_streams.entries import Malformed, malformed_letter, read_task
@@ -230,8 +229,8 @@ class StreamIntake:
     def _bury(self, bad: Malformed) -> None:
         """To the dead letters and acknowledged in one step: neither lost nor read for ever."""
         log.error("entry %s cannot be read (%s): %s", bad.message_id, bad.reason, bad.problem)
-        at = datetime.fromtimestamp(self._runtime.clock.now_us() / SECOND, UTC).isoformat()
-        letter: list[Word] = ["XADD", self._names.dlq, "*", *malformed_letter(bad, at)]
+        failed_at = moment(self._runtime.clock.now_us())
+        letter: list[Word] = ["XADD", self._names.dlq, "*", *malformed_letter(bad, failed_at)]
         self._others.append([letter, *self._acknowledging([bad.message_id])])
         self._to_send.set()
 

@@ -13,6 +13,8 @@ DLQ: Final = "stream:dlq"
 WORKERS_GROUP: Final = "cg:workers"
 ORCHESTRATOR_GROUP: Final = "cg:orchestrator"
 DEFAULT_NAMESPACE: Final = "default"
+ALL_THERE: Final = ""
+"""Among the marks of dead letters one that stands for no task: while it is there, the others are."""
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):
