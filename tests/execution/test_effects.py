@@ -581,7 +581,35 @@ class Noting(MemoryEffectStore):
         await super().put(key, content, attempt_id)
 
 
-@pytest.mark.covers("S3.37", "S3.38", "S3.39", "S3.42", "S3.46", "S3.47")
+@pytest.mark.covers("S3.42")
+async def test_a_turn_that_is_run_again_executes_what_is_neither_recorded_nor_kept(quick: World) -> None:
+    """Its first run died before the effect: then it is executed, kept first, and logged after that."""
+    pay = Counting()
+    effects = quick.app.effects = Noting(quick)
+    runs: list[int] = []
+
+    @quick.app.agent("payer", retries=1, delays=[0.01])
+    async def run(ctx: Context) -> Any:
+        await ctx.step("look", lambda: runs.append(0))
+        runs.append(1)
+        if runs.count(1) == 1:
+            raise ConnectionError("before anything was changed outside")
+        return await ctx.effect("pay", pay, 5, key="order-1")
+
+    await quick.working()
+    handle = await quick.submitted("payer")
+    assert await handle.result(10) == 5
+    assert (runs, pay.calls) == ([0, 1, 1], [5]), "the recorded step is not run again"
+    assert effects.log[-1] == "effect.intended", "it was kept before the log said that it is done"
+    history = await quick.history(handle)
+    assert (
+        history.index("task.retry_scheduled")
+        < history.index("effect.intended")
+        < history.index("effect.done")
+    )
+
+
+@pytest.mark.covers("S3.37", "S3.38", "S3.39", "S3.46", "S3.47")
 async def test_with_an_effect_store_the_result_is_there_before_the_log_says_so(quick: World) -> None:
     pay = Counting()
     effects = quick.app.effects = Noting(quick, failures=2)

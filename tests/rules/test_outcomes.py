@@ -123,7 +123,7 @@ async def test_a_reaped_task_without_a_try_left_ends_with_its_fallback_deliverab
 
 @pytest.mark.covers("S0.66", "T5")
 async def test_a_deliverable_that_cannot_be_written_does_not_keep_the_task_from_ending(world: World) -> None:
-    """Somebody has taken its place: the task ends with its terminal event all the same."""
+    """N10: somebody has taken its place; the task ends with its terminal event all the same."""
     task = await running(world, retry_policy='{"max_retries":0}')
     await world.database.sql(
         "INSERT INTO cards (namespace, id, task_id, kind, content, hash, created_at) "

@@ -192,16 +192,24 @@ class World:
     async def register(self, *specs: c.AgentSpec) -> None:
         await self.store.one(c.RegisterAgents(**self._basics(), agents=specs))
 
-    async def open_session(self, session: str = "s1", lease: float = 30, concurrency: int = 100) -> str:
+    async def open_session(
+        self,
+        session: str = "s1",
+        lease: float = 30,
+        concurrency: int = 100,
+        *,
+        namespace: str = "default",
+        agents: tuple[str, ...] = ("coder",),
+    ) -> str:
         await self.store.one(
             c.OpenSession(
-                **self._basics(),
+                **{**self._basics(), "namespace": namespace},
                 session_id=session,
                 kind="worker",
                 name="w",
                 host="h",
                 pid=1,
-                agents=("coder",),
+                agents=agents,
                 concurrency=concurrency,
                 lease=round(lease * SECOND),
             )

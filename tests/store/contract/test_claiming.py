@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from endwell.model import commands as c
+from endwell.model.task import Task
 from endwell.policy.limits import SECOND
 from tests.store.world import World
 
@@ -262,3 +263,36 @@ async def test_a_worker_takes_one_suspect_at_a_time(world: World) -> None:
         may_take_suspect=False,
     )
     assert (await world.store.one(without)).taken == ()
+
+
+async def test_two_hundred_workers_that_start_at_once_get_one_task_each(world: World) -> None:
+    """L3: nobody is offered what another one takes, and nobody leaves empty-handed while there is work."""
+    count = 200
+    await world.store.commit([world.submit() for _ in range(count)])
+    stores = [world.store, *[await world.another_store() for _ in range(7)]]
+    for number in range(count):
+        await world.open_session(f"s{number}", concurrency=1)
+
+    async def claimed_at(place: int) -> list[list[Task]]:
+        """Each store is a process of its own, and a process has one claim under way."""
+        sessions = range(place, count, len(stores))
+        return [await world.claimed(f"s{number}", store=stores[place]) for number in sessions]
+
+    taken = flat(await asyncio.gather(*map(claimed_at, range(len(stores)))))
+    assert [len(tasks) for tasks in taken] == [1] * count
+    assert len({task.id for task in flat(taken)}) == count
+    assert await world.store.counts("default") == {"running": count}
+
+
+@pytest.mark.parametrize("other", [{"namespace": "other"}, {"agent": "tester"}], ids=["namespace", "agent"])
+async def test_a_flood_of_one_tenant_does_not_delay_anothers_task(
+    world: World, other: dict[str, str]
+) -> None:
+    """L4: tenants have namespaces or agents of their own; the first claim finds the task behind the flood."""
+    for _ in range(10):
+        await world.store.commit([world.submit(priority=9) for _ in range(250)])
+    late = (await world.reply(replace(world.submit(), **other))).unwrap()
+    namespace, agent = other.get("namespace", "default"), other.get("agent", "coder")
+    await world.open_session("theirs", namespace=namespace, agents=(agent,))
+    claim = replace(world.claim_next("theirs", agents=(agent,)), namespace=namespace)
+    assert [offer.task.id for offer in (await world.reply(claim)).taken] == [late.id]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import apsw
+import asyncpg
 import pytest
 
 from endwell.errors import IdempotencyConflict
@@ -29,6 +31,16 @@ async def test_the_same_key_twice_in_one_batch_is_one_task(world: World) -> None
     replies = await world.store.commit([world.submit(key="k") for _ in range(5)])
     assert len({reply.unwrap().id for reply in replies}) == 1
     assert [reply.is_new for reply in replies] == [True, False, False, False, False]
+
+
+@pytest.mark.covers("S4.35")
+async def test_the_database_itself_refuses_a_second_row_of_a_key(world: World) -> None:
+    """A unique index, whoever writes past the one door."""
+    await world.queued_task(key="ticket-7")
+    second = await world.queued_task()
+    with pytest.raises((apsw.ConstraintError, asyncpg.UniqueViolationError)):
+        await world.database.sql(f"UPDATE tasks SET idempotency_key = 'ticket-7' WHERE id = '{second.id}'")
+    assert await world.task(second) == second
 
 
 @pytest.mark.covers("S4.35")

@@ -118,3 +118,20 @@ async def test_agents_are_known_to_everybody_once_registered(world: World) -> No
     assert await other.agent("default", "coder") == spec
     assert [agent.name for agent in await other.agents("default")] == ["coder", "tester"]
     assert await other.agent("default", "nobody") is None
+
+
+async def test_a_heartbeat_that_comes_after_its_tasks_end_neither_alarms_nor_revives(world: World) -> None:
+    """B11: a heartbeat was under way while the attempt's end was stored."""
+    task = await world.running_task()
+    late = world.heartbeat(task)
+    done = await world.do(world.finish(task))
+
+    reply = await world.reply(late)
+
+    assert reply.refusal is None, "the session is as good as before"
+    assert reply.stale == (task.attempt_id,), "the worker lets go of what it has handed in already"
+    assert await world.task(task) == done
+    assert (await world.history(task))[-1] == "task.succeeded"
+    world.advance(20)
+    assert (await world.running_task()).session_id == "s1", "and goes on taking work"
+    assert await world.problems() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import apsw
+import pytest
 
 from endwell.store.migrations import migrations
 from tests.store.world import SqliteDatabase, World
@@ -12,6 +13,7 @@ from tests.store.world import SqliteDatabase, World
 _KEPT = ("tasks", "events", "cards", "sessions", "agents")
 
 
+@pytest.mark.covers("S2.28")
 async def test_a_file_of_the_second_schema_keeps_its_tasks_log_and_turns(tmp_path: Path) -> None:
     world = World(SqliteDatabase(tmp_path / "new.db"))
     await world.open()

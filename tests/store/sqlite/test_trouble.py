@@ -188,3 +188,16 @@ async def test_the_write_ahead_log_stays_small_under_constant_writing(world: Wor
         await world.store.commit([world.submit(payload=payload) for _ in range(4)])
         largest = max(largest, os.stat(f"{path}-wal").st_size)
     assert CHECKPOINT_BYTES < largest < 1.5 * CHECKPOINT_BYTES
+
+
+async def test_a_file_system_without_shared_memory_is_refused_at_the_start(tmp_path: Path) -> None:
+    """H-9: as on NFS, where the write-ahead log of several processes cannot work."""
+    usual = apsw.vfs_names()[0]
+    apsw.set_default_vfs("unix-dotfile")
+    try:
+        with pytest.raises(StoreError) as caught:
+            await SqliteDatabase(tmp_path / "endwell.db").store().open()
+    finally:
+        apsw.set_default_vfs(usual)
+    assert caught.value.code == "store_unsuitable"
+    assert "network file systems" in (caught.value.hint or "")
