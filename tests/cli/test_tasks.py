@@ -96,3 +96,24 @@ def test_why_says_what_a_task_waits_for_and_what_one_can_do(
     assert dead["actions"] == ["dlq replay", "dlq abandon"]
     text = command("why", stock.failed, "--store", store).out
     assert f"endwell dlq replay {stock.failed}" in text
+    assert (
+        "a worker, of which none is alive that serves clerk"
+        in command("why", task["id"], "--store", store).out
+    )
+
+
+def test_why_says_of_an_ended_task_when_it_ended_and_not_when_it_might(
+    command: Command, stock: Stock, store: str
+) -> None:
+    ended = command("task", "show", stock.failed, "--store", store, "--json").document["ended_at"]
+    text = command("why", stock.failed, "--store", store).out
+    assert f"ended at  {ended}" in text
+    assert "ends by" not in text
+    assert "at the latest" not in text
+
+
+def test_what_does_not_apply_to_a_task_names_the_way_to_what_does(command: Command, store: str) -> None:
+    task = command("submit", "clerk", '{"id": "1"}', "--store", store, "--json").document
+    refused = command("task", "unblock", task["id"], "--store", store, "--json")
+    assert (refused.code, refused.error["code"]) == (4, "wrong_status")
+    assert refused.error["hint"] == f"endwell why {task['id']}: what can be done now"

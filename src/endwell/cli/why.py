@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -36,6 +36,7 @@ def why(asked: Asked, task_id: str) -> None:
 
 def _why_text(answer: dict[str, Any]) -> str:
     rule, at = answer["next"]["rule"], answer["next"]["at"]
+    latest = answer["ended_at_the_latest"]
     lines = {
         "task": answer["task_id"],
         "status": f"{answer['status']}: {answer['meaning']}",
@@ -44,8 +45,9 @@ def _why_text(answer: dict[str, Any]) -> str:
         "executing": "; ".join(map(executing_text, answer["executing"])) or None,
         "waits for": "; ".join(map(_wait_text, answer["waiting_for"])) or None,
         "next": f"{rule} at {at}" if rule else "nothing: it has ended",
-        "ends by": answer["ends_by"],
-        "ended at the latest": answer["ended_at_the_latest"] or "when the person who holds it lets it go",
+        "ended at": None if rule else latest,
+        "ends by": answer["ends_by"] if rule else None,
+        "ended at the latest": (latest or "when the person who holds it lets it go") if rule else None,
         "owner": answer["owner"],
         "note": "; ".join(map(plain, answer["notes"])) or None,
         "you can": "; ".join(_command_text(action, answer) for action in answer["actions"]) or None,
@@ -81,11 +83,20 @@ def executing_text(doing: dict[str, Any]) -> str:
     return f"{plain(doing['step'])} since {doing['since']} by {plain(doing['worker'])}"
 
 
+_WAITS: Final = {
+    "no_live_worker": "a worker, of which none is alive that serves",
+    "worker": "a free worker that serves",
+    "agent_key": "its agent key, which is held by task",
+    "start_time": "its start time",
+}
+"""What is waited for in words, where the kind alone would not say it."""
+
+
 def _wait_text(wait: dict[str, Any]) -> str:
     until = f" until {wait['deadline']}" if wait["deadline"] else ""
     about = f" {plain(wait['id'])}" if wait["id"] is not None else ""
     name = f" {plain(wait['name'])}" if wait.get("name") else ""
-    return f"{wait['kind']}{name}{about}{until}"
+    return f"{_WAITS.get(wait['kind'], wait['kind'])}{name}{about}{until}"
 
 
 @click.command(cls=Command)

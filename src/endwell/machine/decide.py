@@ -64,7 +64,8 @@ def _refuse_status(task: Task, command: c.TaskCommand) -> Decision:
     if task.is_ended:
         return refuse(e.TaskEnded(f"task {task.id} has already ended as {task.status}", task_id=task.id))
     name = type(command).__name__
-    return refuse(e.WrongStatus(f"{name} does not apply to a task that is {task.status}", task_id=task.id))
+    why = f"{name} does not apply to a task that is {task.status}"
+    return refuse(e.WrongStatus(why, task_id=task.id, hint=f"endwell why {task.id}: what can be done now"))
 
 
 def _refuse_stale(task: Task, command: c.AttemptCommand) -> Decision:
