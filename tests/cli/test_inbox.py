@@ -49,6 +49,25 @@ def test_messages_are_listed_newest_first_page_by_page_and_shown_with_their_cont
     assert "no messages" in command("inbox", "list", "--status", "skipped", "--store", store).out
 
 
+def test_an_offered_turn_is_shown_without_a_content_that_it_does_not_have(
+    command: Command, store: str, tmp_path: Path
+) -> None:
+    message_id = asyncio.run(_offered(_app(tmp_path)))
+    shown = command("inbox", "show", message_id, "--store", store).out
+    assert "agent_turn_id" in shown
+    assert "content" not in shown
+
+
+async def _offered(app: Endwell) -> str:
+    async with app.connect() as node:
+        await node.client.submit("clerk", {"id": "1"})
+        await node.store.one(
+            c.DispatchNext(command_id="d", namespace=app.namespace, actor="pmo", agent="clerk", limit=1)
+        )
+        (row,) = await node.store.inbox_page(app.namespace)
+        return row.id
+
+
 def test_an_unknown_message_and_a_bad_cursor_are_refused_by_name(command: Command, store: str) -> None:
     unknown = command("inbox", "show", "nothing", "--store", store, "--json")
     assert (unknown.code, unknown.error["code"]) == (3, "no_such_message")

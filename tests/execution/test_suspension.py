@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from datetime import timedelta
 from typing import Any
@@ -531,3 +532,25 @@ class TestTheWatchdog:
         inject = c.InjectTimeout(command_id="i", namespace=world.namespace, task_id=handle.id, actor="gone")
         await world.store._commit((inject,))
         assert (await handle.task()).status == "suspended"
+
+
+async def test_messages_that_come_faster_than_turns_finish_do_not_keep_a_task_from_ending(
+    quick_world: World,
+) -> None:
+    """E6: each wait takes one of them, the rest is kept; nothing goes round for their sake."""
+    world, waits, flood = quick_world, 5, 100
+
+    @world.app.agent("listener")
+    async def listener(ctx: Context) -> list[int]:
+        return [await ctx.wait_signal("go") for _ in range(waits)]
+
+    await world.working()
+    handle = await world.submitted("listener")
+    with contextlib.suppress(TaskEnded):  # it need not hear all of them
+        for number in range(flood):
+            await world.client.signal(handle.id, "go", number)
+    assert await handle.result(20) == list(range(waits))
+    history = await world.history(handle)
+    assert history.count("task.suspended") <= waits
+    assert history.count("task.claimed") <= waits + 1
+    assert len(terminal(history)) == 1

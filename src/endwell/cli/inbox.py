@@ -62,4 +62,6 @@ def _page_text(page: dict[str, Any]) -> str:
 
 def _message_text(found: dict[str, Any]) -> str:
     short = {key: value for key, value in found.items() if key != "content" and value is not None}
+    if found["card_id"] is None:  # an offered turn says all in its row
+        return pairs(short)
     return f"{pairs(short)}\n\ncontent\n{block(found['content'])}"
