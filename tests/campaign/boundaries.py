@@ -2,14 +2,14 @@
 
     python -m tests.campaign.boundaries SEED worker/Finish/before [pmo/Reclaim/after]
 
-Which operations take place in which history is found out first; then each is struck in one that has it, for
-each kind of process that does it. Pairs are two deaths in one history, the second after the first.
+Which operations take place in which history is found out first; then each is struck in the shortest that has
+it, for each kind of process that does it. Pairs are two deaths in one history, the second after the first.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from endwell.testing.shrinking import told
@@ -23,22 +23,20 @@ HISTORIES: Final = 8
 WHERE: Final = ("before", "after")
 
 
-def census(seeds: Sequence[int]) -> dict[tuple[str, str], int]:
-    """Who does which operation, and the seed of a history in which that is so."""
+def census(seeds: Iterable[int]) -> dict[tuple[str, str], int]:
+    """Who does which operation, and the seed of the shortest history in which that is so."""
+    histories = [live(seed) for seed in seeds]
     found: dict[tuple[str, str], int] = {}
-    for seed in seeds:
-        history, _ = live(seed)
+    for history, result in sorted(histories, key=lambda lived: lived[1].steps):
         for kind in history.seen:
-            found.setdefault(kind, seed)
+            found.setdefault(kind, result.seed)
     return {kind: found[kind] for kind in sorted(found)}
 
 
-def crash_at_all(seed: int, parts: int, say: Say) -> None:
-    """The `seed`-th of so many parts of all boundaries."""
-    kinds = census(range(1, HISTORIES + 1))
-    for who, operation in list(kinds)[(seed - 1) % parts :: parts]:
+def crash_at_all(say: Say) -> None:
+    """All boundaries."""
+    for (who, operation), history in census(range(1, HISTORIES + 1)).items():
         before, after = (Boundary(who, operation, where) for where in WHERE)
-        history = kinds[who, operation]
         if _strike(history, [before, after], say) < len(WHERE):
             _strike(history, [after], say)  # it takes place but once
 

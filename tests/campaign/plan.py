@@ -16,12 +16,12 @@ PARTS: Final[dict[str, Part]] = {
     part.name: part
     for part in (
         Part("faults", "kills", 30, p.faults),
-        Part("boundaries", "boundaries", 2, p.boundaries, rounds=2, repeats=True),
-        Part("simulations", "seeds", 10, p.simulations),
-        Part("states", "states", 250_000, p.states, rounds=7),
+        Part("boundaries", "boundaries", 1, p.boundaries, rounds=1, repeats=True),
+        Part("simulations", "seeds", 20, p.simulations),
+        Part("states", "states", 450_000, p.states, rounds=7),
         Part("planted", "defects", 6, p.planted, rounds=-(-len(DEFECTS) // 6), repeats=True),
         Part("histories", "histories", 50, p.histories),
-        Part("fuzz", "inputs", 50_000, p.fuzz),
+        Part("fuzz", "inputs", 100_000, p.fuzz),
         Part("pairs", "pairs", 20, p.pairs),
         Part("mutants", "mutants", 60, p.mutants),
     )

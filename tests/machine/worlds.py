@@ -135,16 +135,22 @@ TWO_EFFECTS: Final = World(
     with_neighbour=True,
 )
 LARGE: Final = (WITH_APPROVAL, LONG_LIVES, TWO_EFFECTS)
+NEW_SCENES: Final = 10
+"""As long as so many states of two tasks takes one state of which everything is new."""
 
 
-def worlds_of(seed: int) -> list[tuple[World, bool]]:
-    """The worlds of one piece of a campaign, and whether each is small enough to be walked to its end.
+def worlds_of(seed: int, size: int) -> list[tuple[World, int | None]]:
+    """The worlds of one piece of a campaign, and how many of their states; None is all of them.
 
-    First those that have a name, so that the pieces take about as long; then ever new ones.
+    First those that have a name, then ever new ones. Nearly every state of one task is a new scene, of which
+    everything is asked; of two tasks most are made of scenes that are known by then, and cost little.
     """
-    rest = [(world, True) for world in SMALL if world not in (TWO_TASKS, LOW_GUARD)]
-    named = [[(TWO_TASKS, True)], [(LOW_GUARD, True)], rest, *([(world, False)] for world in LARGE)]
-    return named[seed - 1] if seed <= len(named) else [(random_world(seed), False)]
+    rest: list[tuple[World, int | None]] = [
+        (world, None) for world in SMALL if world not in (TWO_TASKS, LOW_GUARD)
+    ]
+    named: list[list[tuple[World, int | None]]] = [[(TWO_TASKS, None)], [(LOW_GUARD, None)], rest]
+    named += [[(world, size if world.tasks == 2 else size // NEW_SCENES)] for world in LARGE]
+    return named[seed - 1] if seed <= len(named) else [(random_world(seed), size // NEW_SCENES)]
 
 
 def random_world(seed: int) -> World:
