@@ -121,7 +121,12 @@ def _refusal(key: str, source: str, problem: str) -> BadSetting:
 
 def _unknown(key: str, valid: Iterable[str], source: str) -> BadSetting:
     key = brief(key)
-    spelled = {candidate.lower(): candidate for candidate in valid}
-    near = difflib.get_close_matches(key.lower(), spelled, n=1, cutoff=0.5)
+    spelled = {_spelling(candidate): candidate for candidate in valid}
+    near = difflib.get_close_matches(_spelling(key), spelled, n=1, cutoff=0.5)
     hint = f"did you mean {spelled[near[0]]}?" if near else "`endwell config show` lists all settings"
     return BadSetting(f"{key} (from {source}) is not a setting; {hint}", field=key, hint=hint)
+
+
+def _spelling(key: str) -> str:
+    """Without what all variables have in common: only the rest says which one was meant."""
+    return key.lower().removeprefix(PREFIX.lower())
