@@ -118,7 +118,7 @@ class _Sequence:
         high = value >> _LOW_BITS
         if high != self._high:
             self._high = high
-            self._prefix = "".join(_PAIRS[high >> shift & 1023] for shift in range(80, -1, -10))
+            self._prefix = "".join([_PAIRS[high >> shift & 1023] for shift in range(80, -1, -10)])
         pairs = _PAIRS
         return (
             f"{self._prefix}{pairs[value >> 30 & 1023]}{pairs[value >> 20 & 1023]}"

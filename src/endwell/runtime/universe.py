@@ -39,7 +39,7 @@ class Universe:
     """Holds the time and the processes. `run_until` lets them live."""
 
     def __init__(self, seed: int, *, start_us: int = START_US, sticky: float = 0.5) -> None:
-        self.dice = Dice(f"{seed}/scheduler")
+        self._chance = Dice(f"{seed}/scheduler").random
         self.elapsed_us = 0
         self.start_us = start_us
         self.wall_offset_us = 0
@@ -86,38 +86,39 @@ class Universe:
             asyncio._set_running_loop(None)
 
     def _step(self, limit_us: int) -> bool:
-        """One callback, or one jump in time. False when nothing is left to do before the limit."""
-        if self._timers and self._timers[0][0] <= self.elapsed_us:
-            self._fire()
-            return True
-        loop = self._next_loop()
-        if loop is not None:
-            if self.elapsed_us >= limit_us:
+        """One callback, or one timer. False when nothing is left to do before the limit."""
+        timers = self._timers
+        if not (timers and timers[0][0] <= self.elapsed_us):
+            loop = self._next_loop()
+            if loop is not None:
+                if self.elapsed_us >= limit_us:
+                    return False
+                self.elapsed_us += 1 + int(self._chance() * LONGEST_STEP_US)
+                self.steps += 1
+                loop.run_next()
+                return True
+            while timers and _is_cancelled(timers[0]):
+                heapq.heappop(timers)
+            if not timers or timers[0][0] > limit_us:
                 return False
-            self.elapsed_us += 1 + int(self.dice.random() * LONGEST_STEP_US)
-            self.steps += 1
-            loop.run_next()
-            return True
-        while self._timers and _is_cancelled(self._timers[0]):
-            heapq.heappop(self._timers)
-        if not self._timers or self._timers[0][0] > limit_us:
-            return False
-        self.elapsed_us = max(self.elapsed_us, self._timers[0][0])
+            self.elapsed_us = max(self.elapsed_us, timers[0][0])
+        self._fire()
         return True
 
     def _fire(self) -> None:
         _, _, loop, call = heapq.heappop(self._timers)
         if loop is None:
             call()
-        elif not call.cancelled():
+        elif not call._cancelled:
             loop.put(call)
 
     def _next_loop(self) -> VirtualLoop | None:
-        if self.current is not None and self.current.can_run and self.dice.random() < self._sticky:
-            return self.current
+        chance, current = self._chance, self.current
+        if current is not None and current.can_run and chance() < self._sticky:
+            return current
         runnable = self._runnable
         while runnable:
-            place = int(self.dice.random() * len(runnable))
+            place = int(chance() * len(runnable))
             loop = runnable[place]
             if loop.can_run:
                 self.current = loop
@@ -188,7 +189,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def run_next(self) -> None:
         """One callback."""
         handle = self._ready.popleft()
-        if handle.cancelled():
+        if handle._cancelled:
             return
         if self.universe.running is not self:
             self.universe.running = self
