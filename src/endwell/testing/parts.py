@@ -55,9 +55,9 @@ class Parts:
 
 
 def parts_for(seed: int, queue: QueueKind | None = None, relay: bool | None = None) -> Parts:
-    """A third of the seeds have streams, half of them somebody outside who is told."""
+    """A fifth of the seeds have streams, half of them somebody outside who is told."""
     dice = Dice(f"{seed}/parts")
-    chosen: QueueKind = "redis" if dice.happens(1 / 3) else "native"
+    chosen: QueueKind = "redis" if dice.happens(1 / 5) else "native"
     is_told = dice.happens(0.5)
     return Parts(queue or chosen, is_told if relay is None else relay)
 
