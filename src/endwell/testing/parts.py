@@ -13,6 +13,9 @@ QueueKind = Literal["native", "redis"]
 SECRET: Final = "hush-hush"  # noqa: S105 (it is to be found if anybody says it)
 """The password and the key of every simulated installation; nobody must read it anywhere."""
 
+BEATS: Final = (2.1, 3.0)
+"""Heartbeats in a lease: as few as settings allow, and as many as there are by default."""
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -40,7 +43,7 @@ class Parts:
                 "pmo.dispatched_timeout_seconds": 150.0,
                 "doorbell.kind": "store",
                 "queue.VISIBILITY_TIMEOUT_S": lease,
-                "queue.HEARTBEAT_INTERVAL_S": lease / dice.choice((3, 4)),
+                "queue.HEARTBEAT_INTERVAL_S": lease / dice.choice(BEATS),
                 "queue.RECLAIM_INTERVAL_S": dice.choice((30.0, 60.0)),
             }
         if self.relay:
@@ -64,12 +67,12 @@ def parts_for(seed: int, queue: QueueKind | None = None, relay: bool | None = No
 
 def settings_for(dice: Dice, parts: Parts) -> Settings:
     """Every seed has an installation of its own: quick and slow ones, patient and strict ones."""
-    lease = dice.choice((75.0, 120.0, 200.0))
+    lease = dice.choice((90.0, 150.0, 200.0))
     values = {
         "human.owner": "ada",
         "human.remind_seconds": 600.0,
         "worker.lease_seconds": lease,
-        "worker.heartbeat_seconds": lease / dice.choice((3, 4)),
+        "worker.heartbeat_seconds": lease / dice.choice(BEATS),
         "worker.poll_seconds": dice.choice((45.0, 90.0)),
         "worker.watchdog_interval_seconds": dice.choice((45.0, 90.0)),
         "worker.suspend_timeout_seconds": 60.0,
