@@ -135,7 +135,7 @@ TWO_EFFECTS: Final = World(
     with_neighbour=True,
 )
 LARGE: Final = (WITH_APPROVAL, LONG_LIVES, TWO_EFFECTS)
-NEW_SCENES: Final = 10
+NEW_SCENES: Final = 20
 """As long as so many states of two tasks takes one state of which everything is new."""
 
 

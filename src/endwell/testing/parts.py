@@ -73,7 +73,7 @@ def settings_for(dice: Dice, parts: Parts) -> Settings:
         "human.remind_seconds": 600.0,
         "worker.lease_seconds": lease,
         "worker.heartbeat_seconds": lease / dice.choice(BEATS),
-        "worker.poll_seconds": dice.choice((45.0, 90.0)),
+        "worker.poll_seconds": dice.choice((60.0, 120.0)),
         "worker.watchdog_interval_seconds": dice.choice((45.0, 90.0)),
         "worker.suspend_timeout_seconds": 60.0,
         "worker.drain_seconds": dice.choice((5.0, 60.0)),
