@@ -21,6 +21,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--of", default="", help="only of files whose name has this in it")
     parser.add_argument("--json", action="store_true", help="one line for each, and nothing else")
+    parser.add_argument("--without-walks", action="store_true", help="only the small tests: sooner, and stricter")
     asked = parser.parse_args(arguments)
     chosen = [one for one in all_mutants() if asked.of in one.file]
     whole = len(chosen)
@@ -39,7 +40,7 @@ def main(arguments: list[str]) -> int:
             sys.stdout.write(f"{time.monotonic() - began:5.0f} s  {_killed(verdicts)}\n")
         sys.stdout.flush()
 
-    try_these(chosen[: asked.count or whole], say)
+    try_these(chosen[: asked.count or whole], say, walks=not asked.without_walks)
     if asked.json:
         return 0
     sys.stdout.write(f"{_killed(verdicts)}, of {whole} there are; {len(reviewed())} more are equivalent\n")

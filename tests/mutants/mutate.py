@@ -43,6 +43,8 @@ class Mutant:
     old: str
     new: str
     text: str
+    is_inside: bool
+    """Of a function: everything else is executed when the module is imported."""
 
     @property
     def name(self) -> str:
@@ -72,11 +74,13 @@ def mutants_of(path: Path) -> list[Mutant]:
     """Every change of one file."""
     text = path.read_text(encoding="utf-8")
     name = path.relative_to(SOURCE).as_posix()
-    places = _Places(text)
+    tree, places = ast.parse(text), _Places(text)
+    inside = _inside_of_functions(tree)
     found = []
-    for node, kind, new in _changes(ast.parse(text)):
+    for node, kind, new in _changes(tree):
         start, end = places.span(node)
-        found.append(Mutant(name, node.lineno, kind, text[start:end], new, text[:start] + new + text[end:]))
+        changed = text[:start] + new + text[end:]
+        found.append(Mutant(name, node.lineno, kind, text[start:end], new, changed, id(node) in inside))
     return sorted(found, key=lambda one: (one.line, one.kind, one.new))
 
 
@@ -97,6 +101,11 @@ class _Places:
 
     def _at(self, line: int, column: int) -> int:
         return self._starts[line - 1] + len(self._lines[line - 1].encode()[:column].decode())
+
+
+def _inside_of_functions(tree: ast.Module) -> set[int]:
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    return {id(node) for function in functions for line in function.body for node in ast.walk(line)}
 
 
 def _changes(tree: ast.Module) -> Iterator[tuple[Any, str, str]]:

@@ -1,13 +1,16 @@
 """Runs mutants: one process has imported everything and collected the tests, and forks for each of them.
 
 Which test executes which line is found out first; a mutant meets only the tests that execute its line, the
-quickest first, and is killed by the first that fails. A change outside of functions needs a fresh import, so
-the process that forks for these has imported all but the product.
+quickest first, then the walks, and is killed by the first that fails. A change outside of functions needs a fresh import, so
+the process that forks for these has imported all but the product and its tests; such a mutant meets the tests
+that are named after its file first, and all of them if it survives.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.machinery
 import os
 import random
 import resource
@@ -18,23 +21,28 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final
 
 import msgspec
 
 from tests.mutants.mutate import SOURCE, Mutant, files, mutants_of
-from tests.mutants.swap import can_be_swapped, swap
+from tests.mutants.swap import compiled, swap
 
 ROOT: Final = Path(__file__).parents[2]
 TESTS: Final = ("tests/machine", "tests/policy", "tests/mutants/test_walks.py")
 SLOW: Final = ("tests/machine/test_explore.py", "tests/machine/test_planted_")
 """Not run: the walks to the last state of every world, of which test_walks.py takes the beginnings."""
-OPTIONS: Final = ("-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=0")
-CPU_SECONDS: Final = 60
+WALKS: Final = ("tests/mutants/test_walks.py", "tests/machine/test_stateful.py", "tests/machine/test_canonical.py")
+"""They go nearly everywhere and take seconds: met last, by whatever the others let pass."""
+OPTIONS: Final = ("-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=0", "--tb=no")
+PLAIN: Final = "--assert=plain"
+"""Assertions are not explained: that takes time, and imports the product in a way of its own."""
+CPU_SECONDS: Final = 30
 KILLED: Final = 1
 SURVIVED: Final = 0
 NEEDS_IMPORT: Final = 3
+NOT_LOADED: Final = 4
 REVIEWED: Final = Path(__file__).with_name("equivalent.txt")
 """Mutants that change nothing anybody could notice, each with the reason."""
 
@@ -67,29 +75,75 @@ def try_some(seed: int, count: int, say: Callable[[Verdict], None] = lambda _: N
     return try_these(found[:count], say)
 
 
-def try_these(chosen: Sequence[Mutant], say: Callable[[Verdict], None] = lambda _: None) -> list[Verdict]:
-    """In forked processes, one after the other."""
+def try_these(
+    chosen: Sequence[Mutant], say: Callable[[Verdict], None] = lambda _: None, *, walks: bool = True
+) -> list[Verdict]:
+    """In forked processes, one after the other. Without any mutant nothing may fail."""
     texts = {path.relative_to(SOURCE).as_posix(): path.read_text(encoding="utf-8") for path in files()}
-    quick = [one for one in chosen if can_be_swapped(texts[one.file], one.text, one.file)]
-    slow = [one for one in chosen if one not in quick]
+    quick = [one for one in chosen if one.is_inside]
+    slow = [one for one in chosen if not one.is_inside]
     verdicts: list[Verdict] = []
 
     def keep(mutant: Mutant, code: int) -> None:
         if code == NEEDS_IMPORT:
             slow.append(mutant)
             return
+        if code == NOT_LOADED:
+            raise RuntimeError(f"no test imports {mutant.file}")
         how = {KILLED: "tests", SURVIVED: "nobody"}.get(code, "time")
         diff = mutant.diff(texts[mutant.file]) if code == SURVIVED else ""
         verdicts.append(Verdict(mutant.name, code != SURVIVED, diff, how))
         say(verdicts[-1])
 
-    for number, code in _forked(lambda tell: _serve_quick(quick, texts, tell)):
+    for number, code in _forked(lambda tell: _serve_quick(quick, texts, tell, walks=walks)):
         keep(quick[number], code)
-    if slow and _waited(partial(_imported, _unchanged(slow[0], texts))) != SURVIVED:
-        raise RuntimeError("the tests fail without any mutant")
+    if slow:
+        _import_others()
+        if _waited(partial(_imported, _unchanged(slow[0], texts), TESTS)) != SURVIVED:
+            raise RuntimeError("the tests fail without any mutant")
     for mutant in slow:
-        keep(mutant, _waited(partial(_imported, mutant)))
+        keep(mutant, _met_anew(mutant))
     return verdicts
+
+
+def _met_anew(mutant: Mutant) -> int:
+    """By its own tests, then by all."""
+    own = _own_tests(mutant)
+    code = _waited(partial(_imported, mutant, own)) if own else SURVIVED
+    return _waited(partial(_imported, mutant, TESTS)) if code == SURVIVED else code
+
+
+def _own_tests(mutant: Mutant) -> tuple[str, ...]:
+    path = Path(mutant.file)
+    found = (ROOT / "tests" / path.parent).glob(f"test_{path.stem}*.py")
+    return tuple(sorted(one.relative_to(ROOT).as_posix() for one in found))
+
+
+def _import_others() -> None:
+    """Whatever the tests import that is not the product's, so that no child has to."""
+    reading, writing = os.pipe()
+
+    def collect() -> int:
+        _pytest(_Runner(lambda _: 0), TESTS)
+        with os.fdopen(writing, "wb") as out:
+            out.write(msgspec.json.encode(sorted(name for name in sys.modules if _is_others(name))))
+        return 0
+
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        _silently(collect)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        names = msgspec.json.decode(answer.read() or b"[]", type=list[str])
+    os.waitpid(child, 0)
+    for name in names:
+        with contextlib.suppress(Exception):  # a module that only another one can import
+            importlib.import_module(name)
+
+
+def _is_others(name: str) -> bool:
+    return name.split(".")[0] not in ("endwell", "tests", "conftest", "__main__", "__mp_main__")
 
 
 def _unchanged(mutant: Mutant, texts: dict[str, str]) -> Mutant:
@@ -144,7 +198,7 @@ def _waited(work: Callable[[], int], cpu_seconds: int = CPU_SECONDS) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def _pytest(plugin: object) -> int:
+def _pytest(plugin: object, tests: Sequence[str]) -> int:
     import hypothesis
     import pytest
 
@@ -152,7 +206,7 @@ def _pytest(plugin: object) -> int:
     hypothesis.settings.register_profile("mutants", deadline=None, **quick)  # type: ignore[arg-type]
     hypothesis.settings.load_profile("mutants")
     os.environ.pop("ENDWELL_TEST_TALLY", None)
-    return int(pytest.main([*TESTS, *OPTIONS], plugins=[plugin]))
+    return int(pytest.main([*tests, *OPTIONS, PLAIN], plugins=[plugin]))
 
 
 class _Runner:
@@ -161,11 +215,14 @@ class _Runner:
     def __init__(self, serve: Callable[[_Runner], int]) -> None:
         self._serve = serve
         self.items: list[Any] = []
+        self.walks: list[Any] = []
         self.has_failed = False
         self.code = SURVIVED
 
     def pytest_runtestloop(self, session: Any) -> bool:
-        self.items = [item for item in session.items if not item.nodeid.startswith(SLOW)]
+        met = [item for item in session.items if not item.nodeid.startswith(SLOW)]
+        self.items = [item for item in met if not item.nodeid.startswith(WALKS)]
+        self.walks = [item for item in met if item.nodeid.startswith(WALKS)]
         self.code = self._serve(self)
         return True
 
@@ -179,95 +236,120 @@ class _Runner:
         return self.has_failed
 
 
-def _serve_quick(mutants: Sequence[Mutant], texts: dict[str, str], tell: Callable[[int, int], None]) -> None:
+def _serve_quick(
+    mutants: Sequence[Mutant], texts: dict[str, str], tell: Callable[[int, int], None], *, walks: bool
+) -> None:
     def serve(runner: _Runner) -> int:
+        runner.walks = runner.walks if walks else []
         lines = _lines_of(runner)
+        for file, text in texts.items():
+            compiled(text, str(SOURCE / file))
         for number, mutant in enumerate(mutants):
             tell(number, _waited(partial(_met, runner, mutant, texts[mutant.file], lines)))
         return 0
 
     runner = _Runner(serve)
-    if _pytest(runner) > 1 or not runner.items:
+    if _pytest(runner, TESTS) > 1 or not runner.items:
         raise RuntimeError("the tests could not be collected")
 
 
 def _met(runner: _Runner, mutant: Mutant, before: str, lines: dict[tuple[str, int], list[int]]) -> int:
     try:
         swap(before, mutant.text, str(SOURCE / mutant.file))
-    except ValueError:  # it closes over other variables than before
+    except ValueError:  # or it closes over other variables than before
         return NEEDS_IMPORT
     length = mutant.old.count("\n") + 1
     own = [(mutant.file, line) for line in range(mutant.line, mutant.line + length)]
     near = {number for line in own for number in lines.get(line, ())}
-    chosen = sorted(near, key=lambda number: runner.items[number].took)
-    return KILLED if any(runner.fails(runner.items[number]) for number in chosen) else SURVIVED
+    chosen = [runner.items[number] for number in sorted(near, key=lambda number: runner.items[number].took)]
+    return KILLED if any(runner.fails(item) for item in (*chosen, *runner.walks)) else SURVIVED
 
 
 def _lines_of(runner: _Runner) -> dict[tuple[str, int], list[int]]:
-    """Which tests execute each line; each is run in a child, so that nothing is left behind."""
-    found: dict[tuple[str, int], list[int]] = {}
-    for number, item in enumerate(runner.items):
-        began = time.monotonic()
-        for file, line in _traced(runner, item):
-            found.setdefault((file, line), []).append(number)
-        item.took = time.monotonic() - began
-    return found
-
-
-def _traced(runner: _Runner, item: Any) -> list[tuple[str, int]]:
+    """Which tests execute each line, and how long each takes; asked in a child, so that nothing is left behind."""
     reading, writing = os.pipe()
+
+    def ask() -> int:
+        with os.fdopen(writing, "wb") as out:
+            out.write(msgspec.json.encode([_traced(runner, item) for item in runner.items]))
+        return 0
+
     child = os.fork()
     if child == 0:
         os.close(reading)
-        seen: set[tuple[str, int]] = set()
-        sys.settrace(_tracer(seen))
-        is_bad = runner.fails(item)
-        sys.settrace(None)
-        with os.fdopen(writing, "wb") as out:
-            out.write(msgspec.json.encode(sorted(seen)))
-        os._exit(1 if is_bad else 0)
+        _silently(ask)
     os.close(writing)
     with os.fdopen(reading, "rb") as answer:
         data = answer.read()
-    _, status = os.waitpid(child, 0)
-    if status != 0:
+    os.waitpid(child, 0)
+    if not data:
+        raise RuntimeError("a test fails without any mutant")
+    found: dict[tuple[str, int], list[int]] = {}
+    for number, (took, lines) in enumerate(msgspec.json.decode(data, type=list[_Traced])):
+        runner.items[number].took = took
+        for line in lines:
+            found.setdefault(line, []).append(number)
+    return found
+
+
+_Traced = tuple[float, list[tuple[str, int]]]
+
+
+def _traced(runner: _Runner, item: Any) -> _Traced:
+    seen: set[tuple[str, int]] = set()
+    began = time.process_time()
+    sys.settrace(_tracer(seen))
+    is_bad = runner.fails(item)
+    sys.settrace(None)
+    if is_bad:
         raise RuntimeError(f"{item.nodeid} fails without any mutant")
-    return msgspec.json.decode(data, type=list[tuple[str, int]])
+    return time.process_time() - began, sorted(seen)
 
 
 def _tracer(seen: set[tuple[str, int]]) -> Callable[[FrameType, str, Any], Any]:
+    """Notes each line once; a function whose lines have all been seen is not looked at any more."""
     ours = {str(path): path.relative_to(SOURCE).as_posix() for path in files()}
+    unseen: dict[CodeType, set[int]] = {}
 
     def enter(frame: FrameType, event: str, about: Any) -> Any:
-        file = ours.get(frame.f_code.co_filename)
-        if file is None:
+        code = frame.f_code
+        left = unseen.get(code)
+        if left is None:
+            lines = {line for _, _, line in code.co_lines() if line} if code.co_filename in ours else set()
+            left = unseen[code] = lines
+        if not left:
             return None
+        file = ours[code.co_filename]
 
         def look(frame: FrameType, event: str, about: Any) -> Any:
             seen.add((file, frame.f_lineno))
-            return look
+            left.discard(frame.f_lineno)
+            return look if left else None
 
         return look(frame, event, about)
 
     return enter
 
 
-def _imported(mutant: Mutant) -> int:
+def _imported(mutant: Mutant, tests: Sequence[str]) -> int:
     """Everything anew, with the changed text in the place of the file."""
-    import importlib.abc
-    import importlib.machinery
-
     path = str(SOURCE / mutant.file)
     plain = importlib.machinery.SourceFileLoader.get_code
+    loaded: list[str] = []
 
     def get_code(self: importlib.machinery.SourceFileLoader, fullname: str) -> Any:
-        return compile(mutant.text, path, "exec") if self.path == path else plain(self, fullname)
+        if self.path != path:
+            return plain(self, fullname)
+        loaded.append(fullname)
+        return compile(mutant.text, path, "exec")
 
     importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign,assignment]
 
     def serve(runner: _Runner) -> int:
-        return KILLED if any(runner.fails(item) for item in runner.items) else SURVIVED
+        return KILLED if any(runner.fails(item) for item in (*runner.items, *runner.walks)) else SURVIVED
 
     runner = _Runner(serve)
-    code = _pytest(runner)
+    code = _pytest(runner, tests)
+    if not loaded:
+        os._exit(NOT_LOADED)
     return KILLED if code > 1 else runner.code  # it cannot even be imported

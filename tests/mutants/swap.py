@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from functools import lru_cache
 from types import CodeType, FunctionType
 
 
-def can_be_swapped(before: str, after: str, file: str) -> bool:
-    """Whether the change is inside of functions: what a module computes once cannot be taken back."""
-    return _pairs(compile(before, file, "exec"), compile(after, file, "exec"), is_top=True) is not None
+@lru_cache
+def compiled(text: str, file: str) -> CodeType:
+    """The code of a file as it is; the same for all its mutants."""
+    return compile(text, file, "exec")
 
 
 def swap(before: str, after: str, file: str) -> int:
     """Give every function of that file its changed code; how many were changed."""
-    pairs = _pairs(compile(before, file, "exec"), compile(after, file, "exec"), is_top=True) or []
+    pairs = _pairs(compiled(before, file), compile(after, file, "exec"), is_top=True)
+    if pairs is None:
+        raise ValueError("what a module computes once cannot be taken back")
     codes = {old: new for old, new in pairs if old != new}
     changed = 0
     for thing in gc.get_objects():
