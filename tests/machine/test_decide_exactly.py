@@ -103,7 +103,9 @@ def test_a_deadline_counts_from_the_start_and_a_child_ends_with_its_parent(
     assert (task.run_at, task.ends_by) == (NOW + run_at, NOW + ends_by)
 
 
-@pytest.mark.parametrize(("chain", "limit", "guarded"), [(0, 1, False), (8, 10, False), (9, 10, True), (1, 2, True)])
+@pytest.mark.parametrize(
+    ("chain", "limit", "guarded"), [(0, 1, False), (8, 10, False), (9, 10, True), (1, 2, True)]
+)
 def test_a_chain_that_was_delivered_too_often_never_starts(chain: int, limit: int, guarded: bool) -> None:
     decision = answered(None, submit(chain=chain), Limits(runaway_limit=limit))
 
@@ -111,7 +113,9 @@ def test_a_chain_that_was_delivered_too_often_never_starts(chain: int, limit: in
 
 
 @pytest.mark.parametrize(("within", "expires"), [(5, 5), (2 * DAY, DAY)])
-def test_a_start_that_must_be_agreed_to_is_asked_for_until_the_task_must_end(within: int, expires: int) -> None:
+def test_a_start_that_must_be_agreed_to_is_asked_for_until_the_task_must_end(
+    within: int, expires: int
+) -> None:
     command = submit(payload_hash="p", approval_within=within, approval_by=("ada", "bob"), approval_quorum=2)
 
     created, asked = answered(None, command).facts
@@ -177,9 +181,9 @@ def test_a_claim_names_its_attempt_and_from_the_queue_also_the_offer() -> None:
     ("redelivery", "turn_id", "expected"),
     [
         (None, None, ("t.t3", 3, 6)),
-        ("reclaim", "t.t2", ("t.t2", 2, 6)),
-        ("resume", "t.t2", ("t.t2", 2, 5)),
-        ("hand_back", "t.t2", ("t.t2", 2, 5)),
+        ("reclaim", "its turn", ("its turn", 2, 6)),
+        ("resume", "its turn", ("its turn", 2, 5)),
+        ("hand_back", "its turn", ("its turn", 2, 5)),
     ],
 )
 def test_a_turn_that_goes_on_keeps_its_id_and_only_a_new_or_lost_one_is_counted(
@@ -198,7 +202,13 @@ def test_a_turn_that_goes_on_keeps_its_id_and_only_a_new_or_lost_one_is_counted(
 
 @pytest.mark.parametrize(
     ("count", "chain", "redelivery", "guarded"),
-    [(8, 0, None, False), (9, 0, None, True), (4, 4, None, False), (4, 5, None, True), (9, 0, "resume", False)],
+    [
+        (8, 0, None, False),
+        (9, 0, None, True),
+        (4, 4, None, False),
+        (4, 5, None, True),
+        (9, 0, "resume", False),
+    ],
 )
 def test_the_guard_is_set_by_the_delivery_that_reaches_the_limit(
     count: int, chain: int, redelivery: Any, guarded: bool
@@ -217,6 +227,7 @@ def test_a_task_is_delivered_at_its_start_and_until_its_last_moment() -> None:
 
     assert decide(task, to(c.Claim), NOW, LIMITS, Seen(key_holder="t")).refusal is None
     assert decide(task, to(c.Claim), NOW + 4, LIMITS).refusal is None
+    assert decide(replace(task, clock_at=None), to(c.Claim), NOW, LIMITS).refusal is None
     guarded = replace(queued_task(), guard_at=NOW, clock_at=NOW, clock_rule="runaway_guard")
     refusal = decide(guarded, to(c.Claim), NOW, LIMITS).refusal
     assert refusal is not None
@@ -233,6 +244,13 @@ def test_time_does_not_run_back_within_a_task() -> None:
 
 
 # letting go
+
+
+def test_a_failed_turn_is_tried_again_when_its_agent_asks_for_it_or_by_chance() -> None:
+    for said, delay in (({"retry_after": 7}, 7), ({"fraction": 0.0}, SECOND * 4 // 10)):
+        again = offer(running_task(), c.FailTurn, **said).facts[-1]
+        assert isinstance(again, f.TaskRetryScheduled)
+        assert again.run_at == NOW + delay
 
 
 def test_a_turn_is_handed_back_with_the_reason() -> None:
@@ -380,9 +398,7 @@ def test_a_replay_of_what_nobody_agreed_to_asks_again_for_as_long(
 def test_a_child_that_is_left_stays_with_somebody(owned: str | None, said: str, owner: str) -> None:
     child = queued_task(parent_id="p", on_parent_end="leave", owner=owned)
 
-    assert offer(child, c.Disown, owner=said) == Decision(
-        facts=(f.TaskOrphaned(parent_id="p", owner=owner),)
-    )
+    assert offer(child, c.Disown, owner=said) == Decision(facts=(f.TaskOrphaned(parent_id="p", owner=owner),))
 
 
 def test_a_child_that_is_not_left_is_cancelled_because_of_its_parent() -> None:

@@ -91,7 +91,8 @@ def test_a_heartbeat_that_comes_late_takes_no_lease_away() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "tick_age", "after"), [(950, None, 950), (None, None, None), (None, 1, NOW - 1), (None, NOW, 0)]
+    ("before", "tick_age", "after"),
+    [(950, None, 950), (None, None, None), (None, 1, NOW - 1), (None, NOW, 0)],
 )
 def test_a_worker_whose_supervisor_has_not_ticked_says_nothing_of_it(
     before: int | None, tick_age: int | None, after: int | None

@@ -21,7 +21,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--of", default="", help="only of files whose name has this in it")
     parser.add_argument("--json", action="store_true", help="one line for each, and nothing else")
-    parser.add_argument("--without-walks", action="store_true", help="only the small tests: sooner, and stricter")
+    parser.add_argument(
+        "--without-walks", action="store_true", help="only the small tests: sooner, and stricter"
+    )
     asked = parser.parse_args(arguments)
     chosen = [one for one in all_mutants() if asked.of in one.file]
     whole = len(chosen)

@@ -1,4 +1,21 @@
-"""The small changes: each replaces one stretch of a file's text, found by its syntax tree."""
+"""The small changes: each replaces one stretch of a file's text, found by its syntax tree.
+
+| kind              | change                                                                              |
+|-------------------|-------------------------------------------------------------------------------------|
+| comparison        | `<` and `<=`, `>` and `>=`, `==` and `!=`, `is` and `in` with their `not` swapped   |
+| and/or            | `and` and `or` swapped                                                              |
+| operand dropped   | one operand of an `and` or `or` left out                                            |
+| not dropped       | `not x` becomes `x`                                                                 |
+| first, other branch | `x if y else z` becomes `x`, or `z`                                               |
+| arithmetic        | `+` and `-` swapped; `*` becomes `//`, `//` and `/` become `*`                      |
+| constant          | `True` and `False` swapped; a number made one greater                               |
+| argument dropped  | a keyword argument left out                                                         |
+| return nothing    | `return x` becomes `return None`                                                    |
+| statement dropped | a call, `raise`, `+=`, `continue` or `break` left out                               |
+
+Nothing is changed that no user could notice: annotations, docstrings, imports for types, how a class is made
+(`frozen=True`), decorators (`lru_cache(maxsize=...)`), and how much of a value a message quotes.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +126,7 @@ def _inside_of_functions(tree: ast.Module) -> set[int]:
 
 
 def _changes(tree: ast.Module) -> Iterator[tuple[Any, str, str]]:
-    """Of everything that is executed: not of annotations, docstrings and imports for types."""
+    """Of everything that somebody may notice."""
     skipped = {id(child) for node in _unexecuted(tree) for child in ast.walk(node)}
     for node in ast.walk(tree):
         if id(node) not in skipped:
@@ -122,8 +139,11 @@ def _unexecuted(tree: ast.Module) -> Iterator[ast.AST]:
             yield node
         elif isinstance(node, ast.AnnAssign | ast.arg) and node.annotation is not None:
             yield node.annotation
-        elif isinstance(node, ast.FunctionDef) and node.returns is not None:
-            yield node.returns
+        elif isinstance(node, ast.FunctionDef):
+            yield from node.decorator_list
+            yield from () if node.returns is None else (node.returns,)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "content.safe_repr":
+            yield from node.args
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             yield node
         elif isinstance(node, ast.ClassDef):  # frozen=True, kw_only=True: how a value is made, not what it is

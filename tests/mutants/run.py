@@ -1,9 +1,9 @@
 """Runs mutants: one process has imported everything and collected the tests, and forks for each of them.
 
 Which test executes which line is found out first; a mutant meets only the tests that execute its line, the
-quickest first, then the walks, and is killed by the first that fails. A change outside of functions needs a fresh import, so
-the process that forks for these has imported all but the product and its tests; such a mutant meets the tests
-that are named after its file first, and all of them if it survives.
+quickest first, then the walks, and is killed by the first that fails. A change outside of functions, or of a
+line that no test executes, needs a fresh import, so the process that forks for these has imported all but the
+product and its tests; such a mutant meets the tests that are named after its file first, then all of them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,23 @@ ROOT: Final = Path(__file__).parents[2]
 TESTS: Final = ("tests/machine", "tests/policy", "tests/mutants/test_walks.py")
 SLOW: Final = ("tests/machine/test_explore.py", "tests/machine/test_planted_")
 """Not run: the walks to the last state of every world, of which test_walks.py takes the beginnings."""
-WALKS: Final = ("tests/mutants/test_walks.py", "tests/machine/test_stateful.py", "tests/machine/test_canonical.py")
+WALKS: Final = (
+    "tests/mutants/test_walks.py",
+    "tests/machine/test_stateful.py",
+    "tests/machine/test_canonical.py",
+)
 """They go nearly everywhere and take seconds: met last, by whatever the others let pass."""
-OPTIONS: Final = ("-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=0", "--tb=no")
+OPTIONS: Final = (
+    "-q",
+    "-x",
+    "--no-header",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:xdist",
+    "--timeout=0",
+    "--tb=no",
+)
 PLAIN: Final = "--assert=plain"
 """Assertions are not explained: that takes time, and imports the product in a way of its own."""
 CPU_SECONDS: Final = 30
@@ -261,12 +275,14 @@ def _met(runner: _Runner, mutant: Mutant, before: str, lines: dict[tuple[str, in
     length = mutant.old.count("\n") + 1
     own = [(mutant.file, line) for line in range(mutant.line, mutant.line + length)]
     near = {number for line in own for number in lines.get(line, ())}
+    if not near:  # perhaps it is executed when the module is imported
+        return NEEDS_IMPORT
     chosen = [runner.items[number] for number in sorted(near, key=lambda number: runner.items[number].took)]
     return KILLED if any(runner.fails(item) for item in (*chosen, *runner.walks)) else SURVIVED
 
 
 def _lines_of(runner: _Runner) -> dict[tuple[str, int], list[int]]:
-    """Which tests execute each line, and how long each takes; asked in a child, so that nothing is left behind."""
+    """Which tests execute each line, and how long each takes; asked in a child that leaves nothing behind."""
     reading, writing = os.pipe()
 
     def ask() -> int:

@@ -130,3 +130,9 @@ def test_a_refused_risk_is_named_by_its_field() -> None:
     with pytest.raises(BadInput) as refusal:
         checked_risk(3)
     assert (refusal.value.code, refusal.value.field) == ("bad_approval", "risk")
+
+
+def test_what_the_agent_says_itself_goes_before_its_risk() -> None:
+    options = Options(risk="money_movement", approval=Guard(by=("ada",), within_seconds=5.0, quorum=1))
+
+    assert guard_for(options, SETTINGS) == Guard(by=("ada",), within_seconds=5.0)

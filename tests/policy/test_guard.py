@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from endwell.policy.guard import count_crash, is_runaway
+from endwell.policy.guard import count_crash, is_runaway, is_suspect
 from endwell.policy.limits import Limits
 
 MINUTE = 60_000_000
@@ -42,3 +42,11 @@ def test_old_crashes_are_forgotten_so_that_the_column_stays_short() -> None:
 
     assert times is not None
     assert len(times.split(",")) == 30
+
+
+@pytest.mark.parametrize(
+    ("crashes", "limit", "expected"),
+    [(0, 3, False), (1, 3, False), (2, 3, True), (3, 3, True), (0, 1, False), (1, 1, True), (1, 2, True)],
+)
+def test_a_task_is_suspect_when_one_more_crash_would_end_it(crashes: int, limit: int, expected: bool) -> None:
+    assert is_suspect(crashes, limit) is expected

@@ -93,3 +93,10 @@ def test_not_done_is_enough_where_nobody_can_be_at_it_or_a_second_call_does_no_h
 
     assert not ledger.may_run_again(**reasons)
     assert ledger.may_run_again(**{**reasons, reason: True})
+
+
+def test_a_row_without_a_result_or_a_time_is_read_as_it_is() -> None:
+    assert asked(replace(INTENDED, status="done")) == ReturnRecordedResult("", "")
+    timeless = replace(INTENDED, not_after=None)
+    assert asked(timeless, now=MARGIN - 1) == WaitOtherWorker(MARGIN)
+    assert isinstance(asked(timeless, now=MARGIN), Rejected)

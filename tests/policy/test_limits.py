@@ -61,3 +61,9 @@ def test_none_switches_a_rule_off(name: str) -> None:
 
 def test_a_second_has_a_million_microseconds() -> None:
     assert SECOND == 1_000_000
+
+
+def test_a_rule_may_be_quicker_than_a_second() -> None:
+    limits = Limits.of(override(Settings(), {"pmo.dispatched_retry_seconds": 0.5}, source="test"), "ada")
+
+    assert limits.ring_after == SECOND // 2

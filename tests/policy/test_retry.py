@@ -104,3 +104,10 @@ def test_jitter_goes_as_far_down_as_up() -> None:
 def test_no_wait_is_longer_than_a_day() -> None:
     assert LONGEST_BACKOFF_SECONDS == 86_400
     assert backoff(EXACT, 5_000, 0.5) == 86_400 * SECOND
+
+
+def test_waiting_grows_for_sixty_retries() -> None:
+    slow = RetryPolicy(base_seconds=1, multiplier=1.01, jitter=0)
+
+    waits = [backoff(slow, count, 0.5) for count in (60, 61, 62, 63)]
+    assert waits == [int(1.01**times * SECOND) for times in (59, 60, 60, 60)]

@@ -185,14 +185,13 @@ not a failed turn: the same turn goes to a new attempt."""
 
 
 def _after_failure(policy: RetryPolicy, failures: int) -> tuple[str, str, str]:
-    soonest, latest = (
+    verdicts = [
         after_failure(policy, retry_count=failures, retryable=True, code="", now=0, fraction=fraction)
         for fraction in (0.0, 1.0)
-    )
-    then = "the task ends as failed, a dead letter"
-    if isinstance(soonest, RetryAt) and isinstance(latest, RetryAt):
-        then = f"tried again after {soonest.at / SECOND:g} to {latest.at / SECOND:g} s"
-    return str(failures + 1), str(soonest.retry_count), then
+    ]
+    times = " to ".join(f"{verdict.at / SECOND:g}" for verdict in verdicts if isinstance(verdict, RetryAt))
+    then = f"tried again after {times} s" if times else "the task ends as failed, a dead letter"
+    return str(failures + 1), str(verdicts[0].retry_count), then
 
 
 def _facts() -> str:

@@ -82,8 +82,9 @@ def checked_guard(approval: object) -> Guard | None:
 
 def checked_risk(risk: object) -> str | None:
     """One of the known risks, or none."""
-    if risk is None or (isinstance(risk, str) and risk in RISKS):
-        return risk
+    known = next((one for one in RISKS if one == risk), None)
+    if risk is None or known is not None:
+        return known
     raise _refusal(f"risk must be one of {', '.join(RISKS)}, not {content.safe_repr(risk, 60)}", "risk")
 
 
