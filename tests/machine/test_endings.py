@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -295,17 +296,17 @@ def test_a_cancellation_says_who_asked_for_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended", "status", "code", "said"),
+    ("ending", "status", "code", "said"),
     [
-        (end(CHILD, NOW, "failed", "r", error=FINAL), "failed", "bad_input", "no such field"),
-        (end(CHILD, NOW, "timeout", "ends_by"), "timeout", "ends_by", "the task ended: ends_by"),
-        (cancel(CHILD, NOW, "why", "ada"), "canceled", "why", "the task ended: why"),
+        (lambda: end(CHILD, NOW, "failed", "r", error=FINAL), "failed", "bad_input", "no such field"),
+        (lambda: end(CHILD, NOW, "timeout", "ends_by"), "timeout", "ends_by", "the task ended: ends_by"),
+        (lambda: cancel(CHILD, NOW, "why", "ada"), "canceled", "why", "the task ended: why"),
     ],
 )
 def test_the_call_that_asked_for_it_hears_how_it_ended(
-    ended: Decision, status: str, code: str, said: str
+    ending: Callable[[], Decision], status: str, code: str, said: str
 ) -> None:
-    assert ended.messages == (told_parent(status, {"code": code, "message": said}),)
+    assert ending().messages == (told_parent(status, {"code": code, "message": said}),)
 
 
 def test_only_who_has_children_stops_them_and_only_a_call_is_told() -> None:
@@ -314,7 +315,7 @@ def test_only_who_has_children_stops_them_and_only_a_call_is_told() -> None:
 
     assert [message.message_type for message in cancel(both, NOW, "why", "ada").messages] == ["child", "stop"]
     assert cancel(PARENT, NOW, "why", "ada").messages == (STOP,)
-    for task in (left, BUSY, TURN, replace(CHILD, parent_id=None)):
+    for task in (left, BUSY, TURN, replace(CHILD, parent_id=None, inside=BUSY.inside)):
         assert cancel(task, NOW, "why", "ada").messages == ()
 
 

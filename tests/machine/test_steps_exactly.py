@@ -58,6 +58,7 @@ def test_a_step_that_is_open_keeps_its_time_until_it_is_over() -> None:
     assert progress_deadline(replace(busy, status="queued"), NOW, LIMITS) == DUE
     assert progress_deadline(busy, NOW, Limits(active_reap=None)) == TASK.ends_by
     assert progress_deadline(TASK, NOW, LIMITS, over="one") == DUE
+    assert progress_deadline(TASK, NOW, Limits(active_reap=0, step_grace=30)) == NOW
 
 
 # steps and drafts
@@ -281,11 +282,12 @@ def test_a_persons_word_frees_only_the_task_that_is_held_for_it() -> None:
     settled = f.EffectSettled(key="mail", verdict="abandon", by="eve")
     freed = f.TaskUnblocked(by="eve", run_at=NOW, ends_by=TASK.ends_by)
 
-    def said_to(task: Task) -> Decision:
-        command = to(c.SettleEffect, verdict="abandon", actor="eve")
+    def said_to(task: Task, verdict: str = "abandon") -> Decision:
+        command = to(c.SettleEffect, verdict=verdict, actor="eve")
         return decide(task, command, NOW, LIMITS, Seen(effect=intended(status="unknown")))
 
     held = give(TASK, to(c.Block, reason="effect_unknown"))
     assert said_to(held) == Decision(facts=(settled, freed))
+    assert [card.id for card in said_to(held, "done").cards] == ["t.e.mail"]
     assert said_to(give(TASK, to(c.Block, reason="look"))).facts == (settled,)
     assert said_to(replace(TASK, reason="effect_unknown")).facts == (settled,)

@@ -278,6 +278,7 @@ def test_a_message_that_nobody_waits_for_stays_or_is_late() -> None:
     assert delivered(running_task(), ANSWER) == Decision()
     assert delivered(replace(SUSPENDED, status="queued"), ANSWER) == Decision()
     assert delivered(SUSPENDED, ANSWER, wanted="other") == Decision()
+    assert delivered(answered, replace(ANSWER, correlation_id="t.s.other")) == Decision()
     assert delivered(answered, ANSWER) == Decision(closed=(Closing("x", "consumed", "late"),))
 
 

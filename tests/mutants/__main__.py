@@ -25,7 +25,8 @@ def main(arguments: list[str]) -> int:
         "--without-walks", action="store_true", help="only the small tests: sooner, and stricter"
     )
     asked = parser.parse_args(arguments)
-    chosen = [one for one in all_mutants() if asked.of in one.file]
+    mutants, equivalent = all_mutants()
+    chosen = [one for one in mutants if asked.of in one.file]
     whole = len(chosen)
     random.Random(asked.seed).shuffle(chosen)
     began = time.monotonic()
@@ -45,7 +46,9 @@ def main(arguments: list[str]) -> int:
     try_these(chosen[: asked.count or whole], say, walks=not asked.without_walks)
     if asked.json:
         return 0
-    sys.stdout.write(f"{_killed(verdicts)}, of {whole} there are; {len(reviewed())} more are equivalent\n")
+    sys.stdout.write(f"{_killed(verdicts)}, of {whole} there are; {len(equivalent)} more are equivalent\n")
+    for key in reviewed().keys() - {one.key for one in equivalent}:
+        sys.stdout.write(f"listed as equivalent, but there is no such mutant any more: {key}\n")
     share = sum(one.is_killed for one in verdicts) / max(1, len(verdicts))
     return 0 if share >= LEAST else 1
 

@@ -60,8 +60,8 @@ class Mutant:
     old: str
     new: str
     text: str
-    is_inside: bool
-    """Of a function: everything else is executed when the module is imported."""
+    function: str
+    """The one that it is in, if any: everything else is executed when the module is imported."""
 
     @property
     def name(self) -> str:
@@ -69,9 +69,11 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """The same wherever in its file it stands: by the text of its line instead of the number."""
-        changed = self.text.splitlines()[self.line - 1].strip()
-        return f"{self.file} {self.kind}: {_short(self.old)} -> {_short(self.new)} in: {_short(changed)}"
+        """The same wherever in its file it stands: by its function and the text of its line."""
+        where, changed = self.function or "module", self.text.splitlines()[self.line - 1].strip()
+        return (
+            f"{self.file} {where} {self.kind}: {_short(self.old)} -> {_short(self.new)} in: {_short(changed)}"
+        )
 
     def diff(self, before: str) -> str:
         lines = difflib.unified_diff(before.splitlines(), self.text.splitlines(), lineterm="", n=0)
@@ -89,15 +91,18 @@ def files() -> list[Path]:
 
 def mutants_of(path: Path) -> list[Mutant]:
     """Every change of one file."""
-    text = path.read_text(encoding="utf-8")
-    name = path.relative_to(SOURCE).as_posix()
+    return mutants_in(path.relative_to(SOURCE).as_posix(), path.read_text(encoding="utf-8"))
+
+
+def mutants_in(file: str, text: str) -> list[Mutant]:
+    """Every change of a file's text."""
     tree, places = ast.parse(text), _Places(text)
-    inside = _inside_of_functions(tree)
+    inside = _functions_around(tree)
     found = []
     for node, kind, new in _changes(tree):
         start, end = places.span(node)
         changed = text[:start] + new + text[end:]
-        found.append(Mutant(name, node.lineno, kind, text[start:end], new, changed, id(node) in inside))
+        found.append(Mutant(file, node.lineno, kind, text[start:end], new, changed, inside.get(id(node), "")))
     return sorted(found, key=lambda one: (one.line, one.kind, one.new))
 
 
@@ -120,9 +125,12 @@ class _Places:
         return self._starts[line - 1] + len(self._lines[line - 1].encode()[:column].decode())
 
 
-def _inside_of_functions(tree: ast.Module) -> set[int]:
+def _functions_around(tree: ast.Module) -> dict[int, str]:
+    """The innermost function around each node, if any; the walk comes to inner ones later."""
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-    return {id(node) for function in functions for line in function.body for node in ast.walk(line)}
+    return {
+        id(node): function.name for function in functions for line in function.body for node in ast.walk(line)
+    }
 
 
 def _changes(tree: ast.Module) -> Iterator[tuple[Any, str, str]]:

@@ -12,7 +12,6 @@ import contextlib
 import importlib
 import importlib.machinery
 import os
-import random
 import resource
 import signal
 import sys
@@ -76,17 +75,11 @@ def reviewed() -> dict[str, str]:
     return {name.strip(): reason.strip() for name, _, reason in (line.partition(" || ") for line in lines)}
 
 
-def all_mutants() -> list[Mutant]:
-    """Of both rooms, without those that were found to be equivalent."""
+def all_mutants() -> tuple[list[Mutant], list[Mutant]]:
+    """Of both rooms: those that should be noticed, and those that were found to be equivalent."""
     known = reviewed()
-    return [one for path in files() for one in mutants_of(path) if one.key not in known]
-
-
-def try_some(seed: int, count: int, say: Callable[[Verdict], None] = lambda _: None) -> list[Verdict]:
-    """So many of them, chosen by chance."""
-    found = all_mutants()
-    random.Random(seed).shuffle(found)
-    return try_these(found[:count], say)
+    found = [one for path in files() for one in mutants_of(path)]
+    return [one for one in found if one.key not in known], [one for one in found if one.key in known]
 
 
 def try_these(
@@ -94,8 +87,8 @@ def try_these(
 ) -> list[Verdict]:
     """In forked processes, one after the other. Without any mutant nothing may fail."""
     texts = {path.relative_to(SOURCE).as_posix(): path.read_text(encoding="utf-8") for path in files()}
-    quick = [one for one in chosen if one.is_inside]
-    slow = [one for one in chosen if not one.is_inside]
+    quick = [one for one in chosen if one.function]
+    slow = [one for one in chosen if not one.function]
     verdicts: list[Verdict] = []
 
     def keep(mutant: Mutant, code: int) -> None:

@@ -185,13 +185,13 @@ not a failed turn: the same turn goes to a new attempt."""
 
 
 def _after_failure(policy: RetryPolicy, failures: int) -> tuple[str, str, str]:
-    verdicts = [
+    soonest, latest = (
         after_failure(policy, retry_count=failures, retryable=True, code="", now=0, fraction=fraction)
         for fraction in (0.0, 1.0)
-    ]
-    times = " to ".join(f"{verdict.at / SECOND:g}" for verdict in verdicts if isinstance(verdict, RetryAt))
+    )
+    times = " to ".join(f"{one.at / SECOND:g}" for one in (soonest, latest) if isinstance(one, RetryAt))
     then = f"tried again after {times} s" if times else "the task ends as failed, a dead letter"
-    return str(failures + 1), str(verdicts[0].retry_count), then
+    return str(failures + 1), str(soonest.retry_count), then
 
 
 def _facts() -> str:

@@ -59,7 +59,7 @@ def _nudge(task: Task, about: str, deadline: int, now: int) -> Decision:
     """A message that the agent can read (`ctx.nudges()`), once for each time that it was nudged."""
     number = inside_of(task).nudges + 1
     text = f"You seem to go round in circles: {about}. Do something else, ask for help, or give up."
-    content = msgspec.json.encode({"about": about, "message": text}, order="sorted")
+    content = msgspec.json.encode({"about": about, "message": text})
     card_id = nudge_id(task.id, number)
     digest = hashlib.sha256(content).hexdigest()
     card = Card(task.namespace, card_id, task.id, "nudge", content, digest, now)

@@ -253,7 +253,7 @@ def inject(task: Task, command: c.TaskCommand, now: int, limits: Limits, seen: S
     reports = [_timeout_report(task, w, now) for w in told]
     over = tuple(approvals.expired(w.tool_call_id) for w in by_time if w.kind == "approval")
     answers = {w.tool_call_id: _by_time(task, w, now) for w in by_time}
-    settled = settle(task, waits, now, answers) if answers else NOTHING
+    settled = settle(task, waits, now, answers)
     return Decision(
         facts=(*facts, *over, *settled.facts),
         cards=(*(card for _, card in reports), *settled.cards),
