@@ -45,6 +45,7 @@ def report_in(decision: Decision) -> dict[str, Any]:
     assert card.hash == hashlib.sha256(card.content).hexdigest()
     assert card == Card("n", card.id, "t", "task.deliverable", card.content, card.hash, NOW)
     report: dict[str, Any] = json.loads(card.content)
+    assert list(report) == sorted(report), "the same report is the same content"
     return report
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 from endwell.machine import clocks, decide, lifecycle
 from endwell.model import facts as f
@@ -32,3 +36,9 @@ def test_the_page_says_how_a_task_ends_for_each_reason() -> None:
         (status,), is_letter = ENDED_FOR[reason]
         row = next(row for row in rows if f"`{reason}`" in row[0])
         assert row[3:] == [status, "yes" if is_letter else "no"]
+
+
+def test_the_page_is_what_the_module_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    SourceFileLoader("__main__", str(lifecycle.__file__)).exec_module(ModuleType("__main__"))
+
+    assert capsys.readouterr().out == PAGE.read_text()

@@ -224,7 +224,7 @@ class _Runner:
         self.items: list[Any] = []
         self.walks: list[Any] = []
         self.has_failed = False
-        self.code = SURVIVED
+        self.code = KILLED  # unless the tests can be collected, and none of them fails
 
     def pytest_runtestloop(self, session: Any) -> bool:
         met = [item for item in session.items if not item.nodeid.startswith(SLOW)]
@@ -358,7 +358,5 @@ def _imported(mutant: Mutant, tests: Sequence[str]) -> int:
         return KILLED if any(runner.fails(item) for item in (*runner.items, *runner.walks)) else SURVIVED
 
     runner = _Runner(serve)
-    code = _pytest(runner, tests)
-    if not loaded:
-        os._exit(NOT_LOADED)
-    return KILLED if code > 1 else runner.code  # it cannot even be imported
+    _pytest(runner, tests)
+    return runner.code if loaded else NOT_LOADED

@@ -77,6 +77,9 @@ def test_options_are_kept_as_text() -> None:
     options = Options(timeout_seconds=5.0, risk="money_movement", approval=Guard(by=("ada",)))
 
     assert options_of(packed_options(options)) == options
+    assert packed_options(options) == (
+        '{"approval":{"by":["ada"]},"risk":"money_movement","timeout_seconds":5.0}'
+    )
     assert packed_options(Options()) is None
     assert options_of(None) == Options()
 
