@@ -51,7 +51,7 @@ OPTIONS: Final = (
 )
 PLAIN: Final = "--assert=plain"
 """Assertions are not explained: that takes time, and imports the product in a way of its own."""
-CPU_SECONDS: Final = 30
+CPU_SECONDS: Final = 60
 KILLED: Final = 1
 SURVIVED: Final = 0
 NEEDS_IMPORT: Final = 3
@@ -104,13 +104,21 @@ def try_these(
 
     for number, code in _forked(lambda tell: _serve_quick(quick, texts, tell, walks=walks)):
         keep(quick[number], code)
-    if slow:
-        _import_others()
-        if _waited(partial(_imported, _unchanged(slow[0], texts), TESTS)) != SURVIVED:
-            raise RuntimeError("the tests fail without any mutant")
+    _be_ready_to_import([_unchanged(mutant, texts) for mutant in slow])
     for mutant in slow:
         keep(mutant, _met_anew(mutant))
     return verdicts
+
+
+def _be_ready_to_import(unchanged: Sequence[Mutant]) -> None:
+    """What is not the product's is imported, and without a change no test fails."""
+    if not unchanged:
+        return
+    _import_others()
+    asked = {_own_tests(mutant): mutant for mutant in unchanged} | {TESTS: unchanged[0]}
+    for tests, mutant in asked.items():
+        if tests and _waited(partial(_imported, mutant, tests)) != SURVIVED:
+            raise RuntimeError(f"{' '.join(tests)}: a test fails without any mutant")
 
 
 def _met_anew(mutant: Mutant) -> int:
