@@ -123,15 +123,8 @@ class _Checker:
         key = (reference, id(value))
         if key not in self.tried:
             self.tried[key] = None  # a schema that refers back to itself adds nothing
-            self.tried[key] = self.fault(value, self._resolved(reference))
+            self.tried[key] = self.fault(value, resolved(self.root, reference))
         return self.tried[key]
-
-    def _resolved(self, reference: str) -> Any:
-        found: Any = self.root
-        for part in reference.removeprefix("#").split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
-            found = found.get(name) if isinstance(found, dict) else None
-        return found
 
     def _by_tag(self, value: dict[str, Any], discriminator: dict[str, Any]) -> Finding:
         name, mapping = discriminator["propertyName"], discriminator["mapping"]
@@ -150,6 +143,15 @@ class _Checker:
         return _closest(value, faults) if faults else None
 
 
+def resolved(root: Any, reference: str) -> Any:
+    """What a `$ref` into the schema itself stands for."""
+    found = root
+    for part in reference.removeprefix("#").split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
 def _closest(value: Any, faults: list[Fault]) -> Fault:
     """Of several members that all refused, the one that got furthest; if none did, what all wanted."""
     deepest = max(faults, key=lambda fault: len(fault.path))
@@ -162,11 +164,11 @@ def _closest(value: Any, faults: list[Fault]) -> Fault:
 def _scalar_fault(value: Any, schema: dict[str, Any]) -> Finding:
     if "type" in schema:
         kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        if not any(_is_of(kind, value) for kind in kinds):
+        if not any(is_of(kind, value) for kind in kinds):
             return _unexpected(value, " or ".join(_TYPE_NAMES.get(kind, str(kind)) for kind in kinds))
-    if "const" in schema and not _same(value, schema["const"]):
+    if "const" in schema and not is_same(value, schema["const"]):
         return _unexpected(value, _brief(schema["const"]))
-    if "enum" in schema and not any(_same(value, member) for member in schema["enum"]):
+    if "enum" in schema and not any(is_same(value, member) for member in schema["enum"]):
         return _unexpected(value, " or ".join(map(_brief, schema["enum"])))
     return _limit_fault(value, schema)
 
@@ -177,6 +179,11 @@ def _limit_fault(value: Any, schema: dict[str, Any]) -> Finding:
         if isinstance(value, kinds) and not isinstance(value, bool) and not holds(value, bound):
             return _unexpected(value, wanted.format(bound))
     return None
+
+
+def limits_of(schema: dict[str, Any]) -> list[tuple[tuple[type, ...], Callable[[Any, Any], bool], Any]]:
+    """The bounds that a schema sets: for values of which types, what must hold, and the bound itself."""
+    return [(*_LIMITS[keyword][:2], bound) for keyword, bound in schema.items() if keyword in _LIMITS]
 
 
 def _matches(text: str, pattern: str) -> bool:
@@ -214,13 +221,15 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
 }
 
 
-def _is_of(kind: str, value: Any) -> bool:
+def is_of(kind: str, value: Any) -> bool:
+    """Whether a value is of a type that a schema names."""
     if isinstance(value, bool):
         return kind == "boolean"
     return isinstance(value, _KINDS.get(kind, (object,)))
 
 
-def _same(value: Any, other: Any) -> bool:
+def is_same(value: Any, other: Any) -> bool:
+    """Equal, and of the same type: `1` is neither `true` nor `1.0`."""
     return type(value) is type(other) and bool(value == other)
 
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from endwell.errors import BadInput, UnknownAgent
-from endwell.model import content, names, schema_check
+from endwell.model import content, names, schema_check, schema_fit
 from endwell.model.card import child_id
 from endwell.model.commands import AgentSpec, Submit
 from endwell.model.inside import MAX_DEPTH, OnParentEnd, deliveries_along, family_of
@@ -166,14 +166,17 @@ def checked_payload(payload: Any, spec: AgentSpec) -> bytes:
     """The payload as canonical bytes; refused when it is not JSON or not what the agent takes."""
     encoded = content.encode(payload)
     if spec.payload_schema is not None:
-        schema_check.check(content.decode_stored(encoded), _schema(spec.payload_schema), "payload")
+        value = content.decode_stored(encoded)
+        schema, fits = _schema(spec.payload_schema)
+        if not fits(value):
+            schema_check.check(value, schema, "payload")
     return encoded
 
 
 @lru_cache(maxsize=256)
-def _schema(text: str) -> dict[str, Any]:
+def _schema(text: str) -> tuple[dict[str, Any], schema_fit.Fits]:
     schema: dict[str, Any] = msgspec.json.decode(text)
-    return schema
+    return schema, schema_fit.compiled(schema)
 
 
 def unknown_agent(name: str, known: list[str]) -> UnknownAgent:
