@@ -167,6 +167,6 @@ def a_persons_word_unblocks(step: Step) -> None:
     if not isinstance(word, c.SettleEffect) or word.attempt_id is not None:
         return
     if step.moves and step.before.status == "blocked":
-        is_for_it = inside_of(step.before).held_for == word.key
+        is_for_it = inside_of(step.before).held_for in ("", word.key)
         goes_on = step.before.reason == "effect_unknown" and is_for_it
         must((step.after.status != "blocked") == goes_on, "a person's word did not help, or freed another")

@@ -73,7 +73,9 @@ KEYED = queued_task(agent_key="k")
 REFUSALS: dict[str, No] = {
     "no such task": No(None, to(c.Cancel), e.NotFound, "no_such_task", names_task=False),
     "an ended task": No(succeeded_task(), to(c.Cancel), e.TaskEnded, "task_ended"),
-    "another status": No(queued_task(), to(c.Unblock), e.WrongStatus, "wrong_status", mentions="Unblock"),
+    "another status": No(
+        queued_task(), to(c.Unblock), e.WrongStatus, "wrong_status", mentions="Unblock", has_hint=True
+    ),
     "calls that go too deep": No(
         None,
         chained(depth=MAX_DEPTH + 1),

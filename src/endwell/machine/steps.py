@@ -19,7 +19,6 @@ from endwell.policy import ledger
 from endwell.policy.limits import Limits
 
 PERMANENT_FAILURE = "permanent_failure"
-"""The reason of a task that a person holds because of an effect."""
 
 
 def progress_deadline(task: Task, now: int, limits: Limits, allowed: int = 0, over: str = "") -> int:

@@ -19,9 +19,12 @@ Whoever lets it go on gives it its retries anew. The runaway guard counts on.
 
 
 def is_held_for(task: Task, effect_key: str) -> bool:
-    """Whether a person holds the task for the sake of exactly this effect: one word on it frees the task."""
+    """Whether a person holds the task for the sake of exactly this effect: one word on it frees the task.
+
+    Logs of earlier versions do not say which effect it was: any word then frees the task, as it did.
+    """
     is_held = task.status == s.BLOCKED and task.reason == EFFECT_UNKNOWN
-    return is_held and inside_of(task).held_for == effect_key
+    return is_held and inside_of(task).held_for in ("", effect_key)
 
 
 def unblock(task: Task, now: int, limits: Limits, *, by: str, run_at: int) -> Decision:
