@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterator
 
 import asyncpg
@@ -13,6 +15,32 @@ from endwell.runtime import Runtime
 from tests.doorbell.contract import PATIENCE, DoorbellContract, Ear, becomes, opened
 from tests.doorbell.served import ServedContract
 from tests.servers.postgres import PostgresServer
+from tests.servers.proxy import Proxy, Side
+
+
+class Pooler(Proxy):
+    """As poolers do, it lets everybody in under a process number of its own, not that of the server's."""
+
+    async def _piece(self, side: Side) -> bytes:
+        data = await super()._piece(side)
+        return re.sub(rb"K\0\0\0\x0c....", lambda found: found[0][:5] + b"\0\0\0\7", data, flags=re.DOTALL)
+
+
+async def test_a_pooler_that_would_swallow_rings_is_told_at_the_start(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """E3: such a bell counts as dead, so that everybody polls."""
+    async with Proxy(postgres_url) as proxy, Pooler(postgres_url) as pooler:
+        direct = PostgresDoorbell(proxy.url, runtime=Runtime.system())
+        await opened(direct)
+        await direct.close()
+        pooled = PostgresDoorbell(pooler.url, runtime=Runtime.system())
+        with caplog.at_level(logging.WARNING):
+            await pooled.open()
+            await becomes(lambda: "pooler" in (pooled.health().last_error or ""))
+        assert not pooled.health().connected
+        await pooled.close()
+    assert "a connection pooler stands before PostgreSQL" in caplog.text
 
 
 class TestPostgresDoorbell(DoorbellContract):

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from endwell import Context, Fail
@@ -248,6 +249,29 @@ async def test_a_server_that_forgets_and_a_clock_that_is_off(shared_postgres_url
         findings = await found(world, clock=off)
     assert findings["clock_skew"]["facts"]["seconds"] == pytest.approx(60, abs=5)
     assert "fsync" in findings["postgres_unsafe"]["facts"]["off"], "the tests' own server is a fast one"
+
+
+async def test_a_transaction_that_somebody_left_open(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G6: whoever forgets one slows everybody's claims down."""
+    async with World(postgres_url) as world:
+        careless = await asyncpg.connect(postgres_url, server_settings={"application_name": "report"})
+        try:
+            await careless.execute("BEGIN")
+            await careless.execute("SELECT count(*) FROM tasks")
+            assert "idle_in_transaction" not in await found(world), "it may still be at work"
+            monkeypatch.setattr(storage, "IDLE_SECONDS", 0.0)
+            finding = (await found(world))["idle_in_transaction"]
+            assert finding["severity"] == "warning"
+            assert (finding["facts"]["pid"], finding["facts"]["name"]) == (
+                careless.get_server_pid(),
+                "report",
+            )
+            await careless.execute("COMMIT")
+            assert "idle_in_transaction" not in await found(world)
+        finally:
+            await careless.close()
 
 
 async def test_an_index_that_is_gone_on_postgresql(postgres_url: str) -> None:

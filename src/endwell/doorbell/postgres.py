@@ -23,6 +23,11 @@ RINGING = READING | {"synchronous_commit": "off"}
 LOOK_SECONDS = 30.0
 """How often a silent line is asked: each time costs the database a statement."""
 PATIENCE_SECONDS = 1.0
+POOLED = (
+    "a connection pooler stands before PostgreSQL, which passes no NOTIFY on: "
+    "connect directly, or set doorbell.kind to redis or nats; until then work is found by polling"
+)
+"""What answers is not the process that let us in: who listens there is somebody else's tomorrow."""
 
 
 class PostgresDoorbell(ServedDoorbell):
@@ -61,6 +66,8 @@ class _PostgresLine:
 
     async def listen(self) -> None:
         await self._connection.add_listener(CHANNEL, self._hear)
+        if await self._connection.fetchval("SELECT pg_backend_pid()") != self._pid:
+            raise ConnectionError(POOLED)
 
     async def send(self, topics: Collection[str]) -> None:
         await self._connection.execute("SELECT pg_notify($1, $2)", CHANNEL, packed(topics))

@@ -209,7 +209,7 @@ class ServedDoorbell(ABC):
         self._note(ConnectionError(NO_ANSWER))
 
     def _note(self, error: Exception) -> None:
-        if self._last_error is None:
+        if self._last_error in (None, NOT_YET):  # which is no reason yet
             log.warning("no doorbell at %s; polling still finds the work: %s", masked(self._url), error)
             self._heard.add({EVERYTHING})
         self._last_error = str(error) or type(error).__name__

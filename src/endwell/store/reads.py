@@ -465,6 +465,10 @@ class Reads(ABC):
         """What the database itself finds wrong with its file; nothing, if all is well."""
         return [str(row[0]) for row in await self._rows("integrity") if row[0] != "ok"]
 
+    async def idle_transactions(self, seconds: float) -> list[tuple[int, str, int]]:
+        """Who has sat in an open transaction for so long: process, name and seconds, the oldest first."""
+        return [(row[0], row[1], row[2]) for row in await self._rows("idle_transactions", seconds)]
+
     async def namespaces(self) -> list[str]:
         """Every namespace that tasks or events know of."""
         return [row[0] for row in await self._rows("namespaces")]

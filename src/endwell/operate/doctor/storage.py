@@ -16,6 +16,8 @@ OLDEST_SQLITE: Final = (3, 51, 3)
 FULL: Final = 2
 SKEW_SECONDS: Final = 1.0
 DANGEROUS_SKEW_SECONDS: Final = 10.0
+IDLE_SECONDS = 60.0
+"""How long a transaction may be left open by somebody who does nothing in it."""
 _CHANGE: Final = re.compile(
     r"CREATE TABLE (?P<table>\w+)|CREATE (?:UNIQUE )?INDEX (?P<index>\w+)\s+ON (?P<on>\w+)"
     r"|DROP (?:TABLE|INDEX) (?P<gone>\w+)|ALTER TABLE (?P<old>\w+) RENAME TO (?P<new>\w+)"
@@ -61,7 +63,22 @@ async def database(patient: Patient) -> list[Finding]:
     """Its version and what it promises when it says that something is stored."""
     if patient.facts["store"] == "sqlite":
         return sqlite_settings(patient.facts)
-    return postgres_settings(patient.facts)
+    return [*postgres_settings(patient.facts), *await _idle_transactions(patient)]
+
+
+async def _idle_transactions(patient: Patient) -> list[Finding]:
+    """Until one ends, no row that was changed since can be cleared away, and every claim reads past them."""
+    return [
+        Finding(
+            code="idle_in_transaction",
+            severity="warning",
+            message=f"process {pid} of PostgreSQL ({name or 'nameless'}) has sat in an open transaction "
+            f"for {seconds} s: old rows pile up, and claims get slower",
+            remedy=f"SELECT pg_terminate_backend({pid}), and set idle_in_transaction_session_timeout",
+            facts={"pid": pid, "name": name, "seconds": seconds},
+        )
+        for pid, name, seconds in await patient.store.idle_transactions(IDLE_SECONDS)
+    ]
 
 
 def sqlite_settings(facts: Mapping[str, Any]) -> list[Finding]:

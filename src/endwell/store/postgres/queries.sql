@@ -462,3 +462,11 @@ SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace
 -- name: integrity
 -- What the database itself finds wrong with its file; `ok` if nothing.
 SELECT 'ok';
+
+-- name: idle_transactions
+-- Who has sat in an open transaction for so many seconds: process, name, seconds.
+SELECT pid, coalesce(application_name, ''), extract(epoch FROM now() - state_change)::bigint
+FROM pg_stat_activity
+WHERE datname = current_database() AND state LIKE 'idle in transaction%'
+    AND state_change < now() - make_interval(secs => $1)
+ORDER BY state_change LIMIT 20;

@@ -299,3 +299,7 @@ SELECT name FROM sqlite_master WHERE type IN ('table', 'index');
 -- name: integrity
 -- What the database itself finds wrong with its file; `ok` if nothing.
 SELECT * FROM pragma_quick_check;
+
+-- name: idle_transactions
+-- Who has sat in an open transaction for so many seconds: a file does not tell.
+SELECT 0, '', 0 WHERE $1 < 0;
