@@ -34,6 +34,8 @@ FAULTS: Final = 12
 ROUNDS: Final = 12
 DOWN_SECONDS: Final = 10.0
 LISTS: Final = all_faults.LISTS
+HELD: Final = "look"
+"""Why the desk holds a task for a moment."""
 
 
 class Boundary(NamedTuple):
@@ -97,6 +99,14 @@ class Everything(Simulation):
             except EndwellError as error:
                 self.note_refusal(self._errands[0].__name__, error)
                 self._errands.append(self._errands.pop(0))
+        await self.let_go(member.client)
+
+    async def let_go(self, client: Client) -> None:
+        """Whatever the desk holds, also if somebody died between taking and letting go."""
+        for task in list(self.view.tasks.values()):
+            if task.status == s.BLOCKED and task.reason == HELD:
+                await client.actions.assign(task.id, "bob")
+                await client.actions.unblock(task.id)
 
     def about(self) -> dict[str, Any]:
         return {"command_id": self.new_id(), "namespace": "default", "actor": "errand"}
@@ -121,11 +131,8 @@ async def _goes_in_circles(sim: Everything, client: Client) -> bool:
 async def _blocks_and_unblocks(sim: Everything, client: Client) -> bool:
     task_id = sim.some_task(s.QUEUED, s.SUSPENDED)
     if task_id is not None:
-        await client.store.one(c.Block(task_id=task_id, reason="look", owner="ada", **sim.about()))
-    blocked = sim.some_task(s.BLOCKED)
-    if blocked is not None:
-        await client.actions.assign(blocked, "bob")
-        await client.actions.unblock(blocked)
+        await client.store.one(c.Block(task_id=task_id, reason=HELD, owner="ada", **sim.about()))
+    await sim.let_go(client)
     return True
 
 

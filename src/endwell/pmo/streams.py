@@ -83,6 +83,7 @@ class Streams:
         self._ended.set()
         self._stop = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
+        self._passing: set[asyncio.Task[None]] = set()
         self._is_leader = False
         self._led_at = -math.inf
         self._reclaimed_at = -math.inf
@@ -114,11 +115,13 @@ class Streams:
     async def close(self) -> None:
         """Stop, wherever it is: every step of it may be repeated."""
         self._stop.set()
-        for loop in self._loops:
-            loop.cancel()
         if self._loops:
             self._unsubscribe()
-            await asyncio.wait(self._loops)
+        for tasks in (self._loops, list(self._passing)):
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
         await self.stream.close()
 
     async def _again_and_again(self, once: Callable[[], Awaitable[None]]) -> None:
@@ -238,7 +241,9 @@ class Streams:
         if result.tool_name and await self._store.agent(self._namespace, result.tool_name) is None:
             await self._bury_unknown(result)
             return
-        self._runtime.spawn(self._pass_again(result), "endwell-stream-passed")
+        passing = self._runtime.spawn(self._pass_again(result), "endwell-stream-passed")
+        self._passing.add(passing)
+        passing.add_done_callback(self._passing.discard)
         await self.stream.clear((result.message_id,))
 
     async def _pass_again(self, result: Result) -> None:
