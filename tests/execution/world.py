@@ -191,14 +191,18 @@ class World:
         return await handle.task()
 
     async def brought_to(self, worker: Worker, handle: AsyncHandle, status: str) -> Task:
-        """The task, once rounds of that worker, made by hand, have brought it there."""
+        """The task, once rounds of that worker, made by hand, have brought it there; all is said, too."""
 
         async def reached() -> bool:
             worker._may_be_work = True
             await worker.run_once()
             return (await handle.task()).status == status
 
+        def is_handing_on() -> bool:
+            return any(task.get_name() == "endwell-deliver" for task in worker._runtime._spawned)
+
         await eventually(reached, f"task {handle.id} is {status}")
+        await eventually(lambda: not is_handing_on(), "it has looked for what came while it suspended")
         return await handle.task()
 
     async def submitted(self, agent: str, payload: Any = None, **options: Any) -> AsyncHandle:
