@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, NamedTuple
 
 import msgspec
@@ -46,14 +47,16 @@ class Driver:
     def run(self, pieces: Iterator[Piece], waiting: Iterable[Piece] = ()) -> None:
         """All of them; the next one is asked for when there is room for it.
 
-        Those that mostly wait (for leases to lapse) run beside the others, one after the other.
+        Those that mostly wait (for leases to lapse) run beside the others, one after the other. When they are
+        done, their lane takes of the others, unless it was said how many may run at a time.
         """
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # pieces end with whoever has begun them
         asyncio.run(self._run(pieces, iter(waiting)))
 
     async def _run(self, pieces: Iterator[Piece], waiting: Iterator[Piece]) -> None:
         lanes = [self._lane(pieces) for _ in range(self.jobs or os.cpu_count() or 2)]
-        await asyncio.gather(*lanes, self._lane(waiting))
+        beside = waiting if self.jobs else chain(waiting, pieces)
+        await asyncio.gather(*lanes, self._lane(beside))
 
     async def _lane(self, pieces: Iterator[Piece]) -> None:
         for piece in pieces:
