@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar, TypeVarTuple
 
 from endwell.runtime import processes
@@ -181,6 +183,14 @@ class Runtime:
     def is_alive(self, pid: int) -> bool:
         """Whether a process of this machine runs."""
         return processes.pid_alive(pid)
+
+    def file_mark(self, path: Path) -> tuple[int, int, int] | None:
+        """Which file stands there, and when and to what size it was last written; None if there is none."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
 
     async def in_thread(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run a synchronous function in the bounded pool.

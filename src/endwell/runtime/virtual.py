@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar, TypeVarTuple
 
 from endwell.runtime.base import Attendant, Beside, RunningThread, Runtime
@@ -93,6 +94,10 @@ class VirtualRuntime(Runtime):
 
     def is_alive(self, pid: int) -> bool:
         return self.is_alive_there(pid)
+
+    def file_mark(self, path: Path) -> tuple[int, int, int] | None:
+        """Files bear the time of the machine that simulates; nothing may depend on that."""
+        return None
 
     async def in_thread(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         """In a thread that runs only while everybody else stands still."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from endwell.errors import StoreError
 from endwell.model.commands import Command
+from endwell.store.glance import Stamp
 from endwell.store.reads import Reads
 from endwell.store.rows import Reply
 
@@ -28,6 +29,8 @@ class Store(Reads):
     """How many commits can be under way at once: more than one where another process does the work."""
     answers_here: ClassVar[bool] = False
     """Whether everything may also be asked without an event loop, through `runtime.here`."""
+    has_stamps: ClassVar[bool] = False
+    """Whether `stamp` usually has an answer. Such a store tells the time without a statement, too."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -61,6 +64,13 @@ class Store(Reads):
     @abstractmethod
     async def now(self) -> int:
         """The only clock for decisions, in microseconds."""
+
+    def stamp(self) -> Stamp | None:
+        """A sign of change that costs no statement; None when the store cannot say.
+
+        While it is equal, every question has the answer that it had, but for what the clock changes.
+        """
+        return None
 
     @abstractmethod
     def sibling(self) -> Store:

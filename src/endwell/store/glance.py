@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 
 class _Now:
@@ -17,6 +17,8 @@ class _Now:
 
 
 NOW: Final = _Now()
+Stamp = tuple[object, ...]
+"""What tells one state of a store from the next; only good for being compared."""
 
 
 class Ask(NamedTuple):
@@ -28,11 +30,17 @@ class Ask(NamedTuple):
 
 
 class Seen(dict[str, Any]):
-    """The answers by name, as they were at `now`."""
+    """The answers by name, as they were at `now`; `stamp` is the store's from just before."""
 
-    def __init__(self, now: int, asked: Sequence[Ask], answers: Sequence[Any]) -> None:
-        super().__init__(zip((ask.name for ask in asked), answers, strict=True))
+    def __init__(self, now: int, answers: Mapping[str, Any], stamp: Stamp | None = None) -> None:
+        super().__init__(answers)
         self.now = now
+        self.stamp = stamp
+
+    @classmethod
+    def of(cls, now: int, asked: Sequence[Ask], row: Sequence[Any], stamp: Stamp | None = None) -> Self:
+        """The row that a joined statement gave."""
+        return cls(now, dict(zip((ask.name for ask in asked), row, strict=True)), stamp)
 
     def any(self, *names: str) -> bool:
         """Whether one of these questions has an answer."""

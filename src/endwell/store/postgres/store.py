@@ -132,7 +132,7 @@ class PostgresStore(Store):
         self._opened()
         sql, parameters = JOINER.statement(asked)
         (row,) = await self._steady.ask_sql(sql, self._shift(), *parameters)
-        return Seen(row[0], asked, row[1:])
+        return Seen.of(row[0], asked, row[1:])
 
     async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
         self._opened()

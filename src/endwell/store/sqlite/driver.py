@@ -203,6 +203,13 @@ class SqliteDriver:
         lists = (json.dumps(value) if isinstance(value, (list, tuple)) else value for value in parameters)
         return next(self._connection.execute(sql, (now, *lists)))
 
+    def log_extent(self) -> tuple[int, int] | None:
+        """How many pages the log holds, and how many are folded back: from shared memory, no statement."""
+        try:
+            return self._connection.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_NOOP)
+        except apsw.Error:
+            return None
+
     def settings(self) -> dict[str, Any]:
         """What the database itself says of its version and durability."""
         names = ("journal_mode", "synchronous", "wal_autocheckpoint", "page_size", "cache_size")

@@ -21,7 +21,7 @@ from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
 from endwell.runtime.here import is_here
 from endwell.store.contract import BATCH_LIMIT, Ring, Store
-from endwell.store.glance import Ask, Seen
+from endwell.store.glance import Ask, Seen, Stamp
 from endwell.store.log import Event, Logged, place_of
 from endwell.store.rows import Reply
 from endwell.store.sqlite.connection import BUSY_SECONDS, explained
@@ -57,9 +57,11 @@ class SqliteStore(Store):
     """Safe with several processes on one file; group commit under load, one commit of latency when idle."""
 
     answers_here: ClassVar[bool] = True
+    has_stamps: ClassVar[bool] = True
 
     def __init__(self, path: Path, *, limits: Limits, runtime: Runtime, ring: Ring | None = None) -> None:
         self._path = path
+        self._log_path = path.with_name(f"{path.name}-wal")
         self._limits = limits
         self._runtime = runtime
         self._ring = ring
@@ -125,8 +127,26 @@ class SqliteStore(Store):
     async def glance(self, *asked: Ask) -> Seen:
         now = self._runtime.clock.now_us()
         is_short = all(ask.name in SHORT_QUESTIONS for ask in asked)
-        row = await self._asked(lambda driver: driver.glance(now, asked), is_short=is_short)
-        return Seen(now, asked, row[1:])
+        stamp, row = await self._asked(
+            lambda driver: (self._stamp(driver), driver.glance(now, asked)), is_short=is_short
+        )
+        return Seen.of(now, asked, row[1:], stamp)
+
+    def stamp(self) -> Stamp | None:
+        if not self._here_lock.acquire(False):
+            return None
+        try:
+            return None if self._here is None else self._stamp(self._here)
+        finally:
+            self._here_lock.release()
+
+    def _stamp(self, driver: SqliteDriver) -> Stamp | None:
+        """The log's extent as readers see it. One that began anew may get there again: then its file tells.
+
+        The file alone would not do: it is written before the disk is waited for, and a commit is seen after.
+        """
+        extent = driver.log_extent()
+        return None if extent is None else (extent, self._runtime.file_mark(self._log_path))
 
     async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
         rows: Sequence[Sequence[Any]] = await self._asked(

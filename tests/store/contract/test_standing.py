@@ -1,0 +1,109 @@
+"""Questions that stand: asked of the store only when it may have another answer, and then always."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+
+from endwell.cli.bench_idle import on_postgres, on_sqlite
+from endwell.model import commands as c
+from endwell.policy.limits import SECOND
+from endwell.store.contract import Store
+from endwell.store.glance import NOW, Ask
+from endwell.store.standing import Standing
+from tests.store.world import Database, SqliteDatabase, World
+
+AGENTS = ["coder"]
+READY = Ask("ready_for_some", ("default", AGENTS, NOW))
+START = Ask("next_start_of_some", ("default", AGENTS, NOW), is_value=True)
+
+
+def standing(store: Store) -> Standing:
+    return Standing(store, READY, START, due="next_start_of_some")
+
+
+@contextlib.asynccontextmanager
+async def counted(database: Database) -> AsyncIterator[tuple[World, Counter[tuple[str, str]]]]:
+    """A world in which every statement is counted."""
+    counts: Counter[tuple[str, str]] = Counter()
+    with on_sqlite(counts) if isinstance(database, SqliteDatabase) else on_postgres(counts):
+        world = World(database)
+        await world.open()
+        yield world, counts
+        await world.close()
+
+
+async def test_a_question_is_put_again_only_where_the_store_cannot_say_that_nothing_happened(
+    database: Database,
+) -> None:
+    async with counted(database) as (world, counts):
+        question = standing(world.store)
+        await question.ask()
+        counts.clear()
+        for _ in range(5):
+            assert not (await question.ask())["ready_for_some"]
+        await asyncio.sleep(0)  # query loggers are called a little later
+        assert counts["worker", "statements"] == (0 if world.store.has_stamps else 5)
+
+
+async def test_what_anybody_commits_is_found_by_the_next_question(world: World) -> None:
+    question = standing(world.store)
+    other = await world.another_store()
+    assert not (await question.ask())["ready_for_some"]
+    for store in (world.store, other):
+        task = (await store.one(world.submit())).unwrap()
+        assert (await question.ask())["ready_for_some"]
+        await store.one(world.to(c.Cancel, task))
+        assert not (await question.ask())["ready_for_some"]
+
+
+async def test_a_delayed_start_is_found_when_its_time_has_come_although_nobody_commits(world: World) -> None:
+    task = await world.queued_task(agent="coder", delay=60 * SECOND)
+    question = standing(world.store)
+    assert (await question.ask())["next_start_of_some"] == task.run_at
+    world.advance(59)
+    seen = await question.ask()
+    assert not seen["ready_for_some"]
+    assert seen["next_start_of_some"] - seen.now <= SECOND, "as of now, not as of when it was asked"
+    world.advance(1)
+    assert (await question.ask())["ready_for_some"]
+
+
+async def test_a_clock_that_was_set_back_makes_old_answers_void(sqlite_database: SqliteDatabase) -> None:
+    world = World(sqlite_database)
+    await world.open()
+    question = standing(world.store)
+    task = await world.queued_task(agent="coder", delay=60 * SECOND)
+    world.advance(61)
+    assert (await question.ask())["next_start_of_some"] is None
+    sqlite_database.clock.set(task.run_at - 2 * SECOND)
+    assert (await question.ask())["next_start_of_some"] == task.run_at
+    await world.close()
+
+
+async def test_what_another_question_learned_counts_until_it_is_forgotten(database: Database) -> None:
+    async with counted(database) as (world, counts):
+        question = standing(world.store)
+        question.learn(await world.store.glance(READY, START, Ask("offered_to_some", ("default", AGENTS))))
+        counts.clear()
+        await question.ask()
+        question.forget()
+        await question.ask()
+        await asyncio.sleep(0)
+        assert counts["worker", "statements"] == (1 if world.store.has_stamps else 2)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_a_store_has_stamps_if_it_says_so_and_none_when_it_is_closed(
+    database: Database, is_open: bool
+) -> None:
+    store = database.store()
+    if is_open:
+        await store.open()
+    assert (store.stamp() is not None) == (is_open and store.has_stamps)
+    await store.close()
+    assert store.stamp() is None

@@ -1,0 +1,151 @@
+"""A stamp tells that something was committed, however coarse the clock, slow the disk or short the log."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+import pytest
+
+from endwell.model.commands import AgentSpec
+from endwell.runtime import Runtime
+from endwell.store.glance import Stamp
+from endwell.store.sqlite.store import SqliteStore
+from tests.store.processes import lines_of, start
+from tests.store.world import LIMITS, SqliteDatabase, World
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CoarseRuntime(Runtime):
+    """Whatever is written to a file, its time does not tell: all was in one tick of the clock."""
+
+    def file_mark(self, path: Path) -> tuple[int, int, int] | None:
+        return (1, 1, 1)
+
+
+def coarse(database: SqliteDatabase) -> SqliteDatabase:
+    usual = database.runtime
+    database.runtime = CoarseRuntime(clock=usual.clock, ids=usual.ids, pool=usual.pool)
+    return database
+
+
+@pytest.fixture
+async def sqlite_world(sqlite_database: SqliteDatabase) -> AsyncIterator[World]:
+    world = World(sqlite_database)
+    await world.open()
+    yield world
+    await world.close()
+
+
+async def test_a_commit_in_the_same_tick_as_the_last_stamp_is_not_missed(
+    sqlite_database: SqliteDatabase,
+) -> None:
+    world = World(coarse(sqlite_database))
+    await world.open()
+    other = await world.another_store()
+    for store in (other, world.store, other):
+        before = world.store.stamp()
+        await store.one(world.submit())
+        assert before is not None
+        assert world.store.stamp() != before
+    await world.close()
+
+
+async def test_a_log_that_began_anew_and_is_as_long_as_before_is_told_by_its_file(
+    sqlite_world: World, sqlite_database: SqliteDatabase
+) -> None:
+    """As when a tool for backups folds it back all the time."""
+    await sqlite_world.queued_task()
+    stamps: list[Stamp | None] = []
+    for _ in range(2):
+        await sqlite_world.queued_task()
+        await sqlite_database.sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        os.utime(f"{sqlite_database.path}-wal", ns=(len(stamps), len(stamps)))
+        stamps.append(sqlite_world.store.stamp())
+    assert [stamp[0] for stamp in stamps if stamp] == [(0, 0), (0, 0)]
+    assert stamps[0] != stamps[1]
+
+
+async def test_another_process_that_commits_changes_the_stamp(
+    sqlite_world: World, sqlite_database: SqliteDatabase
+) -> None:
+    before = sqlite_world.store.stamp()
+    await lines_of(start(sqlite_database, "submit", "1"))
+    assert before is not None
+    assert sqlite_world.store.stamp() != before
+
+
+class SlowFile(apsw.VFSFile):
+    """A log whose last write is long on its way to the disk."""
+
+    disk: SlowDisk
+
+    def xSync(self, flags: int) -> None:  # noqa: N802 (SQLite's name)
+        self.disk.sync()
+        super().xSync(flags)
+
+
+class SlowDisk(apsw.VFS):
+    """Waits, once told to, until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.name = f"slow-{id(self)}"
+        self.is_slow = False
+        self.waits, self.goes_on = threading.Event(), threading.Event()
+        super().__init__(self.name, "")
+
+    def xOpen(self, name: apsw.URIFilename | str | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802
+        file = SlowFile("", name, flags)
+        file.disk = self
+        return file
+
+    def sync(self) -> None:
+        if self.is_slow:
+            self.waits.set()
+            self.goes_on.wait(20)
+
+
+@contextmanager
+def slow_disk() -> Iterator[SlowDisk]:
+    disk = SlowDisk()
+    yield disk
+    disk.unregister()
+
+
+async def test_a_commit_that_waits_for_the_disk_while_we_look_is_found_by_the_next_look(
+    sqlite_world: World, sqlite_database: SqliteDatabase
+) -> None:
+    """Its pages are in the log's file by then, so neither time nor size of that will change any more."""
+    await sqlite_world.register(AgentSpec(name="coder"))
+    path = sqlite_database.path
+    with slow_disk() as disk:
+        writer = apsw.Connection(str(path), vfs=disk.name)
+        writer.execute("PRAGMA synchronous = full; PRAGMA wal_autocheckpoint = 0").fetchall()
+        disk.is_slow = True
+        writing = asyncio.create_task(asyncio.to_thread(writer.execute, "UPDATE agents SET version = 'x'"))
+        await asyncio.to_thread(disk.waits.wait, 20)
+        while_it_waits = sqlite_world.store.stamp()
+        file = sqlite_database.runtime.file_mark(Path(f"{path}-wal"))
+        disk.goes_on.set()
+        await writing
+        assert sqlite_database.runtime.file_mark(Path(f"{path}-wal")) == file
+        assert while_it_waits is not None
+        assert sqlite_world.store.stamp() != while_it_waits
+        writer.close()
+
+
+async def test_a_store_that_answers_somebody_else_just_now_cannot_say(
+    sqlite_database: SqliteDatabase,
+) -> None:
+    store = SqliteStore(sqlite_database.path, limits=LIMITS, runtime=sqlite_database.runtime)
+    await store.open()
+    with store._here_lock:
+        assert store.stamp() is None
+    assert store.stamp() is not None
+    await store.close()
