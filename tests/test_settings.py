@@ -47,6 +47,7 @@ DEFAULTS = {
     "worker.lease_seconds": 30,
     "worker.heartbeat_seconds": 10,
     "worker.poll_seconds": 1,
+    "worker.quiet_poll_seconds": 2.1,
     "worker.drain_seconds": 30,
     "worker.concurrency": 128,
     "worker.step_timeout_seconds": 240,

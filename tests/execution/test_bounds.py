@@ -20,7 +20,7 @@ TICK = 5.0
 
 def bound_of(world: World, agent: str) -> dict[str, Any]:
     app = world.app
-    answer = bounds(app.settings, app.limits, [app.agents[agent].spec()])
+    answer = bounds(app.settings, app.limits, [app.agents[agent].spec()], has_stamps=world.store.has_stamps)
     assert answer["ok"]
     (item,) = answer["items"]
     return dict(item)
@@ -40,16 +40,27 @@ async def test_the_bound_is_a_sum_that_adds_up(sqlite_world: World) -> None:
     ]
 
 
-@pytest.mark.parametrize(("poll", "late"), [(None, 3.0), (0.1, 0.1), (10.0, 10.0)])
+@pytest.mark.parametrize(
+    ("poll", "on_sqlite", "on_postgres"),
+    [(None, 1.0, 2.1), (0.1, 0.1, 2.1), (1.0, 1.0, 2.1), (10.0, 10.0, 10.0)],
+)
 async def test_a_lost_ring_is_noticed_at_the_next_look(
-    sqlite_url: str, poll: float | None, late: float
+    store_url: str, poll: float | None, on_sqlite: float, on_postgres: float
 ) -> None:
-    async with World(sqlite_url, settings={"worker.poll_seconds": poll}) as world:
+    settings = {"worker.poll_seconds": poll, "worker.quiet_poll_seconds": None}
+    async with World(store_url, settings=settings) as world:
 
         @world.app.agent("clerk")
         async def clerk() -> None: ...
 
-        assert bound_of(world, "clerk")["lost_ring_noticed_seconds"] == pytest.approx(late)
+        item = bound_of(world, "clerk")
+        late = on_sqlite if store_url.startswith("sqlite") else on_postgres
+        assert item["lost_ring_noticed_seconds"] == pytest.approx(late)
+        (lost,) = [part for part in item["silent_agent"] if "rings" in part["part"]]
+        assert lost["seconds"] == pytest.approx(item["max_retries"] * late)
+        assert lost["from"] == (
+            "worker.poll_seconds" if late == (poll or 1.0) else "worker.quiet_poll_seconds"
+        )
 
 
 async def test_a_status_that_no_deadline_ends_breaks_the_bound(
@@ -61,7 +72,7 @@ async def test_a_status_that_no_deadline_ends_breaks_the_bound(
     broken = tuple(rule for rule in clocks.RULES if rule.name != "ends_by")
     monkeypatch.setattr(operate_bounds, "RULES", broken)
     app = sqlite_world.app
-    answer = bounds(app.settings, app.limits, [app.agents["clerk"].spec()])
+    answer = bounds(app.settings, app.limits, [app.agents["clerk"].spec()], has_stamps=True)
     assert not answer["ok"]
     assert answer["items"][0]["ended_at_the_latest_seconds"] is None
 

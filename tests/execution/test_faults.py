@@ -125,7 +125,9 @@ class Works:
     def _bound(self) -> float:
         """What `endwell bounds` says of these settings."""
         app = self._world.app
-        answer = bounds(app.settings, app.limits, [app.agents["clerk"].spec()])
+        answer = bounds(
+            app.settings, app.limits, [app.agents["clerk"].spec()], has_stamps=self._world.store.has_stamps
+        )
         assert answer["ok"]
         return float(answer["items"][0]["ended_at_the_latest_seconds"])
 

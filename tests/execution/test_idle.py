@@ -17,7 +17,12 @@ from endwell.runtime import Runtime
 from tests.execution.hurried import SPEED, hurried
 from tests.execution.world import PATIENCE_SECONDS, eventually
 
-MOST_STATEMENTS = 40
+MOST_STATEMENTS = {
+    ("sqlite", "worker"): 34,  # its looks ask nothing unless somebody has committed, which here is the PMO
+    ("sqlite", "pmo"): 38,
+    ("postgresql", "worker"): 43,
+    ("postgresql", "pmo"): 40,
+}
 MOST_WRITES = 8
 MINUTES = 2
 Counts = Counter[tuple[str, str]]
@@ -73,6 +78,7 @@ async def test_an_idle_worker_and_an_idle_pmo_send_few_statements(store_url: str
         async with asyncio.timeout(PATIENCE_SECONDS):
             await asyncio.sleep(MINUTES * 60 / SPEED)
         minutes = (app.runtime.clock.monotonic() - begin) / 60
+    kind = store_url.partition(":")[0]
     for role in ROLES:
-        assert counts[role, "statements"] / minutes <= MOST_STATEMENTS, role
+        assert counts[role, "statements"] / minutes <= MOST_STATEMENTS[kind, role], role
         assert 2 <= counts[role, "writes"] / minutes <= MOST_WRITES, f"{role}: nothing but heartbeats"

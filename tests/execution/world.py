@@ -34,6 +34,7 @@ PATIENCE_SECONDS = float(os.environ.get("ENDWELL_TEST_PATIENCE", "40"))
 
 QUICK: dict[str, object] = {
     "worker.poll_seconds": 0.05,
+    "worker.quiet_poll_seconds": 0.05,
     "worker.heartbeat_seconds": 0.05,  # so that a lease that lapsed by a leap of the clock is soon renewed
     "worker.drain_seconds": 0.2,
     "retry.jitter": 0.0,

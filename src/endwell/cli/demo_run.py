@@ -30,6 +30,7 @@ QUICK: dict[str, object] = {
     "worker.lease_seconds": 2.0,
     "worker.heartbeat_seconds": 0.5,
     "worker.poll_seconds": 0.5,
+    "worker.quiet_poll_seconds": 0.5,
     "worker.effect_margin_seconds": 0.5,
     "pmo.watchdog_interval_seconds": 0.5,
     # Our kills are not the tasks' fault: however often one is hit, it is to be delivered again.

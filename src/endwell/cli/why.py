@@ -112,7 +112,7 @@ def bounds(asked: Asked) -> int:
     """
     app = required_app(asked)
     specs = [agent.spec() for agent in app.agents.values()]
-    answer = operate_bounds.bounds(app.settings, app.limits, specs)
+    answer = operate_bounds.bounds(app.settings, app.limits, specs, has_stamps=app.open_store().has_stamps)
     show(asked, answer, _bounds_text)
     return 0 if answer["ok"] else 1
 

@@ -16,13 +16,20 @@ ALLOWED_TICKS = 2
 """A task must have ended so many ticks of a supervisor after its `ends_by`."""
 
 
-def bounds(settings: Settings, limits: Limits, agents: Sequence[AgentSpec]) -> dict[str, Any]:
-    """For each agent: how long, how often, and by which rule. `ok`: every bound is kept."""
-    items = [_of_agent(settings, limits, spec) for spec in agents]
+def bounds(
+    settings: Settings, limits: Limits, agents: Sequence[AgentSpec], *, has_stamps: bool
+) -> dict[str, Any]:
+    """For each agent: how long, how often, and by which rule. `ok`: every bound is kept.
+
+    `has_stamps`: whether the store tells for nothing that there is nothing new, so that looks are frequent.
+    """
+    # a bell that works and loses every ring is the worst of all
+    look = settings.worker.pace_seconds(is_free=has_stamps, is_rung=True)
+    items = [_of_agent(settings, limits, spec, look) for spec in agents]
     return {"items": items, "next": None, "ok": all(item["is_kept"] for item in items)}
 
 
-def _of_agent(settings: Settings, limits: Limits, spec: AgentSpec) -> dict[str, Any]:
+def _of_agent(settings: Settings, limits: Limits, spec: AgentSpec, look: float) -> dict[str, Any]:
     retry = unpack(spec.retry_policy, limits.retry)
     deadline = _seconds(spec.deadline if spec.deadline is not None else limits.deadline)
     tick = settings.pmo.watchdog_interval_seconds
@@ -35,7 +42,7 @@ def _of_agent(settings: Settings, limits: Limits, spec: AgentSpec) -> dict[str, 
         "allowed_seconds": deadline + ALLOWED_TICKS * tick,
         "is_kept": bound is not None and bound <= deadline + ALLOWED_TICKS * tick,
         "sum": parts,
-        "silent_agent": _silent(settings, limits, retry),
+        "silent_agent": _silent(settings, limits, retry, look),
         "max_retries": retry.max_retries,
         "max_executions_by_failure": retry.max_retries + 1,
         "max_executions": limits.runaway_limit,
@@ -45,7 +52,7 @@ def _of_agent(settings: Settings, limits: Limits, spec: AgentSpec) -> dict[str, 
         "concurrency": spec.concurrency,
         "dead_worker_noticed_seconds": settings.worker.lease_seconds + tick,
         "stuck_turn_noticed_seconds": settings.pmo.active_reap_seconds + tick,
-        "lost_ring_noticed_seconds": settings.look_seconds,
+        "lost_ring_noticed_seconds": look,
         "clock_acts_within_seconds": tick,
         "statuses": _statuses(limits, deadline),
     }
@@ -62,7 +69,7 @@ def _sum(spec: AgentSpec, deadline: float, tick: float) -> list[dict[str, Any]]:
     return [*parts, _part("until a supervisor looks", tick, source)]
 
 
-def _silent(settings: Settings, limits: Limits, retry: RetryPolicy) -> list[dict[str, Any]]:
+def _silent(settings: Settings, limits: Limits, retry: RetryPolicy, look: float) -> list[dict[str, Any]]:
     """The same for an agent that takes each turn and is never heard of again: retries end it sooner."""
     tick = settings.pmo.watchdog_interval_seconds
     turns = retry.max_retries + 1
@@ -78,8 +85,8 @@ def _silent(settings: Settings, limits: Limits, retry: RetryPolicy) -> list[dict
         _part(f"{retry.max_retries} backoffs", round(waits, 3), "retry.*"),
         _part(
             f"{retry.max_retries} rings that were lost",
-            retry.max_retries * settings.look_seconds,
-            "worker.poll_seconds",
+            retry.max_retries * look,
+            "worker.poll_seconds" if look == settings.worker.poll_seconds else "worker.quiet_poll_seconds",
         ),
     ]
 

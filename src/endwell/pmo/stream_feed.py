@@ -50,7 +50,6 @@ class Feed:
         self._put_at: dict[Key, float] = {}
         self._passes: Counter[Key] = Counter()
         self._recent: list[tuple[float, int]] = []
-        self.agents: list[str] = []
         self.dispatched = 0
         self.put_again = 0
 
@@ -88,10 +87,6 @@ class Feed:
     def _note_pace(self, count: int) -> None:
         if count:
             self._recent.append((self._runtime.clock.monotonic(), count))
-
-    async def learn(self) -> None:
-        """Which agents there are: their next start is waited for."""
-        self.agents = [spec.name for spec in await self._store.agents(self._namespace)]
 
     async def heal(self) -> int:
         """Put again what has been offered for a while and nobody took; how many."""

@@ -29,6 +29,7 @@ from endwell.runtime.base import Runtime
 from endwell.settings import Settings, masked
 from endwell.store.contract import Store
 from endwell.store.glance import NOW, Ask, Seen
+from endwell.store.standing import Standing
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class Streams:
             progress_seconds=pmo.active_reap_seconds / 3,
             **about,
         )
+        self._looked_for = _looked_for(store, namespace)
         self.letters = StreamLetters(store, stream, namespace=namespace)
         self._lead_seconds = LEAD_SECONDS
         self._care_seconds = min(queue.RECLAIM_INTERVAL_S, queue.HEARTBEAT_INTERVAL_S, again / 2)
@@ -190,19 +192,16 @@ class Streams:
         if not await self._leads():
             await self._runtime.wait(self._stop, self._lead_seconds / 3)
             return
-        # One statement for both questions: most looks find nothing.
-        ready = Ask("long_ready", (self._namespace, NOW, 0))
-        starts = Ask("next_start_of_some", (self._namespace, self.feed.agents, NOW), is_value=True)
-        seen = await self._store.glance(ready, starts)
+        seen = await self._looked_for.ask()
         if seen["long_ready"] and await self.feed.run_once():
             return
         await self._runtime.wait(self._something, self._rest_seconds(seen))
 
     def _rest_seconds(self, seen: Seen) -> float:
         """Until the next start, or a look for what no ring announced."""
-        settings = self._settings
-        rest = settings.look_seconds if self._bell.health().connected else settings.worker.poll_seconds
-        start = seen["next_start_of_some"]
+        is_rung, is_free = self._bell.health().connected, self._store.has_stamps
+        rest = self._settings.worker.pace_seconds(is_free=is_free, is_rung=is_rung)
+        start = seen["next_start"]
         soon = math.inf if start is None else (start - seen.now) / SECOND
         return max(0.0, min(rest, soon, self._lead_seconds / 3))
 
@@ -282,7 +281,6 @@ class Streams:
         now = self._runtime.clock.monotonic()
         if has_ended or now - self._told_at >= self._settings.queue.RECLAIM_INTERVAL_S:
             self._told_at = now
-            await self.feed.learn()
             await self.letters.run_once()
         if now - self._reclaimed_at < self._care_seconds:
             return
@@ -306,3 +304,9 @@ class Streams:
         for name in silent:
             if not name.startswith(live):
                 await self.stream.forget_consumer(name)
+
+
+def _looked_for(store: Store, namespace: str) -> Standing:
+    """One statement for both questions, and none while nothing happens: most looks find nothing."""
+    ready = Ask("long_ready", (namespace, NOW, 0))
+    return Standing(store, ready, Ask("next_start", (namespace, NOW), is_value=True), due="next_start")

@@ -50,11 +50,17 @@ class Worker(Section, frozen=True, kw_only=True):
     lease_seconds: Seconds = 30.0
     heartbeat_seconds: Seconds = 10.0
     poll_seconds: Seconds = 1.0
+    quiet_poll_seconds: Seconds = 2.1
     drain_seconds: Seconds = 30.0
     concurrency: Count = 128
     step_timeout_seconds: Seconds = 240.0
     effect_timeout_seconds: Seconds = 30.0
     effect_margin_seconds: Seconds = 5.0
+
+    def pace_seconds(self, *, is_free: bool, is_rung: bool) -> float:
+        """How often to look for what no bell told: more rarely where each look costs and the bell works."""
+        is_dear = is_rung and not is_free
+        return max(self.poll_seconds, self.quiet_poll_seconds) if is_dear else self.poll_seconds
 
 
 class Retry(Section, frozen=True, kw_only=True):
@@ -140,11 +146,6 @@ class Relay(Section, frozen=True, kw_only=True):
     lag_seconds: Seconds = 60.0
 
 
-LOOK_SECONDS = 3.0
-"""How often a worker looks whose doorbell works, unless `worker.poll_seconds` is set: more often, and an idle
-one would send more than 40 statements a minute."""
-
-
 class App(Section, frozen=True, kw_only=True):
     target: Text = "app:app"
 
@@ -167,12 +168,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     relay: Relay = Relay()
     app: App = App()
     sources: dict[str, str] = {}
-
-    @property
-    def look_seconds(self) -> float:
-        """The poll interval while the doorbell works: as `worker.poll_seconds` if somebody has set that."""
-        is_default = self.source("worker.poll_seconds") == "default"
-        return LOOK_SECONDS if is_default else self.worker.poll_seconds
 
     def value(self, key: str) -> Any:
         """The value of `section.key`, or of `store`."""

@@ -343,6 +343,21 @@ SELECT 1 FROM p WHERE p.priority IS NOT NULL AND EXISTS (
       AND t.priority = p.priority AND t.run_at <= $2 - $3)
 LIMIT 1;
 
+-- name: next_start
+-- When the next delayed task of any registered agent is to start.
+WITH RECURSIVE p(agent, priority) AS (
+    SELECT a.name, (SELECT max(t.priority) FROM tasks t
+                    WHERE t.namespace = $1 AND t.agent = a.name AND t.status = 'queued')
+    FROM agents a WHERE a.namespace = $1
+    UNION ALL
+    SELECT p.agent, (SELECT max(t.priority) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
+                     AND t.status = 'queued' AND t.priority < p.priority)
+    FROM p WHERE p.priority IS NOT NULL
+)
+SELECT min((SELECT min(t.run_at) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
+            AND t.status = 'queued' AND t.priority = p.priority AND t.run_at > $2))
+FROM p WHERE p.priority IS NOT NULL;
+
 -- name: messages_page
 -- Messages that wait to be consumed, by id; turns are offered anew by themselves.
 SELECT {message_columns} FROM agent_inbox

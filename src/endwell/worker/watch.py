@@ -78,6 +78,7 @@ class Watch:
         self._told = told
         self._seen: Seen | None = None
         self._nudged = asyncio.Event()
+        self._rests_until: float | None = None
         self._ticking = asyncio.Lock()
         self._stopping = False
         self._looked_at = 0
@@ -233,12 +234,21 @@ class Watch:
         while not self._stopping:
             due = await self._seconds_to_next_wait()
             seconds = min(until - self._runtime.clock.monotonic(), due)
-            if seconds > 0:
-                await self._runtime.wait(self._nudged, max(seconds, SHORTEST_REST_SECONDS))
+            if seconds > 0 and await self._is_hastened(max(seconds, SHORTEST_REST_SECONDS), until):
+                return
             if not self._nudged.is_set():
                 return
             await self._runtime.sleep(SHORTEST_REST_SECONDS)  # of many nudges, one look is enough
             self._nudged.clear()
+
+    async def _is_hastened(self, seconds: float, until: float) -> bool:
+        """Wait so long, or until nudged; whether it was for a tick that somebody needs now."""
+        self._rests_until = until
+        await self._runtime.wait(self._nudged, seconds)
+        is_hastened, self._rests_until = self._rests_until is None, None
+        if is_hastened:
+            self._nudged.clear()
+        return is_hastened
 
     async def _seconds_to_next_wait(self) -> float:
         """What was overdue at the last look has been seen to, as far as that was possible."""
@@ -257,6 +267,14 @@ class Watch:
     def nudge(self) -> None:
         """A turn was suspended: its waits may be over before the next tick."""
         self._nudged.set()
+
+    def hasten(self, seconds: float) -> bool:
+        """Tick now if that is due within so many seconds anyway; False if it is not, or is under way."""
+        if self._rests_until is None or self._rests_until - self._runtime.clock.monotonic() > seconds:
+            return False
+        self._rests_until = None
+        self._nudged.set()
+        return True
 
     def stop(self) -> None:
         """`run` returns after the tick under way."""

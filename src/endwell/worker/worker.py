@@ -83,8 +83,7 @@ class Worker:
             runtime,
             namespace=namespace,
             agents=tuple(agents),
-            poll_seconds=settings.worker.poll_seconds,
-            look_seconds=settings.look_seconds,
+            settings=settings.worker,
         )
         also, told = self._lookout.asked, self._told
         self.watch = Watch(
@@ -415,16 +414,22 @@ class Worker:
             await self._poll()
 
     @property
+    def _pace_seconds(self) -> float:
+        return self._lookout.pace_seconds(is_rung=self._bell.health().connected)
+
+    @property
     def _poll_seconds(self) -> float:
-        return self._lookout.seconds_to_next_look(is_connected=self._bell.health().connected)
+        return self._lookout.seconds_to_next_look(self._pace_seconds)
 
     async def _poll(self) -> None:
         self._lookout.begin()
+        if self._free <= 0:
+            self._may_be_work = True
+            return
+        if not self._lookout.is_free and self.watch.hasten(self._pace_seconds):
+            return  # its tick looks for us as well: one statement instead of two
         try:
-            if self._free <= 0:
-                self._may_be_work = True
-            else:
-                self._expect(await self._lookout.look())
+            self._expect(await self._lookout.look())
         except StoreError:
             self._may_be_work = True  # the claim will say what is wrong
 

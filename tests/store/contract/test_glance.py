@@ -68,6 +68,19 @@ async def test_only_what_has_been_ready_for_a_while_is_long_ready(world: World) 
     assert (await world.store.glance(asked))["long_ready"]
 
 
+async def test_the_next_start_of_any_registered_agent_is_told(world: World) -> None:
+    asked = Ask("next_start", ("default", NOW), is_value=True)
+    await world.register(AgentSpec(name="coder"), AgentSpec(name="tester"))
+    await world.queued_task(agent="coder")
+    await world.queued_task(agent="writer", delay=30 * SECOND)
+    assert (await world.store.glance(asked))["next_start"] is None
+    later = await world.queued_task(agent="tester", delay=90 * SECOND)
+    soon = await world.queued_task(agent="coder", delay=60 * SECOND, priority=-3)
+    assert (await world.store.glance(asked))["next_start"] == soon.run_at
+    world.advance(61)
+    assert (await world.store.glance(asked))["next_start"] == later.run_at
+
+
 async def test_questions_with_the_same_parameters_in_another_order_are_not_mixed_up(world: World) -> None:
     await world.queued_task(agent="coder")
     for agents in (["coder"], ["tester"]):

@@ -31,6 +31,7 @@ READS = (
     "offered_to_some",
     "ready_for_some",
     "next_start_of_some",
+    "next_start",
     *sorted(SINGLE_ROWS - {"clock"}),
 )
 WRITES = ("move_tasks", "set_slots", "mark_inbox", "close_dead_letter", "close_approval", "answer_wait")

@@ -122,9 +122,10 @@ async def bounds(patient: Patient) -> list[Finding]:
     now = await patient.store.now()
     tick = int(patient.settings.pmo.watchdog_interval_seconds * SECOND)
     limits = Limits.of(patient.settings, patient.settings.human.owner)
+    has_stamps = patient.store.has_stamps
     for namespace in patient.namespaces:
         agents = await patient.store.agents(namespace)
-        items = bounds_of(patient.settings, limits, agents)["items"]
+        items = bounds_of(patient.settings, limits, agents, has_stamps=has_stamps)["items"]
         found += [_too_late(namespace, item) for item in items if not item["is_kept"]]
         overdue = await patient.store.due(namespace, now - 2 * tick, (-1, ""), MOST_NAMED)
         if overdue:
