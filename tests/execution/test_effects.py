@@ -308,6 +308,22 @@ async def test_one_word_frees_every_task_that_is_held_for_the_same_effect(quick:
     assert pay.calls == 1
 
 
+async def test_a_task_that_an_earlier_version_blocked_names_its_unknown_effect_too(quick: World) -> None:
+    """Its row does not say for which effect it is held."""
+    payer(quick, Pay(), can_look=False)
+    await quick.working()
+    handle = await quick.submitted("payer")
+    await quick.in_status(handle, "blocked")
+    await quick.sql(
+        "UPDATE tasks SET inside = NULL WHERE namespace = ? AND id = ?", quick.namespace, handle.id
+    )
+    assert await is_held_for(handle, "order-1")
+    assert "effect settle" in (await handle.why())["actions"]
+
+    await quick.client.settle_effect("order-1", "done", by="ada", result="by hand")
+    assert await handle.result(10) == "by hand"
+
+
 async def test_a_word_on_an_effect_does_not_move_a_task_that_is_held_for_another(quick: World) -> None:
     """Although it has asked for the settled one, too, before a person sent it on."""
     wanted = ["first"]

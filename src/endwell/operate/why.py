@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from endwell.machine.unblocking import EFFECT_UNKNOWN
 from endwell.model import status as s
 from endwell.model.card import step_label
 from endwell.model.inside import inside_of
@@ -15,6 +16,7 @@ from endwell.store.contract import Store
 
 TICK_SECONDS = 5.0
 """How often a supervisor looks, unless the settings say otherwise."""
+MOST_EFFECTS = 20
 _ACTIONS: dict[str, list[str]] = {
     s.WAITING_APPROVAL: ["approval approve", "approval reject", "task cancel"],
     s.QUEUED: ["task cancel", "task retry"],
@@ -143,16 +145,25 @@ async def _waiting_for(store: Store, task: Task, now: int, live: list[Session]) 
         return [await _waiting_for_worker(store, task, live)]
     if task.status == s.BLOCKED and task.held_since is not None:
         person = {"kind": "person", "id": task.owner, "deadline": None}
-        return [*_unknown_effect(task), person]
+        return [*await _unknown_effects(store, task), person]
     if task.status == s.BLOCKED:
         return [{"kind": "cooldown", "id": task.reason, "deadline": moment(task.recover_at)}]
     return []
 
 
-def _unknown_effect(task: Task) -> list[dict[str, Any]]:
+async def _unknown_effects(store: Store, task: Task) -> list[dict[str, Any]]:
     """What the person who holds it is to say something of."""
     held_for = inside_of(task).held_for
-    return [{"kind": "effect", "id": held_for, "deadline": None}] if held_for else []
+    keys = [held_for] if held_for else await _unknown_keys(store, task)
+    return [{"kind": "effect", "id": key, "deadline": None} for key in keys]
+
+
+async def _unknown_keys(store: Store, task: Task) -> list[str]:
+    """Rows of earlier versions do not say for which effect a task is held: it may be any of its own."""
+    if task.reason != EFFECT_UNKNOWN:
+        return []
+    found = await store.effects_page(task.namespace, status="unknown", task_id=task.id, limit=MOST_EFFECTS)
+    return [effect.key for effect in found]
 
 
 async def _waiting_for_worker(store: Store, task: Task, live: list[Session]) -> dict[str, Any]:
