@@ -174,8 +174,10 @@ async def test_a_ring_that_comes_while_the_worker_looks_is_not_lost(store_url: s
         async def with_a_task_behind_it(commands: Sequence[c.Command]) -> list[Reply]:
             replies = await usual(commands)
             if any(isinstance(command, c.ClaimNext) for command in commands) and not submitted:
+                rung = asyncio.Event()
+                node.bell.subscribe(lambda topics: rung.set())
                 submitted.append(await world.submitted("echo", 7))
-                await asyncio.sleep(0.05)  # the ring arrives
+                await asyncio.wait_for(rung.wait(), 20)
             return replies
 
         node.store.commit = with_a_task_behind_it  # type: ignore[method-assign]  # the test comes in between

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -19,7 +19,8 @@ from tests.execution.world import eventually
 class Place:
     """A server, by its lines, and keys on it that are this test's own."""
 
-    def __init__(self, connect: Connect, prefix: str) -> None:
+    def __init__(self, connect: Connect, prefix: str, is_waited: Callable[[], Awaitable[bool]]) -> None:
+        self.is_waited = is_waited
         self.line: Line = connect()
         self.waiting: Line = connect(blocking=True)
         self.stream = f"{prefix}stream"
@@ -61,14 +62,21 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
         def simulated(*, blocking: bool = False) -> Line:
             return SimulatedLine(network, runtime, "test", blocking=blocking)
 
-        yield Place(simulated, prefix)
+        async def somebody_waits_there() -> bool:
+            return bool(network.server.waiting)
+
+        yield Place(simulated, prefix, somebody_waits_there)
         return
     url = request.getfixturevalue("redis_url")
 
     def real(*, blocking: bool = False) -> Line:
         return Connection(url, blocking=blocking)
 
-    found = Place(real, prefix)
+    async def somebody_waits() -> bool:
+        listed: bytes = await found.ask("CLIENT", "LIST")
+        return any(b" cmd=xreadgroup" in line and b" flags=b" in line for line in listed.splitlines())
+
+    found = Place(real, prefix, somebody_waits)
     yield found
     await Connection(url).remove_keys(prefix)
     await found.line.close()
@@ -114,7 +122,7 @@ async def test_a_read_waits_until_an_entry_comes_and_gives_up_in_time(place: Pla
     await place.founded()
     assert await place.waiting.ask(*place.reading("a", "COUNT", 5, "BLOCK", 20)) is None
     reading = asyncio.ensure_future(place.waiting.ask(*place.reading("a", "COUNT", 5, "BLOCK", 5000)))
-    await asyncio.sleep(0.05)
+    await eventually(place.is_waited, "the read waits")
     entry = await place.add()
     answer = await asyncio.wait_for(reading, 4)
     assert [each.decode() for _, entries in answer for each, _ in entries] == [entry]
@@ -126,7 +134,7 @@ async def test_whoever_waits_hears_that_the_stream_is_gone(place: Place, loss: s
     await place.add()
     await place.read("a")
     reading = asyncio.ensure_future(place.waiting.ask(*place.reading("a", "BLOCK", 5000)))
-    await asyncio.sleep(0.05)
+    await eventually(place.is_waited, "the read waits")
     words = ("DEL", place.stream) if loss == "DEL" else ("XGROUP", "DESTROY", place.stream, "g")
     assert await place.ask(*words) == 1
     with pytest.raises(Refusal) as caught:
