@@ -74,6 +74,11 @@ async def asker(ctx: Context) -> object:
     return await ctx.tool("oracle", {"q": 1})
 
 
+@app.agent("crowd", retries=0)
+async def crowd(ctx: Context) -> object:
+    return await ctx.gather(*(ctx.tool("oracle", {"q": number}) for number in range(40)))
+
+
 @app.agent("listener")
 async def listener(ctx: Context) -> object:
     return await ctx.wait_signal("go")

@@ -67,7 +67,10 @@ def test_an_unknown_effect_is_listed_and_settled_by_a_person(
     (item,) = command("effect", "list", "--status", "unknown", "--store", store, "--json").document["items"]
     assert (item["key"], item["task_id"], item["step"]) == ("pay:42", unknown, "1:()pay#1")
     assert "pay:42" in command("effect", "list", "--task", unknown, "--store", store).out
-    assert "endwell effect settle pay:42 done|" in command("why", unknown, "--store", store).out
+    assert "doubt       timed out" in command("effect", "show", "pay:42", "--store", store).out
+    typed = [line.strip() for line in command("why", unknown, "--store", store).out.splitlines()]
+    for verdict in ("done", "not-done", "abandon"):
+        assert f"endwell effect settle pay:42 {verdict} --store {store}" in typed, "each can be pasted"
     done = command(
         *("effect", "settle", "pay:42", "done", "--as", "ada", "--result", '{"receipt": 7}'),
         *("--store", store, "--json"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from endwell.cli.tasks import error_text
 from tests.cli.conftest import Command, Stock
 
 
@@ -96,10 +97,17 @@ def test_why_says_what_a_task_waits_for_and_what_one_can_do(
     assert dead["actions"] == ["dlq replay", "dlq abandon"]
     text = command("why", stock.failed, "--store", store).out
     assert f"endwell dlq replay {stock.failed}" in text
+    assert "error     exception: ValueError cannot take -1\\x1b[31m" in text
     assert (
         "a worker, of which none is alive that serves clerk"
         in command("why", task["id"], "--store", store).out
     )
+
+
+def test_an_error_without_a_type_is_told_without_a_gap() -> None:
+    """What a watchdog found has no exception."""
+    error = {"code": "timeout_reaped_by_watchdog", "type": "", "message": "the turn made no progress in time"}
+    assert error_text(error) == "error\ntimeout_reaped_by_watchdog: the turn made no progress in time"
 
 
 def test_why_says_of_an_ended_task_when_it_ended_and_not_when_it_might(

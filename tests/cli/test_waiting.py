@@ -67,13 +67,56 @@ def test_the_command_that_why_proposes_can_be_pasted_into_a_shell(
 ) -> None:
     """Ids of waits have brackets and hashes in them."""
     task = suspended(working, "asker")
-    (line,) = [x for x in command("why", task, "--store", store).out.splitlines() if x.startswith("you can")]
-    proposed = next(x.strip() for x in line.removeprefix("you can").split(";") if "tool answer" in x)
-    _, *words, json_word = shlex.split(proposed)
-    assert (words[:2], json_word) == (["tool", "answer"], "JSON")
+    proposed = _proposed(command, "tool answer", "why", task, "--store", store)
+    _, *words = shlex.split(proposed)
+    assert words[-3:] == ["JSON", "--store", store], "it acts where it was asked about"
     assert subprocess.run(["sh", "-n", "-c", proposed], check=False).returncode == 0
-    assert command(*words, "7", "--store", store).code == 0
+    assert command(*("7" if word == "JSON" else word for word in words)).code == 0
     assert working.task(task).result(SECONDS) == 7
+
+
+def _proposed(command: Command, what: str, *asked: str) -> str:
+    lines = command(*asked).out.splitlines()
+    (line,) = [line for line in lines[lines.index("you can") :] if f"endwell {what}" in line]
+    return line.strip()
+
+
+@pytest.mark.parametrize("agent", ["guarded", "buyer"])
+def test_why_proposes_to_decide_as_somebody_who_may(
+    command: Command, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch, agent: str
+) -> None:
+    """One is asked before the task starts, the other within its turn."""
+    monkeypatch.setenv("ENDWELL__APPROVAL__BY", '["ada", "bob"]')
+    with _app(tmp_path).running() as app:
+        task = app.submit(agent, 5).id if agent == "guarded" else suspended(app, agent, 5)
+        (wait,) = command("why", task, "--store", store, "--json").document["waiting_for"]
+        assert (wait["kind"], wait["by"]) == ("approval", ["ada", "bob"])
+        assert " by ada, bob until " in command("why", task, "--store", store).out
+        _, *words = shlex.split(_proposed(command, "approval approve", "why", task, "--store", store))
+        assert command(*words).code == 0
+        app.task(task).result(SECONDS)
+
+
+def test_why_fits_on_one_screen_for_a_task_that_waits_for_much(
+    command: Command, working: Endwell, store: str
+) -> None:
+    task = suspended(working, "crowd")
+    said = command("why", task, "--store", store).out
+    assert said.count("tool oracle") == 5
+    assert "; and 35 more\n" in said
+    assert len(said.splitlines()) <= 24
+    assert len(command("why", task, "--store", store, "--json").document["waiting_for"]) == 40
+
+
+def test_what_why_proposes_is_about_the_namespace_that_was_asked_about(command: Command, store: str) -> None:
+    where = ("--namespace", "other", "--store", store)
+    other = Endwell(store, namespace="other")
+    other.agent("clerk")(lambda ctx, payload: payload)
+    with other.running():
+        task = other.submit("clerk", 1, delay=3600).id
+    _, *words = shlex.split(_proposed(command, "task cancel", "why", task, *where))
+    assert command(*words).code == 0
+    assert command("task", "show", task, *where, "--json").document["status"] == "cancelled"
 
 
 @pytest.mark.covers("S4.56", "T20")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from endwell import TaskFailed
 from endwell.model import commands as c
 from endwell.model.moments import moment
 from endwell.policy.limits import SECOND
@@ -70,14 +71,56 @@ async def test_a_running_task_says_who_holds_it(clerk: World) -> None:
         "pid": 1,
         "host": "elsewhere",
         "last_heartbeat": moment(held.heartbeat_at),
+        "lease_until": moment(held.lease_until),
     }
     assert (why["next"]["rule"], why["next"]["at"]) == ("reap", moment(task.progress_by))
     assert why["ends_by"] == moment(task.ends_by)
     assert not any("last heard of" in note for note in why["notes"])
 
-    clerk.clock.advance(301)  # past its lease
-    heard = f"its worker was last heard of at {moment(held.heartbeat_at)}"
-    assert any(note.startswith(heard) for note in (await handle.why())["notes"])
+
+async def test_a_task_whose_worker_falls_silent_says_when_it_will_be_taken_back(clerk: World) -> None:
+    handle = await clerk.submitted("clerk")
+    session = await clerk.silent_session("clerk", lease_seconds=30)
+    await clerk.claimed(session, "clerk")
+    held = await clerk.store.session(clerk.namespace, session.id)
+    assert held is not None
+    heard, until = moment(held.heartbeat_at), moment(held.lease_until)
+
+    clerk.clock.advance(20)
+    silent = f"its worker is not heard of since {heard}: unless it is, the turn is taken back at {until}"
+    why = await handle.why()
+    assert silent in why["notes"]
+    assert why["next"]["rule"] == "reap", "a heartbeat may still come"
+
+    clerk.clock.advance(11)
+    why = await handle.why()
+    assert why["next"] == {"rule": "reclaim", "at": until}
+    assert why["notes"][1:] == [
+        "no live worker serves this agent: start one with `endwell worker --agents clerk`",
+        f"its worker was last heard of at {heard}: the turn is taken back and offered to another",
+    ]
+
+
+async def test_a_supervisor_that_is_alive_but_does_not_tick_is_none(clerk: World) -> None:
+    handle = await clerk.submitted("clerk")
+    session = await clerk.silent_session("clerk")
+    await clerk.supervisor()  # which ticks when the test says so
+    gone = "no live supervisor: no clock fires until `endwell pmo` or `endwell up` runs"
+    assert (await handle.why())["notes"] == []
+    clerk.clock.advance(16)  # more than three intervals, less than its lease
+    await session.beat()
+    assert (await handle.why())["notes"] == [gone]
+
+
+async def test_a_task_without_workers_says_so_whatever_it_waits_for(clerk: World) -> None:
+    """What a person is about to answer or to let go would lie there."""
+    handle = await clerk.submitted("clerk")
+    await clerk.store.one(
+        c.Block(command_id="b", namespace=clerk.namespace, task_id=handle.id, reason="look", owner="ada")
+    )
+    assert any("no live worker serves this agent" in note for note in (await handle.why())["notes"])
+    await clerk.silent_session("clerk")
+    assert not any("no live worker" in note for note in (await handle.why())["notes"])
 
 
 async def test_a_blocked_task_names_the_person_who_must_act(clerk: World) -> None:
@@ -108,3 +151,47 @@ async def test_an_ended_task_waits_for_nothing(clerk: World) -> None:
     await (await clerk.supervisor()).watchdog.run_once()
     if (await late.task()).status == "timeout":  # the worker may have been quicker
         assert (await late.why())["actions"] == ["dlq replay", "dlq abandon"]
+
+
+async def test_a_turn_that_waits_until_an_earlier_effect_is_surely_over_says_so(clerk: World) -> None:
+    """Until then it is silent, and nobody else would know what it does."""
+    handle = await clerk.submitted("clerk")
+    session = await clerk.silent_session("clerk", lease_seconds=5)
+    (offer,) = await clerk.claimed(session, "clerk")
+    intent = c.IntendEffect(
+        command_id="i",
+        namespace=clerk.namespace,
+        task_id=handle.id,
+        attempt_id=offer.task.attempt_id or "",
+        step="1:()pay#1",
+        key="pay:42",
+        args_hash="a",
+        timeout=60 * SECOND,
+    )
+    await clerk.store.one(intent)
+    assert (await handle.why())["waiting_for"] == [], "it is at it itself"
+
+    clerk.clock.advance(6)
+    await (await clerk.supervisor()).reclaimer.run_once()
+    await clerk.claimed(await clerk.silent_session("clerk"), "clerk")
+    effect = await clerk.store.effect(clerk.namespace, "pay:42")
+    assert effect is not None
+    assert (await handle.why())["waiting_for"] == [
+        {"kind": "earlier_effect", "id": "pay:42", "deadline": moment(effect.not_after)}
+    ]
+
+
+async def test_a_failed_task_says_what_went_wrong(quick_world: World) -> None:
+    @quick_world.app.agent("picky", retries=0)
+    async def picky(ctx: object, payload: object) -> None:
+        raise ValueError("not this one")
+
+    await quick_world.working()
+    failed = await quick_world.submitted("picky")
+    with pytest.raises(TaskFailed):
+        await failed.result(10)
+    assert (await failed.why())["error"] == {
+        "code": "exception",
+        "type": "ValueError",
+        "message": "not this one",
+    }

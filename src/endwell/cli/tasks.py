@@ -209,6 +209,7 @@ def _turn_row(turn: dict[str, Any]) -> tuple[Any, ...]:
 
 def error_text(error: dict[str, Any]) -> str:
     """An error and, where it was kept, its traceback."""
-    head = f"error\n{plain(error['code'])}: {plain(error['type'])} {plain(error['message'])}".rstrip()
+    said = " ".join(plain(error[key]) for key in ("type", "message") if error[key])
+    head = f"error\n{plain(error['code'])}: {said}"
     trace = error.get("traceback")
     return f"{head}\n{trace.rstrip()}" if trace else head

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
@@ -13,6 +12,7 @@ from endwell.app import Node
 from endwell.cli.asked import Asked, Command, pass_asked
 from endwell.cli.loading import required_app, with_node
 from endwell.cli.output import pairs, plain, show, table
+from endwell.cli.proposals import proposals
 from endwell.operate import bounds as operate_bounds
 from endwell.operate import why as operate_why
 
@@ -31,7 +31,8 @@ def why(asked: Asked, task_id: str) -> None:
         tick = node.app.settings.pmo.watchdog_interval_seconds
         return await operate_why.why(node.store, node.app.namespace, task_id, tick_seconds=tick)
 
-    show(asked, with_node(asked, ask), _why_text)
+    answer = with_node(asked, ask)
+    show(asked, {**answer, "commands": proposals(asked, answer)}, _why_text)
 
 
 def _why_text(answer: dict[str, Any]) -> str:
@@ -41,41 +42,36 @@ def _why_text(answer: dict[str, Any]) -> str:
         "task": answer["task_id"],
         "status": f"{answer['status']}: {answer['meaning']}",
         "reason": answer["reason"],
+        "error": _error_text(answer["error"]),
         "held by": _holder_text(answer["holder"]),
         "executing": "; ".join(map(executing_text, answer["executing"])) or None,
-        "waits for": "; ".join(map(_wait_text, answer["waiting_for"])) or None,
+        "waits for": _waits_text(answer["waiting_for"]),
         "next": f"{rule} at {at}" if rule else "nothing: it has ended",
         "ended at": None if rule else latest,
         "ends by": answer["ends_by"] if rule else None,
         "ended at the latest": (latest or "when the person who holds it lets it go") if rule else None,
         "owner": answer["owner"],
         "note": "; ".join(map(plain, answer["notes"])) or None,
-        "you can": "; ".join(_command_text(action, answer) for action in answer["actions"]) or None,
     }
-    return pairs({name: value for name, value in lines.items() if value is not None})
-
-
-def _command_text(action: str, answer: dict[str, Any]) -> str:
-    """The command to type, as a shell takes it: about the task, or about the thing that it waits for."""
-    kind = action.split()[0]
-    waits = [wait for wait in answer["waiting_for"] if wait["kind"] == kind]
-    is_about_wait = waits and kind in ("tool", "approval", "effect")
-    about = waits[0]["id"] if is_about_wait else answer["task_id"]
-    name = waits[0]["name"] if waits and waits[0].get("name") else "NAME"
-    rest = {
-        "task assign": " --to NAME",
-        "signal": f" {shlex.quote(plain(name))} JSON",
-        "tool answer": " JSON",
-        "effect settle": " done|not-done|abandon",
-    }.get(action, "")
-    return f"endwell {action} {shlex.quote(plain(about))}{rest}"
+    told = pairs({name: value for name, value in lines.items() if value is not None})
+    commands = [f"  {command}" for command in answer["commands"]]
+    return "\n".join([told, *(["you can", *commands] if commands else [])])
 
 
 def _holder_text(holder: dict[str, Any] | None) -> str | None:
     if holder is None:
         return None
     place = f"pid {holder['pid']} on {holder['host']}"
-    return f"worker {holder['name']} ({place}), last heartbeat {holder['last_heartbeat']}"
+    heard = f"last heartbeat {holder['last_heartbeat']}, lease until {holder['lease_until']}"
+    return f"worker {holder['name']} ({place}), {heard}"
+
+
+def _error_text(error: dict[str, Any] | None) -> str | None:
+    """On one line: `task show` has the rest."""
+    if error is None:
+        return None
+    said = " ".join(error[key] for key in ("type", "message") if key in error)
+    return f"{error['code']}: {said}" if said else str(error["code"])
 
 
 def executing_text(doing: dict[str, Any]) -> str:
@@ -88,15 +84,25 @@ _WAITS: Final = {
     "worker": "a free worker that serves",
     "agent_key": "its agent key, which is held by task",
     "start_time": "its start time",
+    "earlier_effect": "what an earlier attempt began outside to be surely over: effect",
 }
 """What is waited for in words, where the kind alone would not say it."""
+MOST_NAMED: Final = 5
+"""Of what is waited for, so many are named; with `--json` all of them."""
+
+
+def _waits_text(waits: list[dict[str, Any]]) -> str | None:
+    named = [_wait_text(wait) for wait in waits[:MOST_NAMED]]
+    more = len(waits) - len(named)
+    return "; ".join([*named, f"and {more} more"] if more else named) or None
 
 
 def _wait_text(wait: dict[str, Any]) -> str:
     until = f" until {wait['deadline']}" if wait["deadline"] else ""
     about = f" {plain(wait['id'])}" if wait["id"] is not None else ""
     name = f" {plain(wait['name'])}" if wait.get("name") else ""
-    return f"{_WAITS.get(wait['kind'], wait['kind'])}{name}{about}{until}"
+    by = f" by {plain(', '.join(wait['by']))}" if wait.get("by") else ""
+    return f"{_WAITS.get(wait['kind'], wait['kind'])}{name}{about}{by}{until}"
 
 
 @click.command(cls=Command)

@@ -6,7 +6,7 @@ from typing import Any
 
 from endwell.errors import NotFound
 from endwell.machine.unblocking import is_held_for
-from endwell.model import content
+from endwell.model import content, facts
 from endwell.model import status as s
 from endwell.model.commands import SettleEffect, Unblock
 from endwell.model.effect import Effect, Verdict
@@ -84,12 +84,23 @@ async def page(
 
 
 async def whole(store: Store, namespace: str, key: str) -> dict[str, Any]:
-    """One effect with its result."""
+    """One effect with its result, and why nobody knew of it where that was so."""
     effect = await _known(store, namespace, key)
     result = None
     if effect.result_card is not None:
         result = content.decode_stored((await store.card(namespace, effect.result_card)).content)
-    return {**_shape(effect), "result": result}
+    return {**_shape(effect), "doubt": await _doubt(store, effect), "result": result}
+
+
+async def _doubt(store: Store, effect: Effect) -> str | None:
+    """What the log last said about why nobody can tell: whoever is asked wants to know that."""
+    events = await store.events_of_task(effect.namespace, effect.task_id)
+    doubts = [
+        facts.decode(event.type, event.schema, event.data)
+        for event in events
+        if event.type == facts.EffectUnknown.type
+    ]
+    return next((doubt.reason for doubt in reversed(doubts) if doubt.key == effect.key), None)
 
 
 async def _known(store: Store, namespace: str, key: str) -> Effect:
