@@ -179,6 +179,15 @@ def test_an_export_makes_another_store_with_the_same_results(
     assert (second.code, second.error["code"]) == (4, "store_not_empty")
 
 
+def test_an_export_that_fails_leaves_no_file_that_would_be_in_the_way(
+    command: Command, tmp_path: Path
+) -> None:
+    backup = tmp_path / "backup.jsonl"
+    failed = command("events", "export", str(backup), "--store", f"sqlite:///{tmp_path}/nothing.db", "--json")
+    assert (failed.code, failed.error["code"]) == (5, "store_missing")
+    assert not backup.exists()
+
+
 def test_an_export_goes_through_a_pipe(shell: Shell, stock: Stock) -> None:
     written = shell.run("events", "export")
     assert written.code == 0

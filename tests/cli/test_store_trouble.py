@@ -23,6 +23,18 @@ def _bound_by_permissions() -> None:
         ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE, 0, 0, 0)
 
 
+@pytest.mark.parametrize(
+    "words", ["task list", "why x", "events verify", "events tail", "events export -", "metrics", "dlq list"]
+)
+def test_who_asks_a_store_that_is_not_there_is_told_so_and_makes_none(
+    command: Command, tmp_path: Path, words: str
+) -> None:
+    """Everything would be in order in a new one; not the one that was meant."""
+    answer = command(*words.split(), "--store", f"sqlite:///{tmp_path}/mistyped.db", "--json")
+    assert (answer.code, answer.error["code"]) == (5, "store_missing")
+    assert not list(tmp_path.glob("mistyped*"))
+
+
 def test_a_directory_that_is_not_there(command: Command, tmp_path: Path) -> None:
     answer = command("task", "list", "--store", f"sqlite:///{tmp_path}/none/store.db", "--json")
     assert (answer.code, answer.error["code"]) == (5, "store_unreachable")

@@ -14,6 +14,7 @@ from endwell.doorbell.contract import BellHealth
 from endwell.machine import clocks
 from endwell.model.commands import Block
 from endwell.operate import bounds as operate_bounds
+from endwell.operate import relay as operate_relay
 from endwell.operate.doctor import storage
 from endwell.operate.doctor.examine import CHECKS, examine
 from endwell.operate.doctor.finding import Patient
@@ -166,7 +167,10 @@ async def test_a_relay_that_does_not_get_on(sqlite_url: str) -> None:
             await ended(world, "clerk")
             assert "relay_lagging" not in await found(world)
             world.clock.advance(61)
-            assert (await found(world))["relay_lagging"]["facts"]["trouble"] == "no relay has run yet"
+            lagging = (await found(world))["relay_lagging"]
+            assert "was not told yet what happened 61 s ago: no relay has run yet" in lagging["message"]
+            status = await operate_relay.status(world.store, world.namespace)
+            assert status["trouble"] == lagging["facts"]["trouble"] == "no relay has run yet"
             relay = (await world.supervisor()).relay
             assert relay is not None
             with pytest.raises(Exception, match="answered 500"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from pathlib import Path
@@ -10,7 +11,10 @@ from pathlib import Path
 import apsw
 import pytest
 
+from endwell.errors import StoreError
 from endwell.runtime import SystemClock
+from endwell.worker import session
+from endwell.worker.session import WorkerSession
 from tests.execution.world import TINY, World, eventually, terminal
 from tests.servers.postgres import PostgresServer
 
@@ -114,3 +118,31 @@ async def test_work_goes_on_after_the_server_was_restarted(
         for handle in (*handles, later):
             assert terminal(await world.history(handle)) == ["task.succeeded"]
         assert worker.refused == 0
+
+
+async def test_an_outage_is_told_once_although_a_session_is_tried_for_twice_a_second(
+    sqlite_world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    @sqlite_world.app.agent("clerk")
+    async def clerk() -> None: ...
+
+    caplog.set_level(logging.INFO)
+    worker = await sqlite_world.working()
+    tries, open_session = [], WorkerSession.open
+
+    async def fails_thrice(one: WorkerSession) -> None:
+        tries.append(one)
+        if len(tries) <= 3:
+            raise StoreError("no way there")
+        await open_session(one)
+
+    monkeypatch.setattr(WorkerSession, "open", fails_thrice)
+    monkeypatch.setattr(session, "PAUSE_SECONDS", 0.001)
+    worker._session.lose(worker.session_id, "the test says so")
+    await eventually(lambda: bool(worker.session_id), "it has a session again")
+    told = [record.message for record in caplog.records if record.name == "endwell.worker.session"]
+    assert [message.split(": ")[0].removeprefix(f"worker {worker.name} ") for message in told[1:]] == [
+        "cannot open a session yet",
+        "has a session again",
+    ]
+    assert len(tries) == 4

@@ -119,3 +119,29 @@ async def test_an_offer_of_a_turn_that_is_over_is_laid_aside(world: World) -> No
     assert (row.status, row.watchdog_error) == ("skipped", "turn_over")
     assert (await world.history(task))[-1] == "inbox.skipped"
     assert await world.problems() == []
+
+
+async def test_an_offer_that_nobody_took_says_why_it_lies_there(world: World) -> None:
+    """No row is skipped without a reason; the task's own log says more."""
+    task = await dispatched(world)
+    await world.do(world.to(c.Cancel, task))
+    (row,) = await world.store.inbox_page("default")
+    assert (row.status, row.watchdog_error) == ("skipped", "turn_over")
+    assert row.watchdog_at == row.archived_at is not None
+    assert await world.store.skipped_count("default") == 0, "it is no news for a person"
+
+
+async def test_an_offer_that_was_given_back_has_no_reason(world: World) -> None:
+    task = await dispatched(world)
+    await world.claim(task)
+    (row,) = await world.store.inbox_page("default")
+    assert (row.status, row.watchdog_error, row.watchdog_at) == ("processing", None, None)
+
+
+@pytest.mark.parametrize(("kind", "counted"), [("signal", 1), ("tool_result", 1), ("nudge", 0), ("turn", 0)])
+async def test_what_somebody_sent_in_vain_is_counted_and_what_we_sent_is_not(
+    world: World, kind: str, counted: int
+) -> None:
+    await dispatched(world)
+    await world.database.sql(f"UPDATE agent_inbox SET status = 'skipped', message_type = '{kind}'")
+    assert await world.store.skipped_count("default") == counted

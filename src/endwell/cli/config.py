@@ -64,7 +64,7 @@ def migrate(asked: Asked) -> None:
     \b
       endwell migrate --store sqlite:///hello.db
     """
-    answer = with_node(asked, _store_facts)
+    answer = with_node(asked, _store_facts, may_be_new=True)
     show(asked, answer, _facts_text)
 
 

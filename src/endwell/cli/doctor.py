@@ -8,7 +8,7 @@ import click
 
 from endwell.app import Node
 from endwell.cli.asked import Asked, Command, pass_asked
-from endwell.cli.loading import installation, with_node
+from endwell.cli.loading import with_node
 from endwell.cli.output import show
 from endwell.cli.transfer import all_namespaces
 from endwell.errors import StoreError
@@ -33,24 +33,12 @@ def doctor(asked: Asked, free: int) -> int:
       endwell doctor --store sqlite:///hello.db
     """
     try:
-        _refuse_if_missing(asked)
         answer = with_node(asked, lambda node: _examined(node, asked, free))
     except StoreError as error:
         show(asked, report([of_error(error)], [{"name": "store", "status": "error"}]), _report_text)
         return error.exit_code
     show(asked, answer, _report_text)
     return 0 if answer["ok"] else 1
-
-
-def _refuse_if_missing(asked: Asked) -> None:
-    """Opening would make a new, empty store, in which everything is fine."""
-    url = installation(asked).url
-    if url.startswith("sqlite:") and not sqlite_path(url).exists():
-        raise StoreError(
-            f"there is no store at {sqlite_path(url)}",
-            code="store_missing",
-            hint="check the path; starting a worker or submitting a task makes a new store",
-        )
 
 
 async def _examined(node: Node, asked: Asked, free: int) -> dict[str, Any]:

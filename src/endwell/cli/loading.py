@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 
 from endwell.app import Endwell, Node
 from endwell.cli.asked import Asked
-from endwell.errors import EndwellError, UsageError
+from endwell.errors import EndwellError, StoreError, UsageError
 from endwell.model import names
 from endwell.runtime.loops import new_loop
 from endwell.settings import Settings, load, override
+from endwell.settings.store_url import sqlite_path
 
 T = TypeVar("T")
 _HINT = "name it with --app MODULE:NAME, or as target under [app] in endwell.toml"
@@ -28,9 +29,11 @@ def settings_of(asked: Asked) -> Settings:
     return override(settings, {"store": asked.store}, source="--store") if asked.store else settings
 
 
-def with_node(asked: Asked, ask: Callable[[Node], Awaitable[T]]) -> T:
-    """Open the store, ask, close it again."""
+def with_node(asked: Asked, ask: Callable[[Node], Awaitable[T]], *, may_be_new: bool = False) -> T:
+    """Open the store, ask, close it again. Only what puts something there may make a new one."""
     app = installation(asked)
+    if not may_be_new:
+        _refuse_if_missing(app.url)
 
     async def connected() -> T:
         async with app.connect() as node:
@@ -38,6 +41,17 @@ def with_node(asked: Asked, ask: Callable[[Node], Awaitable[T]]) -> T:
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(connected())
+
+
+def _refuse_if_missing(url: str) -> None:
+    """Opening would make a new, empty store, in which everything is fine: not the one that was meant."""
+    path = sqlite_path(url) if url.startswith("sqlite:") else None
+    if path is not None and path.parent.exists() and not path.exists():
+        raise StoreError(
+            f"there is no store at {path}",
+            code="store_missing",
+            hint="check the path; starting a worker or submitting a task makes a new store",
+        )
 
 
 def installation(asked: Asked) -> Endwell:

@@ -66,6 +66,6 @@ def submit(
         found = await whole_task(node.store, node.app.namespace, handle.id)
         return {**found, "deduplicated": handle.deduplicated}
 
-    document = with_node(asked, ask)
+    document = with_node(asked, ask, may_be_new=True)
     show(asked, document, task_text)
     return 1 if is_waiting and document["status"] != "succeeded" else 0

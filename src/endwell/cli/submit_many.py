@@ -36,7 +36,7 @@ def submit_many(asked: Asked, /, agent: str, source: str, **options: Any) -> Non
       jq -c '.[]' orders.json | endwell submit-many clerk - --priority -5
     """
     with many_opened(source) as file:
-        ids = with_node(asked, lambda node: _submitted(node, agent, file, options))
+        ids = with_node(asked, lambda node: _submitted(node, agent, file, options), may_be_new=True)
     show(
         asked,
         {"submitted": len(ids), "ids": ids},

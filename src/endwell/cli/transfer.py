@@ -6,7 +6,8 @@ import os
 import shutil
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import IO, Any
 
 import click
@@ -48,13 +49,20 @@ def export_events(asked: Asked, file: str) -> None:
         show(asked, amount, _amount)
 
 
-def _new_file(name: str) -> IO[bytes]:
-    """Readable by its owner alone; one that is there is not overwritten."""
+@contextmanager
+def _new_file(name: str) -> Iterator[IO[bytes]]:
+    """Readable by its owner alone; what is there is not overwritten, and half a record is not left."""
     try:
-        return open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+        opened = open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")  # noqa: SIM115
     except OSError as error:
         hint = "name a file that is not there yet"
         raise UsageError(f"{name}: {error.strerror}", hint=hint, field="file") from error
+    try:
+        with opened:
+            yield opened
+    except BaseException:
+        os.unlink(name)
+        raise
 
 
 @click.command("import", cls=Command)
@@ -78,7 +86,7 @@ def import_events(asked: Asked, file: str) -> None:
         async def ask(node: Node) -> dict[str, Any]:
             return await import_lines(node.store, read, node.app.runtime.ids.new)
 
-        show(asked, with_node(asked, ask), _amount)
+        show(asked, with_node(asked, ask, may_be_new=True), _amount)
 
 
 def _file(name: str) -> IO[bytes]:

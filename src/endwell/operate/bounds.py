@@ -65,8 +65,8 @@ def _sum(spec: AgentSpec, deadline: float, tick: float) -> list[dict[str, Any]]:
     for status in s.LIVE:
         if not any(rule.name == "ends_by" and status in rule.when for rule in RULES):
             parts.append(_part(f"a {status} task that no deadline ends", None, "the clock table"))
-    source = "pmo.watchdog_interval_seconds"
-    return [*parts, _part("until a supervisor looks", tick, source)]
+    looks = ("until a supervisor looks", "until its look has come to the task")
+    return [*parts, *(_part(look, tick, "pmo.watchdog_interval_seconds") for look in looks)]
 
 
 def _silent(settings: Settings, limits: Limits, retry: RetryPolicy, look: float) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ async def status(store: Store, namespace: str) -> dict[str, Any]:
         "holder": cursor.holder if cursor else None,
         "updated_at": moment(cursor.updated_at) if cursor else None,
         "lag_seconds": None if behind is None else behind / SECOND,
-        "trouble": cursor.trouble if cursor else None,
+        "trouble": cursor.trouble if cursor else "no relay has run yet",
         "skipped": [
             {"event_id": event_id, "by": row.holder, "at": moment(row.updated_at)}
             for event_id, row in left_out.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, TypeGuard
 
@@ -23,6 +24,8 @@ LONGEST_SECONDS = 10 * 366 * 86_400.0
 """Ten years: a delay or deadline beyond it is a mistake."""
 SHORTEST_DEADLINE_SECONDS = 0.001
 PRIORITIES = range(-9, 10)
+MOST_NAMED = 10
+"""So many agents are named to somebody who asked for one that nobody knows."""
 
 Seconds = float | int | timedelta
 
@@ -180,8 +183,11 @@ def _schema(text: str) -> tuple[dict[str, Any], schema_fit.Fits]:
 
 
 def unknown_agent(name: str, known: list[str]) -> UnknownAgent:
-    """Nobody has registered it; say who is there."""
-    some = ", ".join(known[:10]) or "none yet"
+    """Nobody has registered it; say who is there, first those of like names."""
+    alike = get_close_matches(name, known)
+    named = [*alike, *(each for each in known if each not in alike)]
+    more = [f"and {len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else []
+    some = ", ".join([*named[:MOST_NAMED], *more]) or "none yet"
     return UnknownAgent(
         f"no worker has registered an agent named {name!r}",
         hint=f"known agents: {some}; start a worker that serves it first",

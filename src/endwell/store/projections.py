@@ -53,15 +53,21 @@ def _inbox_closed(before: Task, at: int) -> list[Row]:
     """A turn that was offered through the inbox leaves it when it ends: consumed, or taken by nobody."""
     if not _was_offered(before):
         return []
-    status = "skipped" if before.status == DISPATCHED else "consumed"
-    return [_marked(before, status, None, at, at)]
+    if before.status == DISPATCHED:
+        return [_marked(before, "skipped", None, at, at, why="turn_over")]
+    return [_marked(before, "consumed", None, at, at)]
 
 
 def _marked(
-    task: Task, status: str, attempt_id: str | None, processed_at: int | None, archived_at: int | None
+    task: Task,
+    status: str,
+    attempt_id: str | None,
+    processed_at: int | None,
+    archived_at: int | None,
+    why: str | None = None,
 ) -> Row:
     marks = (status, attempt_id, processed_at, archived_at)
-    return ("mark_inbox", (*marks, task.namespace, task.turn_id))
+    return ("mark_inbox", (*marks, task.namespace, task.turn_id, why))
 
 
 def _claimed(before: Task, after: Task, fact: f.TaskClaimed, at: int) -> list[Row]:

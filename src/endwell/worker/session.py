@@ -120,13 +120,17 @@ class WorkerSession:
             self._starting_over = self._runtime.spawn(self._start_over(self._heart), "endwell-start-over")
 
     async def _start_over(self, old: Heart) -> None:
+        """Told once per outage, and when it is over: it is tried twice a second."""
         await old.stop()
+        level = logging.WARNING
         while not self._closing:
             try:
                 await self.open()
+                log.info("worker %s has a session again", self._name)
                 break
             except EndwellError as error:
-                log.warning("worker %s cannot open a session yet: %s", self._name, error)
+                log.log(level, "worker %s cannot open a session yet: %s", self._name, error)
+                level = logging.DEBUG
                 await self._runtime.sleep(PAUSE_SECONDS)
 
     async def close(self, reason: str = "goodbye") -> None:

@@ -15,7 +15,7 @@ import pytest
 from endwell.errors import StoreError, UsageError
 from endwell.policy.limits import Limits
 from endwell.runtime import Runtime
-from endwell.store.postgres import committer, questions
+from endwell.store.postgres import committer, questions, trouble
 from endwell.store.postgres.store import PostgresStore
 from tests.servers.postgres import PostgresServer
 from tests.store.world import PostgresDatabase, World
@@ -112,6 +112,13 @@ async def test_what_was_answered_survives_the_death_of_the_server(
     assert found == set(answered)
     assert await world.problems() == []
     await world.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(TimeoutError(), "TimeoutError"), (OSError("no route"), "no route")]
+)
+def test_an_error_without_words_is_told_by_its_name(error: Exception, said: str) -> None:
+    assert trouble.said_by(error) == said
 
 
 async def test_a_server_that_is_not_there_is_named_without_the_password() -> None:

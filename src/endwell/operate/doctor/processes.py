@@ -192,7 +192,7 @@ def _lagging(namespace: str, lag: float, trouble: str | None) -> Finding:
     return Finding(
         code="relay_lagging",
         severity="error",
-        message=f"the outside was last told what happened {lag:.0f} s ago: {trouble or 'nobody relays'}",
+        message=f"the outside was not told yet what happened {lag:.0f} s ago: {trouble or 'nobody relays'}",
         remedy="see whether the receiver answers and a PMO with the [relay] settings runs; nothing is lost; "
         "past what it will never take: endwell relay skip EVENT --as NAME",
         namespace=namespace,

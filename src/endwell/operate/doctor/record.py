@@ -58,18 +58,19 @@ async def for_people(patient: Patient) -> list[Finding]:
             Finding(
                 code=code,
                 severity="warning",
-                message=message.format(count=count),
+                message=messages[count > 1].format(count=count),
                 remedy=remedy,
                 namespace=namespace,
                 facts={"count": count},
             )
-            for code, count, message, remedy in await _waiting(patient, namespace)
+            for code, count, messages, remedy in await _waiting(patient, namespace)
             if count
         ]
     return found
 
 
-async def _waiting(patient: Patient, namespace: str) -> list[tuple[str, int, str, str]]:
+async def _waiting(patient: Patient, namespace: str) -> list[tuple[str, int, tuple[str, str], str]]:
+    """Each with its code, how many there are, what to say of one and of several, and the remedy."""
     store = patient.store
     counts = await store.counts(namespace)
     letters = await store.dead_letters_page(namespace, status="open", limit=1000)
@@ -79,25 +80,28 @@ async def _waiting(patient: Patient, namespace: str) -> list[tuple[str, int, str
         (
             "dead_letters_open",
             len(letters),
-            "{count} dead letters await a verdict",
+            ("1 dead letter awaits a verdict", "{count} dead letters await a verdict"),
             "endwell dlq list, then replay or abandon them",
         ),
         (
             "tasks_blocked",
             counts.get("blocked", 0),
-            "{count} tasks are held by a person",
+            ("1 task is held by a person, or cools down", "{count} tasks are held by a person, or cool down"),
             "endwell task list --status blocked, then endwell why TASK",
         ),
         (
             "effects_unknown",
             len(effects),
-            "of {count} effects nobody knows whether they took place",
+            (
+                "of 1 effect nobody knows whether it took place",
+                "of {count} effects nobody knows whether they took place",
+            ),
             "endwell effect list --status unknown, then endwell effect settle",
         ),
         (
             "messages_skipped",
             skipped,
-            "{count} messages could not be delivered",
+            ("1 message could not be delivered", "{count} messages could not be delivered"),
             "endwell inbox list --status skipped: watchdog_error says why",
         ),
     ]

@@ -149,7 +149,9 @@ class Committer:
         now = self._runtime.clock.monotonic()
         if self._away_since is None:
             self._away_since = now
-            log.warning("lost the connection to %s: %s; trying again", masked(self._url), error)
+            log.warning(
+                "lost the connection to %s: %s; trying again", masked(self._url), trouble.said_by(error)
+            )
         if now - self._away_since > OUTAGE_SECONDS:
             raise trouble.meaning_of(error, self._url) from error
         await self._pause(tries)

@@ -228,9 +228,10 @@ WHERE i.namespace = m.namespace AND i.id = m.id AND i.status = 'processing' AND 
 -- name: mark_inbox
 -- Inbox rows of turns that were taken, given back, or are over.
 UPDATE agent_inbox i SET status = m.status, attempt_id = m.attempt_id, processed_at = m.processed_at,
-    archived_at = m.archived_at
-FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::text[], $6::text[])
-    AS m(status, attempt_id, processed_at, archived_at, namespace, turn_id)
+    archived_at = m.archived_at, watchdog_error = m.why,
+    watchdog_at = CASE WHEN m.why IS NULL THEN NULL ELSE m.archived_at END
+FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[])
+    AS m(status, attempt_id, processed_at, archived_at, namespace, turn_id, why)
 WHERE i.namespace = m.namespace AND i.turn_id = m.turn_id AND i.turn_id IS NOT NULL
   AND i.message_type = 'turn' AND i.status IN ('pending', 'processing');
 

@@ -79,6 +79,11 @@ _MEANINGS: Final[tuple[tuple[tuple[str, ...], str, str, str], ...]] = (
 )
 
 
+def said_by(error: BaseException) -> str:
+    """In a log: some errors are nothing but their name."""
+    return str(error) or type(error).__name__
+
+
 def meaning_of(error: BaseException, url: str) -> EndwellError:
     """Our error for one of PostgreSQL's, with a code and a remedy."""
     if isinstance(error, EndwellError):
@@ -87,8 +92,9 @@ def meaning_of(error: BaseException, url: str) -> EndwellError:
         if _has_state(error, states):
             return StoreError(f"{masked(url)}: {what} ({error})", code=code, hint=hint)
     if is_lost(error):
-        why = str(error) or type(error).__name__
-        return StoreError(f"{masked(url)}: the server cannot be reached ({why})", hint="is it running?")
+        return StoreError(
+            f"{masked(url)}: the server cannot be reached ({said_by(error)})", hint="is it running?"
+        )
     if hasattr(error, "sqlstate"):
         return StoreError(f"{masked(url)}: {error}", code="store_error")
     return EndwellError(f"{type(error).__name__}: {error}")

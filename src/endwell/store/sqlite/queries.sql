@@ -108,7 +108,8 @@ WHERE namespace = $2 AND id = $3 AND status = 'processing' AND processed_at <= $
 
 -- name: mark_inbox
 -- A turn's inbox rows once the turn was taken, given back, or is over.
-UPDATE agent_inbox SET status = $1, attempt_id = $2, processed_at = $3, archived_at = $4
+UPDATE agent_inbox SET status = $1, attempt_id = $2, processed_at = $3, archived_at = $4,
+    watchdog_error = $7, watchdog_at = CASE WHEN $7 IS NULL THEN NULL ELSE $4 END
 WHERE namespace = $5 AND turn_id = $6 AND message_type = 'turn' AND status IN ('pending', 'processing');
 
 -- name: add_dead_letter
