@@ -121,6 +121,25 @@ def test_an_error_without_words_is_told_by_its_name(error: Exception, said: str)
     assert trouble.said_by(error) == said
 
 
+@pytest.mark.parametrize(
+    "refused",
+    [
+        asyncpg.ProtocolViolationError("unsupported startup parameter: default_transaction_isolation"),
+        asyncpg.InvalidSQLStatementNameError('prepared statement "s" does not exist\nHINT: a page of it'),
+        asyncpg.DuplicatePreparedStatementError('prepared statement "s" already exists\nHINT: a page of it'),
+    ],
+    ids=["settings", "a statement that is gone", "a statement of somebody else"],
+)
+def test_a_pooler_that_endwell_cannot_work_through_is_told_as_such(refused: Exception) -> None:
+    """In PgBouncer's own words: it speaks as if the server were away, or the statement ours."""
+    meaning = trouble.meaning_of(refused, "postgresql://ada:secret@host:6432/db")
+    assert "\n" not in meaning.message
+    assert (meaning.code, meaning.exit_code) == ("store_unsuitable", 5)
+    assert "connection pooler" in meaning.message
+    assert "name the PostgreSQL server itself" in (meaning.hint or "")
+    assert "secret" not in meaning.message
+
+
 async def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
     error = await code_of_opening("postgresql://me:geheim@127.0.0.1:1/none")
     assert error.code == "store_unreachable"

@@ -79,6 +79,11 @@ _MEANINGS: Final[tuple[tuple[tuple[str, ...], str, str, str], ...]] = (
 )
 
 
+def _is_pooler(error: BaseException) -> bool:
+    """It knows not our settings; or what was prepared on one connection is asked of another."""
+    return "unsupported startup parameter" in str(error) or _has_state(error, ("26000", "42P05"))
+
+
 def said_by(error: BaseException) -> str:
     """In a log: some errors are nothing but their name."""
     return str(error) or type(error).__name__
@@ -91,6 +96,14 @@ def meaning_of(error: BaseException, url: str) -> EndwellError:
     for states, code, what, hint in _MEANINGS:
         if _has_state(error, states):
             return StoreError(f"{masked(url)}: {what} ({error})", code=code, hint=hint)
+    if _is_pooler(error):
+        said = str(error).partition("\n")[0]
+        why = f"what answers is a connection pooler, which Endwell cannot work through ({said})"
+        return StoreError(
+            f"{masked(url)}: {why}",
+            code="store_unsuitable",
+            hint="name the PostgreSQL server itself; Endwell keeps few connections",
+        )
     if is_lost(error):
         return StoreError(
             f"{masked(url)}: the server cannot be reached ({said_by(error)})", hint="is it running?"
