@@ -15,6 +15,7 @@ from endwell.doorbell.local import LocalDoorbell
 from endwell.errors import UsageError
 from endwell.model import names
 from endwell.model.effect import Verdict
+from endwell.operate.why import Pace
 from endwell.pmo.relay.service import Relay
 from endwell.pmo.relay.sink import Sink
 from endwell.pmo.relay.webhook import Webhook
@@ -207,7 +208,7 @@ class Node:
             owner=self.app.owner,
             poll_seconds=self.app.settings.worker.poll_seconds,
             approval=self.app.settings.approval,
-            tick_seconds=self.app.settings.pmo.watchdog_interval_seconds,
+            pace=Pace.of(self.app.settings),
         )
         return self
 

@@ -27,7 +27,7 @@ from endwell.operate.actions import Actions
 from endwell.operate.answers import Answers
 from endwell.operate.approvals import Approvals
 from endwell.operate.effects import Effects
-from endwell.operate.why import TICK_SECONDS, why
+from endwell.operate.why import Pace, why
 from endwell.policy.submitting import Cause, Request, Seconds, filled, order_for, unknown_agent
 from endwell.runtime.base import Runtime
 from endwell.runtime.current import CURRENT_TURN
@@ -63,10 +63,10 @@ class Client:
         owner: str,
         poll_seconds: float,
         approval: ApprovalSettings,
-        tick_seconds: float = TICK_SECONDS,
+        pace: Pace,
     ) -> None:
         self.store = store
-        self._tick_seconds = tick_seconds
+        self._pace = pace
         self.namespace = namespace
         self._runtime = runtime
         self._agents = agents
@@ -214,7 +214,7 @@ class Client:
 
     async def why(self, task_id: str) -> dict[str, Any]:
         """Where a task is, what moves it next, when it ends at the latest."""
-        return await why(self.store, self.namespace, task_id, tick_seconds=self._tick_seconds)
+        return await why(self.store, self.namespace, task_id, pace=self._pace)
 
     async def unblock(self, task_id: str) -> Task:
         """Let a blocked task go on."""

@@ -14,7 +14,6 @@ from endwell import AsyncHandle, Context, Fail, SyncContext, TaskFailed
 from endwell.errors import ReplayMismatch, StaleAttempt, StepFailed, StepTimeout, UsageError
 from endwell.model.commands import TaskCommand
 from endwell.operate.questions import whole_task
-from endwell.operate.why import why
 from endwell.policy.limits import SECOND
 from endwell.policy.retry import RetryPolicy
 from endwell.runtime import SystemClock
@@ -526,17 +525,17 @@ async def test_everybody_sees_who_executes_which_step_since_when(world: World) -
     world.clock.advance(2)
 
     async def is_told() -> bool:
-        return bool((await why(world.store, world.namespace, handle.id))["executing"])
+        return bool((await handle.why())["executing"])
 
     await eventually(is_told, "the heartbeat has told it")
-    (doing,) = (await why(world.store, world.namespace, handle.id))["executing"]
+    (doing,) = (await handle.why())["executing"]
     assert (doing["step"], doing["worker"]) == ("(1.0)wait#1", "anna")
     assert doing["since"].startswith("2023-11-14T22:13:20")
     assert began // SECOND == 1_700_000_000
     assert (await whole_task(world.store, world.namespace, handle.id))["executing"] == [doing]
     go_on.set()
     await handle.result(10)
-    assert (await why(world.store, world.namespace, handle.id))["executing"] == []
+    assert (await handle.why())["executing"] == []
 
 
 async def test_a_draft_is_kept_and_counts_as_progress(world: World) -> None:

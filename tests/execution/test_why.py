@@ -177,7 +177,7 @@ async def test_a_turn_that_waits_until_an_earlier_effect_is_surely_over_says_so(
     effect = await clerk.store.effect(clerk.namespace, "pay:42")
     assert effect is not None
     assert (await handle.why())["waiting_for"] == [
-        {"kind": "earlier_effect", "id": "pay:42", "deadline": moment(effect.not_after)}
+        {"kind": "earlier_effect", "id": "pay:42", "deadline": moment((effect.not_after or 0) + 5 * SECOND)}
     ]
 
 

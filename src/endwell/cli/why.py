@@ -8,13 +8,11 @@ from typing import Any, Final
 
 import click
 
-from endwell.app import Node
 from endwell.cli.asked import Asked, Command, pass_asked
 from endwell.cli.loading import required_app, with_node
 from endwell.cli.output import pairs, plain, show, table
 from endwell.cli.proposals import proposals
 from endwell.operate import bounds as operate_bounds
-from endwell.operate import why as operate_why
 
 
 @click.command(cls=Command)
@@ -26,12 +24,7 @@ def why(asked: Asked, task_id: str) -> None:
     \b
       endwell why 01j8z3k5v7x9a1c3e5g7j9m1p3
     """
-
-    async def ask(node: Node) -> dict[str, Any]:
-        tick = node.app.settings.pmo.watchdog_interval_seconds
-        return await operate_why.why(node.store, node.app.namespace, task_id, tick_seconds=tick)
-
-    answer = with_node(asked, ask)
+    answer = with_node(asked, lambda node: node.client.why(task_id))
     show(asked, {**answer, "commands": proposals(asked, answer)}, _why_text)
 
 

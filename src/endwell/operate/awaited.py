@@ -14,7 +14,9 @@ from endwell.store.contract import Store
 
 MOST_EFFECTS = 20
 
-async def waiting_for(store: Store, task: Task, now: int, live: list[Session]) -> list[dict[str, Any]]:
+async def waiting_for(
+    store: Store, task: Task, now: int, live: list[Session], *, margin: int
+) -> list[dict[str, Any]]:
     """Each with its kind, the id of what is waited for, and until when; nothing if it is at work."""
     if task.status == s.SUSPENDED:
         return [_answer(task, wait) for wait in waits_of(task) if wait.wait_status == "waiting"]
@@ -26,7 +28,7 @@ async def waiting_for(store: Store, task: Task, now: int, live: list[Session]) -
     if task.status in (s.QUEUED, s.DISPATCHED):
         return [await _worker(store, task, live)]
     if task.status == s.RUNNING:
-        return await _earlier_effects(store, task)
+        return await _earlier_effects(store, task, margin)
     if task.status == s.BLOCKED and task.held_since is not None:
         person = {"kind": "person", "id": task.owner, "deadline": None}
         return [*await _unknown_effects(store, task), person]
@@ -58,13 +60,13 @@ def _who_may_decide(task: Task, approval_id: str) -> list[str]:
     return [] if asked is None else [name for name in asked.by if name not in asked.votes]
 
 
-async def _earlier_effects(store: Store, task: Task) -> list[dict[str, Any]]:
+async def _earlier_effects(store: Store, task: Task, margin: int) -> list[dict[str, Any]]:
     """What an earlier attempt began outside: until its time is over, nobody asks what became of it."""
     if not inside_of(task).intents:
         return []
     begun = await store.effects_page(task.namespace, status="intended", task_id=task.id)
     return [
-        {"kind": "earlier_effect", "id": effect.key, "deadline": moment(effect.not_after)}
+        {"kind": "earlier_effect", "id": effect.key, "deadline": moment((effect.not_after or 0) + margin)}
         for effect in begun
         if effect.attempt_id != task.attempt_id
     ]

@@ -13,10 +13,9 @@ from endwell.model.session import Session, doing_of
 from endwell.model.task import Task, waits_of
 from endwell.operate.awaited import is_served, waiting_for
 from endwell.policy.limits import SECOND
+from endwell.settings import Settings
 from endwell.store.contract import Store
 
-TICK_SECONDS = 5.0
-"""How often a supervisor looks, unless the settings say otherwise."""
 LATE_TICKS = 3
 """A supervisor that has not ticked for so many of its intervals is none."""
 _ACTIONS: dict[str, list[str]] = {
@@ -37,16 +36,29 @@ _ANSWERED_BY: dict[str, list[str]] = {
 """What a person can do about a wait of each kind; the others end by themselves."""
 
 
-async def why(
-    store: Store, namespace: str, task_id: str, *, tick_seconds: float = TICK_SECONDS
-) -> dict[str, Any]:
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a supervisor looks, and for how long after an effect's own time others keep away from it."""
+
+    tick_seconds: float
+    margin_seconds: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> Pace:
+        """As the settings have it."""
+        return cls(
+            tick_seconds=settings.pmo.watchdog_interval_seconds,
+            margin_seconds=settings.worker.effect_margin_seconds,
+        )
+
+
+async def why(store: Store, namespace: str, task_id: str, *, pace: Pace) -> dict[str, Any]:
     """The answer for one task. A supervisor that looks once per tick ends it within two after `ends_by`."""
     task = await store.task(namespace, task_id)
     now = await store.now()
     session = await store.session(namespace, task.session_id) if task.session_id else None
     rule, at = next_move(task, now, session)
     live = [each for each in await store.open_sessions(namespace) if each.lease_until > now]
-    awaited = await waiting_for(store, task, now, live)
+    awaited = await waiting_for(store, task, now, live, margin=int(pace.margin_seconds * SECOND))
     return {
         "task_id": task.id,
         "status": task.status,
@@ -58,10 +70,10 @@ async def why(
         "waiting_for": awaited,
         "next": {"rule": rule, "at": moment(at)},
         "ends_by": moment(task.ends_by),
-        "ended_at_the_latest": moment(latest_end(task, tick_seconds)),
+        "ended_at_the_latest": moment(latest_end(task, pace.tick_seconds)),
         "owner": task.owner,
         "actions": _actions(task, {wait["kind"] for wait in awaited}),
-        "notes": _notes(task, live, session, now, tick_seconds),
+        "notes": _notes(task, live, session, now, pace.tick_seconds),
     }
 
 
