@@ -79,6 +79,12 @@ async def crowd(ctx: Context) -> object:
     return await ctx.gather(*(ctx.tool("oracle", {"q": number}) for number in range(40)))
 
 
+@app.agent("drafter", retries=0)
+async def drafter(ctx: Context) -> None:
+    await ctx.draft({"half": 1})
+    raise ValueError("and no further")
+
+
 @app.agent("listener")
 async def listener(ctx: Context) -> object:
     return await ctx.wait_signal("go")

@@ -97,6 +97,13 @@ def test_why_proposes_to_decide_as_somebody_who_may(
         app.task(task).result(SECONDS)
 
 
+def test_what_was_salvaged_of_a_failed_task_is_shown(command: Command, working: Endwell, store: str) -> None:
+    handle = working.submit("drafter")
+    with pytest.raises(TaskFailed):
+        handle.result(SECONDS)
+    assert '\ndraft\n{\n  "half": 1\n}\n' in command("task", "show", handle.id, "--store", store).out
+
+
 def test_why_fits_on_one_screen_for_a_task_that_waits_for_much(
     command: Command, working: Endwell, store: str
 ) -> None:

@@ -192,6 +192,8 @@ def task_text(found: dict[str, Any]) -> str:
     parts = [pairs(short), f"payload\n{block(found['payload'])}"]
     if found["status"] == "succeeded":
         parts.append(f"result\n{block(found['result'])}")
+    elif found["deliverable"] and "draft" in found["deliverable"]:
+        parts.append(f"draft\n{block(found['deliverable']['draft'])}")
     if found["error"]:
         parts.append(error_text(found["error"]))
     if found.get("executing"):

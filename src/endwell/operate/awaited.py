@@ -14,6 +14,7 @@ from endwell.store.contract import Store
 
 MOST_EFFECTS = 20
 
+
 async def waiting_for(
     store: Store, task: Task, now: int, live: list[Session], *, margin: int
 ) -> list[dict[str, Any]]:
