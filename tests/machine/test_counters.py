@@ -100,9 +100,10 @@ def test_a_new_task_was_never_dispatched() -> None:
 
 
 @pytest.mark.covers("S2.2", "S2.30", "S2.31", "T12")
-def test_every_delivery_counts_in_the_commit_that_makes_it() -> None:
-    dispatched = dispatched_task(agent="coder")
-    claimed = give(queued_task(agent="reviewer"), to(c.Claim))
+@pytest.mark.parametrize("agent", ["coder", "reviewer"])
+def test_every_delivery_counts_in_the_commit_that_makes_it(agent: str) -> None:
+    dispatched = dispatched_task(agent=agent)
+    claimed = give(queued_task(agent=agent), to(c.Claim))
     lost = give(claimed, to(c.Reclaim), seen=LAPSED)
 
     assert dispatched.dispatch_count == claimed.dispatch_count == lost.dispatch_count == 1

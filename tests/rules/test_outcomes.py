@@ -231,8 +231,8 @@ async def test_the_suspend_cap_and_the_answer_that_comes_at_last(world: World, f
 
 
 @pytest.mark.parametrize("first", ["guard", "worker"])
-@pytest.mark.covers("S2.18", "S2.26")
-async def test_the_guard_and_the_worker_that_finishes_at_last(world: World, first: str) -> None:
+@pytest.mark.covers("S2.22")
+async def test_the_crash_limit_and_the_worker_that_comes_for_the_task(world: World, first: str) -> None:
     task = await running(world)
     for _ in range(2):
         lost = world.to(c.Reclaim, task, reason="forgotten_by_its_worker")

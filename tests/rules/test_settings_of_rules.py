@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from endwell.errors import BadSetting
 from endwell.model import commands as c
 from endwell.model.task import Task
+from endwell.pmo.service import Pmo
 from endwell.policy.limits import SECOND, Limits
 from endwell.settings import Settings, override
+from endwell.testing import World as VirtualWorld
 from tests.execution.world import TINY, World, eventually
 from tests.machine.stages import NOW, dispatched_task, give, queued_task, to
 
@@ -101,3 +104,25 @@ async def test_each_watchdog_ticks_by_its_own_interval(tmp_path: Path, who: str)
             await run
         await pmo.close()
         assert ticks[other] == 1
+
+
+@pytest.mark.covers("S2.7")
+async def test_a_supervisor_that_is_told_to_tick_every_30_s_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticked_at: list[int] = []
+    usual = Pmo.run_once
+    with VirtualWorld(settings={"pmo.watchdog_interval_seconds": 30.0}) as world:
+
+        async def noting(pmo: Pmo) -> None:
+            ticked_at.append(world.now_us)
+            await usual(pmo)
+
+        monkeypatch.setattr(Pmo, "run_once", noting)
+
+        @world.agent("clerk")
+        async def clerk() -> None: ...
+
+        await world.submit("clerk")
+        await world.advance(minutes=10)
+    gaps = [(later - earlier) / SECOND for earlier, later in pairwise(ticked_at)]
+    assert len(gaps) in (19, 20)
+    assert gaps == pytest.approx([30.0] * len(gaps), abs=0.5)

@@ -1,4 +1,4 @@
-"""Two processes that start at once: the second waits for the first and finds everything done."""
+"""A database of an earlier release goes on as it is; of processes that start at once one migrates it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import pytest
 
 from endwell.policy.limits import Limits
 from endwell.runtime import Runtime
+from endwell.store.migrations import migrations
 from endwell.store.postgres import committer
 from endwell.store.postgres.connection import MIGRATION_LOCK, migrate
 from endwell.store.postgres.store import PostgresStore
+from tests.store.world import PostgresDatabase, World
+
+_KEPT = ("tasks", "events", "cards", "sessions", "agents")
 
 
 @pytest.mark.covers("S2.28")
@@ -31,6 +35,52 @@ async def test_whoever_waited_for_the_migration_sees_that_it_took_place(postgres
     finally:
         await first.close()
         await second.close()
+
+
+@pytest.mark.covers("S2.28")
+async def test_a_database_of_the_second_schema_keeps_its_tasks_log_and_counters(postgres_url: str) -> None:
+    world = World(PostgresDatabase(postgres_url))
+    await world.open()
+    ended = await world.running_task()
+    await world.do(world.finish(ended))
+    waiting = await world.queued_task()
+    turns = await world.store.turns_of_task("default", ended.id)
+    await world.close()
+    await _made_older(postgres_url, 2)
+
+    world = World(PostgresDatabase(postgres_url))
+    await world.open()
+    try:
+        assert await world.problems() == []
+        found = await world.task(ended)
+        assert (found.status, found.dispatch_count) == ("succeeded", 1)
+        assert await world.store.turns_of_task("default", ended.id) == turns
+        again = await world.claim(waiting)
+        assert again.dispatch_count == 1
+        await world.do(world.finish(again))
+        assert await world.problems() == []
+    finally:
+        await world.close()
+
+
+async def _made_older(url: str, schema: int) -> None:
+    """The same rows in tables as the release of that schema has left them."""
+    connection = await asyncpg.connect(url)
+    await connection.execute("ALTER SCHEMA public RENAME TO later; CREATE SCHEMA public")
+    for step in migrations("postgres")[:schema]:
+        await connection.execute(step.sql)
+    columns = (
+        "SELECT column_name FROM information_schema.columns"
+        " WHERE table_schema = $1 AND table_name = $2 AND is_identity = 'NO'"
+    )
+    for table in _KEPT:
+        later, old = [[r[0] for r in await connection.fetch(columns, s, table)] for s in ("later", "public")]
+        names = ", ".join(name for name in old if name in later)
+        await connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM later.{table}")
+    await connection.execute("CREATE TABLE endwell_schema (version int NOT NULL)")
+    await connection.execute("INSERT INTO endwell_schema VALUES ($1)", schema)
+    await connection.execute("DROP SCHEMA later CASCADE")
+    await connection.close()
 
 
 async def test_a_migration_may_take_longer_than_a_server_may_be_away(
