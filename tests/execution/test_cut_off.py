@@ -45,7 +45,6 @@ class Away:
         store.commit = commit  # type: ignore[method-assign]  # the test takes it away
 
 
-@pytest.mark.covers("S3.33")
 async def test_results_wait_while_the_store_is_away_and_none_is_lost(world: World) -> None:
     gate = asyncio.Event()
     runs: list[int] = []

@@ -68,16 +68,18 @@ async def test_an_effect_takes_place_once_whatever_becomes_of_the_turn(quick: Wo
     assert await effect_events(quick, handle) == ["effect.intended", "effect.done"]
 
 
-@pytest.mark.covers("S3.39", "S3.40")
-async def test_the_record_and_the_effect_are_one_commit(quick: World) -> None:
+@pytest.mark.covers("S3.14", "S3.39", "S3.40")
+async def test_the_record_and_the_effect_are_one_commit_of_the_context_s_own_attempt(quick: World) -> None:
     @quick.app.agent("payer")
-    async def run(ctx: Context) -> Any:
-        return await ctx.effect("pay", lambda: "paid", key="one-commit")
+    async def run(ctx: Context) -> list[str]:
+        await ctx.effect("pay", lambda: "paid", key="one-commit")
+        return [ctx.task_id, ctx.attempt_id]
 
     await quick.working()
     handle = await quick.submitted("payer")
-    await handle.result(10)
+    whose = await handle.result(10)
     events = {event.type: event for event in await quick.events(handle)}
+    assert [events["effect.done"].task_id, events["effect.done"].attempt_id] == whose
     assert events["effect.done"].command_id == events["step.recorded"].command_id
     (recorded,) = await quick.facts(handle, "step.recorded")
     assert recorded.result_type == "side_effect_committed"
@@ -625,7 +627,7 @@ async def test_a_turn_that_is_run_again_executes_what_is_neither_recorded_nor_ke
     )
 
 
-@pytest.mark.covers("S3.37", "S3.38", "S3.39", "S3.46", "S3.47")
+@pytest.mark.covers("S3.37", "S3.38", "S3.39", "S3.40", "S3.46", "S3.47")
 async def test_with_an_effect_store_the_result_is_there_before_the_log_says_so(quick: World) -> None:
     pay = Counting()
     effects = quick.app.effects = Noting(quick, failures=2)
@@ -661,6 +663,8 @@ async def test_an_effect_that_the_effect_store_knows_is_caught_up_with(quick: Wo
     assert await handle.result(10) == "paid before"
     assert pay.calls == []
     assert await effect_events(quick, handle) == ["effect.intended", "effect.done"]
+    (record,) = await quick.facts(handle, "step.recorded")
+    assert record.result_type == "side_effect_committed"
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from endwell import Context, Fail
-from endwell.errors import NotFound, Refused
+from endwell.errors import NotFound, Refused, StepFailed, StepTimeout
 from endwell.operate import relay as operate_relay
 from endwell.pmo.relay.messages import Outgoing
 from endwell.pmo.relay.service import CURSOR, Relay, lag
@@ -139,6 +140,33 @@ async def test_states_and_steps_are_told_in_their_order(told: World, receiver: R
     assert "price" in step["step_id"]
     assert step["metadata"]["result_type"] == "success"
     assert len({m["id"] for m in receiver.messages}) == len(receiver.messages)
+
+
+@pytest.mark.covers("S3.28", "S3.32", "S3.39", "S3.40")
+async def test_the_record_of_a_step_is_told_by_all_its_names(told: World, receiver: Receiver) -> None:
+    @told.app.agent("worker")
+    async def worker(ctx: Context) -> None:
+        await ctx.step("price", lambda: 15)
+        await ctx.effect("pay", lambda: "paid")
+        with pytest.raises(StepTimeout):
+            await ctx.step("slow", asyncio.sleep, 30, timeout=0.05)
+        with pytest.raises(StepFailed):
+            await ctx.step("hopeless", asyncio.sleep, 30, timeout=0.05, on_timeout="permanent")
+
+    await done(told, "worker")
+    await everything(await relay_of(told))
+    said = [data for data in receiver.of("step") if data["phase"] in ("completed", "failed")]
+    about = [(data["step_id"], data["metadata"]) for data in said]
+    assert [(step, each["result_type"], each["events"]) for step, each in about] == [
+        ("1:()price#1", "success", ["command_committed", "node_finished"]),
+        (
+            "1:()pay#1",
+            "side_effect_committed",
+            ["tool_invocation_finished", "command_committed", "node_finished"],
+        ),
+        ("1:()slow#1", "retryable_failure", ["node_finished"]),
+        ("1:()hopeless#1", "permanent_failure", ["node_finished"]),
+    ]
 
 
 async def test_failed_partial_and_cancelled_ends_have_their_words(told: World, receiver: Receiver) -> None:

@@ -210,7 +210,6 @@ async def test_an_agent_that_swallows_its_cancellation_cannot_finish_a_cancelled
     assert worker.failures == 0
 
 
-@pytest.mark.covers("S3.18")
 async def test_a_thread_keeps_its_slot_until_its_function_ends(world: World) -> None:
     began, gate = threading.Event(), threading.Event()
     running: list[int] = []

@@ -30,7 +30,12 @@ _WORDS: Final[dict[type[f.Fact], tuple[str, str]]] = {
     f.TaskCancelled: ("canceled", "cancelled"),
 }
 """How an end is called outside, and the status of the task."""
-_DONE: Final = frozenset({"success", "pure", "side_effect_committed"})
+_COMMITTED: Final[dict[str, tuple[str, ...]]] = {
+    "success": ("command_committed",),
+    "pure": ("command_committed",),
+    "side_effect_committed": ("tool_invocation_finished", "command_committed"),
+}
+"""What the record of a completed step stands for besides `node_finished`; a failed step commits nothing."""
 _encoder = msgspec.json.Encoder()
 
 Turns = MutableMapping[str, str | None]
@@ -201,10 +206,14 @@ def _effect_intended(task: Task, one: Logged, fact: f.EffectIntended, turn: str 
 
 
 def _step_recorded(task: Task, one: Logged, fact: f.StepRecorded, turn: str | None) -> Said:
-    phase = "completed" if fact.result_type in _DONE else "failed"
-    error = fact.error.code if fact.error else None
+    phase = "completed" if fact.result_type in _COMMITTED else "failed"
     cards = [fact.card] if fact.card else []
-    about = {"result_type": fact.result_type, "duration_ms": fact.took // 1000, "error": error}
+    about = {
+        "events": [*_COMMITTED.get(fact.result_type, ()), "node_finished"],
+        "result_type": fact.result_type,
+        "duration_ms": fact.took // 1000,
+        "error": fact.error.code if fact.error else None,
+    }
     return _step(task, one, turn, fact.step, phase, cards, **about)
 
 
