@@ -60,6 +60,9 @@ def test_an_approval_is_listed_shown_and_given(command: Command, working: Endwel
         "items"
     ]
     assert (decided["status"], decided["decided_by"]) == ("approved", "ada")
+    history = command("task", "history", task, "--store", store, "--json").document["items"]
+    (approved,) = [event for event in history if event["type"] == "approval.approved"]
+    assert approved["actor"] == "ada"
 
 
 def test_the_command_that_why_proposes_can_be_pasted_into_a_shell(
@@ -135,6 +138,8 @@ def test_an_approval_is_declined_once(command: Command, working: Endwell, store:
     assert (again.code, again.error["code"]) == (4, "task_ended")
     found = command("task", "show", task, "--store", store, "--json").document
     assert (found["status"], found["reason"], found["dead_letter"]) == ("failed", "approval_rejected", None)
+    history = command("task", "history", task, "--store", store, "--json").document["items"]
+    assert [event["type"] for event in history].count("approval.rejected") == 1
 
 
 @pytest.mark.parametrize("words", [("approve",), ("reject",), ("show",)])

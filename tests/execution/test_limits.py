@@ -27,7 +27,9 @@ async def test_a_task_whose_holders_die_three_times_ends_with_the_crash_limit(cl
 
     task = await handle.task()
     assert (task.status, task.reason, task.dead_letter) == ("failed", "crash_limit", "open")
-    assert terminal(await clerk.history(handle)) == ["task.failed"]
+    history = await clerk.history(handle)
+    assert terminal(history) == ["task.failed"]
+    assert history[-1] == "task.dlq"
 
 
 @pytest.mark.covers("S2.22")

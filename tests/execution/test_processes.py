@@ -194,6 +194,7 @@ async def test_a_task_that_kills_its_worker_ends_alone_and_its_neighbours_succee
     assert (failed.value.task.reason, failed.value.task.dead_letter) == ("crash_limit", "open")
     assert failed.value.task.crash_count == deaths == 3
     assert [await handle.status() for handle in neighbours] == ["succeeded"] * 6
+    assert (await crew.world.history(killer))[-1] == "task.dlq"
     for handle in everything:
         assert len(terminal(await crew.world.history(handle))) == 1
 

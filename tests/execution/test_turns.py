@@ -155,7 +155,9 @@ async def test_a_result_that_cannot_be_stored_fails_the_task_without_a_retry(
     task = failed.value.task
     assert (task.reason, task.retry_count, task.dispatch_count) == ("result_not_storable", 1, 1)
     assert task.dead_letter == "open"
-    assert terminal(await world.history(handle)) == ["task.failed"]
+    history = await world.history(handle)
+    assert terminal(history) == ["task.failed"]
+    assert history[-1] == "task.dlq"
 
 
 async def test_cancel_reaches_a_running_agent_at_once_and_ends_the_task_once(world: World) -> None:

@@ -122,7 +122,9 @@ async def test_a_payload_stored_before_its_type_changed_becomes_a_dead_letter_wi
     assert (task.reason, task.dead_letter, task.dispatch_count) == ("bad_payload", "open", 1)
     assert culprit in failed.value.deliverable["error"]["message"]
     assert (await world.store.dead_letter(world.namespace, handle.id)).reason == "bad_payload"
-    assert terminal(await world.history(handle)) == ["task.failed"]
+    history = await world.history(handle)
+    assert terminal(history) == ["task.failed"]
+    assert history[-1] == "task.dlq"
 
 
 async def test_a_validator_that_raises_anything_is_a_bad_payload(world: World) -> None:

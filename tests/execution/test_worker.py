@@ -55,7 +55,26 @@ async def drained(worker: Worker, client: Client) -> None:
             return
 
 
-@pytest.mark.covers("S3.2", "S3.7", "S4.8", "S4.49")
+@pytest.mark.covers("S4.7", "S4.8", "S4.9")
+async def test_a_task_is_queued_until_a_worker_takes_it_and_running_until_it_has_succeeded(
+    world: World,
+) -> None:
+    gate = asyncio.Event()
+
+    @world.app.agent("clerk")
+    async def clerk() -> None:
+        await gate.wait()
+
+    handle = await world.submitted("clerk")
+    assert await handle.status() == "queued"
+    await world.working()
+    await world.in_status(handle, "running")
+    gate.set()
+    await handle.result(10)
+    assert await handle.status() == "succeeded"
+
+
+@pytest.mark.covers("S3.2", "S3.7", "S4.49")
 async def test_tasks_are_claimed_in_batches_and_handed_in_with_the_next_claim(world: World) -> None:
     @world.app.agent("echo")
     async def echo(number: int) -> int:

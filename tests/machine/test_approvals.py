@@ -49,7 +49,7 @@ def code_of(task: Task, kind: type[c.TaskCommand], now: int = NOW, **options: An
     return refusal.code if refusal else None
 
 
-@pytest.mark.covers("S4.54", "S4.55", "S4.56")
+@pytest.mark.covers("S4.55", "S4.56")
 @BOTH
 def test_each_word_is_one_event(stage: Stage) -> None:
     task, which = stage()

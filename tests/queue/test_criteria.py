@@ -115,7 +115,7 @@ def test_a_task_is_created_claimed_and_succeeds_and_nothing_is_pending(fleet: Fl
     until(lambda: fleet.pending() == 0, "its entry is acknowledged")
 
 
-@pytest.mark.covers("S4.58", "S4.29", "S4.30", "S4.36", "S4.39", "S4.43", "S4.44", "S4.45")
+@pytest.mark.covers("S4.58", "S4.14", "S4.29", "S4.30", "S4.36", "S4.39", "S4.43", "S4.44", "S4.45")
 def test_a_failing_task_is_retried_three_times_and_then_dead_and_all_of_it_is_in_the_log(
     fleet: Fleet,
 ) -> None:

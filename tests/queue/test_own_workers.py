@@ -37,7 +37,7 @@ async def test_a_task_is_created_claimed_and_succeeds_and_nothing_stays_pending(
     assert page == [], "what a stream carries costs no row of the inbox"
 
 
-@pytest.mark.covers("S4.15")
+@pytest.mark.covers("S4.15", "S4.32")
 async def test_an_entry_is_pending_for_as_long_as_its_turn_runs(streamed: Streamed) -> None:
     world, gate = streamed.world, asyncio.Event()
 
@@ -47,18 +47,20 @@ async def test_an_entry_is_pending_for_as_long_as_its_turn_runs(streamed: Stream
 
     worker = await world.working()
     await streamed.supervised()
-    handle = await world.submitted("clerk")
+    handle = await world.submitted("clerk", key="order-7")
     await world.in_status(handle, "running")
     ((message_id, consumer, _),) = await streamed.pending()
     assert consumer == worker.name
     ((entry_id, fields),) = await streamed.entries(streamed.names.task)
     assert (entry_id, fields["task_id"], fields["tool_name"]) == (message_id, handle.id, "clerk")
+    assert fields["idempotency_key"] == "order-7"
     gate.set()
     await handle.result(timeout=40)
     await streamed.nothing_pending()
 
 
-@pytest.mark.covers("S4.29", "S4.30", "S4.36", "S4.39", "S4.40", "S4.41", "S4.42", "S4.43", "S4.44", "S4.58")
+@pytest.mark.covers("S4.14", "S4.29", "S4.30", "S4.36", "S4.58")
+@pytest.mark.covers("S4.39", "S4.40", "S4.41", "S4.42", "S4.43", "S4.44")
 async def test_three_retries_are_four_executions_and_then_a_dead_letter(streamed: Streamed) -> None:
     world, runs = streamed.world, []
 

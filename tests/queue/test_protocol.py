@@ -42,6 +42,8 @@ def test_streams_groups_and_keys_are_those_of_the_page() -> None:
         (names.RESULT, names.ORCHESTRATOR_GROUP),
         (names.DLQ, "–"),
     ]
+    named = (names.TASK, names.RESULT, names.DLQ, names.WORKERS_GROUP)
+    assert named == ("stream:task", "stream:result", "stream:dlq", "cg:workers"), "others rely on them"
     own = Names()
     assert [row[0] for row in keys] == [
         own.grant("<turn>", 0).replace(":0", ":<epoch>"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -64,11 +65,27 @@ async def left_by_a_dead_worker(streamed: Streamed, count: int = 1) -> tuple[Str
     return streams, handles
 
 
+def listened(streams: Streams) -> Counter[str]:
+    """How often each command is sent about pending entries from now on."""
+    counts: Counter[str] = Counter()
+    line = streams.stream.tasks._connection
+    usual = line.ask
+
+    async def ask(*words: Any) -> Any:
+        counts[words[0]] += 1
+        return await usual(*words)
+
+    line.ask = ask  # type: ignore[method-assign]  # the test listens
+    return counts
+
+
 @pytest.mark.covers("S4.18", "S4.21", "S4.22", "S4.25", "S4.26", "S4.27", "S4.28", "T17")
 async def test_all_that_a_dead_worker_left_is_taken_back_beyond_the_first_page(streamed: Streamed) -> None:
     streams, handles = await left_by_a_dead_worker(streamed, 250)
+    asked = listened(streams)
     assert await streams.reclaimer.run_once("now") == 250
-    assert streams.stream.tasks.knows_autoclaim
+    assert asked["XAUTOCLAIM"] >= 3, "a hundred at a time"
+    assert asked["XCLAIM"] == 0
     for handle in handles[:: len(handles) - 1]:
         (fact,) = await streamed.world.facts(handle, "task.reclaimed")
         assert fact.old_consumer == "dead-1"
@@ -82,8 +99,10 @@ async def test_all_that_a_dead_worker_left_is_taken_back_beyond_the_first_page(s
 @pytest.mark.covers("S4.23")
 async def test_a_server_without_xautoclaim_is_asked_by_xpending_and_xclaim(on_old_server: Streamed) -> None:
     streams, (handle,) = await left_by_a_dead_worker(on_old_server)
+    asked = listened(streams)
     assert await streams.reclaimer.run_once("now") == 1
-    assert not streams.stream.tasks.knows_autoclaim
+    assert asked["XPENDING"] >= 1
+    assert asked["XCLAIM"] == 1
     (fact,) = await on_old_server.world.facts(handle, "task.reclaimed")
     assert fact.old_consumer == "dead-1"
     await on_old_server.world.working()
