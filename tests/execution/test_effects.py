@@ -86,7 +86,7 @@ async def test_the_record_and_the_effect_are_one_commit_of_the_context_s_own_att
     assert events["effect.intended"].version < events["effect.done"].version
 
 
-@pytest.mark.covers("S4.34")
+@pytest.mark.covers("S4.33", "S4.34")
 async def test_the_key_holds_across_tasks_and_never_names_the_attempt(quick: World) -> None:
     pay = Counting()
 

@@ -268,20 +268,27 @@ async def test_a_heartbeat_renews_only_current_attempts_and_names_the_stale(worl
 
 
 @pytest.mark.covers("S3.35", "S3.18", "S3.45")
-async def test_progress_of_a_stale_attempt_is_refused_so_that_its_agent_can_leave(store_url: str) -> None:
+@pytest.mark.parametrize("asks", ["by a word of progress", "before a long step"])
+async def test_a_stale_attempt_is_told_by_the_store_so_that_its_agent_can_leave(
+    store_url: str, asks: str
+) -> None:
     """No bell and no heartbeat has told the worker yet: it learns by asking."""
     async with World(store_url, settings={"worker.heartbeat_seconds": 10}) as world:
         world.app.is_silent = True
         node = await world.another_node()
         began, gate = asyncio.Event(), asyncio.Event()
         left: list[str] = []
+        done: list[str] = []
 
         @world.app.agent("careful")
         async def careful(ctx: Context) -> None:
             began.set()
             await gate.wait()
             try:
-                await ctx.progress("before the long step")
+                if asks == "before a long step":
+                    await ctx.step("long", done.append, "too late", timeout=1000)
+                else:
+                    await ctx.progress("before the long step")
             except StaleAttempt:
                 left.append(ctx.attempt_id)
                 raise
@@ -293,7 +300,7 @@ async def test_progress_of_a_stale_attempt_is_refused_so_that_its_agent_can_leav
         await handle.cancel()
         gate.set()
         await eventually(lambda: bool(left))
-        assert left == [attempt]
+        assert (left, done) == ([attempt], [])
         history = await world.history(handle)
     assert terminal(history) == ["task.cancelled"]
     assert history[-1] == "write.refused"

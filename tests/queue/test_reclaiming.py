@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from endwell import AsyncHandle
+from endwell import AsyncHandle, Context
 from endwell.pmo.streams import Streams
 from endwell.queue.redis_streams.names import WORKERS_GROUP
 from endwell.queue.redis_streams.pending import autoclaim_reply, entries_of
@@ -163,7 +163,7 @@ def test_both_shapes_of_the_answer_to_xautoclaim_are_read() -> None:
     assert entries_of(None) == {}
 
 
-@pytest.mark.covers("S4.16")
+@pytest.mark.covers("S4.16", "S4.17")
 async def test_a_step_of_many_times_the_visibility_timeout_is_not_taken_from_a_healthy_worker(
     sqlite_url: str, redis_url: str
 ) -> None:
@@ -172,14 +172,20 @@ async def test_a_step_of_many_times_the_visibility_timeout_is_not_taken_from_a_h
         streamed, gate = Streamed(world, redis_url), asyncio.Event()
 
         @world.app.agent("clerk")
-        async def clerk() -> str:
+        async def clerk(ctx: Context) -> str:
+            for percent in range(0, 100, 10):
+                await ctx.progress(f"{percent} %")
             await gate.wait()
             return "done"
 
         await world.working()
         pmo = await streamed.supervised()
         handle = await world.submitted("clerk")
-        await world.in_status(handle, "running")
+
+        async def has_told() -> bool:
+            return (await world.history(handle)).count("task.heartbeat") >= 1
+
+        await eventually(has_told, "its progress is in the log")
         ((message_id, consumer, _),) = await streamed.pending()
         assert pmo.streams is not None
         # nine tenths of the timeout, again and again: only touching the entry keeps it from being taken
