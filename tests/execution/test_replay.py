@@ -90,3 +90,26 @@ async def test_a_new_worker_ends_the_task_where_the_timeout_was_permanent(world:
     assert (plan.calls, ask.calls) == ([], [])
     task = await handle.task()
     assert (task.status, task.reason, task.retry_count) == ("failed", "step_timeout", 1)
+
+
+@pytest.mark.covers("S2.8")
+async def test_nothing_is_a_result_like_any_other_and_is_not_asked_for_again(quick_world: World) -> None:
+    """Of a step, an effect and another agent: None is what came of it, and no sign that it failed."""
+    look, pay, ask = Counting(), Counting(), Counting()
+
+    @quick_world.app.agent("silent")
+    async def silent() -> None:
+        ask("once")
+
+    @quick_world.app.agent("clerk", delays=[0.05])
+    async def run(ctx: Context) -> list[Any]:
+        came = [await ctx.step("look", look), await ctx.effect("pay", pay), await ctx.call("silent")]
+        if ctx.retry_count == 0:
+            raise RuntimeError("after all three")
+        return came
+
+    await quick_world.working()
+    handle = await quick_world.submitted("clerk")
+
+    assert await handle.result(20) == [None, None, None]
+    assert (look.calls, pay.calls, ask.calls) == ([None], [None], ["once"])
