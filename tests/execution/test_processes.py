@@ -139,7 +139,7 @@ async def test_what_a_killed_worker_held_is_finished_by_another_exactly_once(
         assert (task.crash_count, task.dispatch_count, task.retry_count) == (1, 2, 0)
 
 
-@pytest.mark.covers("S3.1", "S3.9", "S3.12", "S3.18", "S4.12", "T7")
+@pytest.mark.covers("S3.1", "S3.12", "S3.18", "S4.12", "T7")
 async def test_a_worker_frozen_past_its_lease_changes_nothing_when_it_wakes(
     crew: Crew, tmp_path: Path
 ) -> None:

@@ -56,7 +56,7 @@ async def test_an_offered_task_says_that_it_will_be_rung_again(clerk: World) -> 
     assert why["next"]["at"] == moment((await handle.task()).ring_at)
 
 
-@pytest.mark.covers("S3.2", "S3.7")
+@pytest.mark.covers("S3.2")
 async def test_a_running_task_says_who_holds_it(clerk: World) -> None:
     handle = await clerk.submitted("clerk")
     session = await clerk.silent_session("clerk")

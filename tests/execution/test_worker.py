@@ -269,7 +269,6 @@ async def test_who_has_found_nothing_claims_again_only_after_a_ring_or_a_look(wo
     assert await worker.run_once()
 
 
-@pytest.mark.covers("S3.1")
 async def test_the_limit_of_an_agent_holds_over_two_nodes(quick_world: World) -> None:
     world = quick_world
     running, most = 0, 0
