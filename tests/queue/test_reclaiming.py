@@ -121,7 +121,9 @@ async def test_only_what_was_left_alone_for_long_enough_is_taken(streamed: Strea
     assert [each for each, _, _ in await streamed.pending()] == [first]
     counts = await streamed.world.counts()
     assert counts == {"running": 1, "queued": 1}
-    assert handles
+    await streamed.grown_old("dead-1", first, seconds=61)
+    assert await streams.reclaimer.run_once("now") == 1, "its own time has come, and the other one is back"
+    assert [await handle.status() for handle in handles] == ["queued", "queued"]
 
 
 async def test_an_old_entry_of_a_holder_that_is_alive_goes_back_to_it(streamed: Streamed) -> None:

@@ -53,6 +53,7 @@ class StreamReclaimer:
         overdue = await self._stream.tasks.take_overdue(self._stream.consumer, self._idle_ms)
         if not overdue:
             return 0
+        before = self.reclaimed
         read = [(each, read_task(each.message_id, each.raw)) for each in overdue]
         bad = [entry for each, entry in read if isinstance(entry, Malformed) and each.raw is not None]
         await self._stream.bury(bad, failed_at)
@@ -60,7 +61,7 @@ class StreamReclaimer:
         good = [(each, entry) for each, entry in read if isinstance(entry, Delivery)]
         done = await self._judged(good)
         await self._stream.clear([*gone, *done])
-        return self.reclaimed
+        return self.reclaimed - before
 
     async def _judged(self, entries: Sequence[tuple[Overdue, Delivery]]) -> list[str]:
         """Those that have served; the others went back to their holders."""
