@@ -24,6 +24,7 @@ from endwell.model import status as s
 from endwell.policy.limits import SECOND
 from endwell.testing.cluster import Member
 from endwell.testing.faults import all as all_faults
+from endwell.testing.parts import installation_for
 from endwell.testing.simulation import Result, Simulation
 from endwell.testing.tap import Killed, Moment
 from endwell.worker.context import Context
@@ -58,7 +59,7 @@ class Everything(Simulation):
     """`strikes`: at which boundaries somebody dies, one after the other; `struck`: at which somebody did."""
 
     def __init__(self, seed: int, directory: Path, strikes: Sequence[Boundary] = ()) -> None:
-        super().__init__(seed, directory, hours=HOURS, orders=ORDERS, faults=FAULTS)
+        super().__init__(seed, directory, installation_for(seed, hours=HOURS, orders=ORDERS), FAULTS)
         self.seen: Counter[tuple[str, str]] = Counter()
         self.struck: list[Boundary] = []
         self._strikes = list(strikes)

@@ -15,6 +15,7 @@ from endwell.store.sqlite import driver
 from endwell.testing.faults.registry import Planned
 from endwell.testing.oracle.judging import Violation
 from endwell.testing.oracle.registry import INVARIANTS
+from endwell.testing.parts import installation_for
 from endwell.testing.shrinking import shrink, simulate
 from endwell.testing.simulation import Result
 from endwell.worker import worker
@@ -113,6 +114,7 @@ def _pretended(seed: int, faults: Any, *, is_broken: bool) -> Result:
         ended=Counter(),
         plan=tuple(faults),
         trace="",
+        installation=installation_for(seed),
     )
 
 

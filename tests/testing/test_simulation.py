@@ -6,15 +6,18 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from endwell.testing import parts, workload
 from endwell.testing.campaign import seeds
 from endwell.testing.faults.registry import FAULTS
-from endwell.testing.parts import parts_for
+from endwell.testing.oracle.judging import Violation
 from endwell.testing.shrinking import Case, cases, keep, shrink, simulate, told
 
 CORPUS = Path(__file__).with_name("corpus")
@@ -49,13 +52,35 @@ def test_a_history_that_once_went_wrong_does_not_go_wrong_again(name: str) -> No
     assert result.is_good, told(result)
 
 
-@pytest.mark.parametrize("parts", [NATIVE, STREAMED], ids=["native", "streamed"])
-def test_one_seed_is_one_trace(parts: dict[str, Any]) -> None:
-    run = partial(simulate, 11, hours=0.5, orders=15, **parts)
+def test_a_kept_history_stays_as_it_was_when_seeds_choose_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lived = simulate(11, 10, hours=0.5, orders=15, **STREAMED)
+    keep(replace(lived, violations=(Violation("pretended", "It holds.", "it did not"),)), tmp_path)
+    monkeypatch.setattr(parts, "BEATS", (4.0,))
+    monkeypatch.setattr(parts, "CREW", {})
+    monkeypatch.setattr(parts, "CALM_SHARE", 0.5)
+    monkeypatch.setattr(workload, "orders", lambda *_, **__: ())
+    assert simulate(11, lived.plan, hours=0.5, orders=15, **STREAMED).digest != lived.digest
+
+    again = cases(tmp_path)["pretended-11"].run()
+    assert again.digest == lived.digest
+    assert again.faults == lived.faults
+
+
+def test_a_kept_history_without_its_installation_is_not_run_as_something_else(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text('{"seed": 6, "why": "nobody_spins", "faults": []}')
+    with pytest.raises(msgspec.ValidationError, match="version"):
+        cases(tmp_path)
+
+
+@pytest.mark.parametrize("has", [NATIVE, STREAMED], ids=["native", "streamed"])
+def test_one_seed_is_one_trace(has: dict[str, Any]) -> None:
+    run = partial(simulate, 11, hours=0.5, orders=15, **has)
     first, second = run(), run()
     assert first.digest == second.digest
     assert first.events == second.events > 50
-    assert simulate(12, hours=0.5, orders=15, **parts).digest != first.digest
+    assert simulate(12, hours=0.5, orders=15, **has).digest != first.digest
 
 
 def test_one_seed_is_one_trace_in_every_process() -> None:
@@ -85,14 +110,14 @@ def test_half_of_the_seeds_follow_from_the_source(tmp_path: Path) -> None:
 
 
 def test_a_fifth_of_the_seeds_have_streams_and_half_of_them_a_relay() -> None:
-    parts = [parts_for(seed) for seed in range(1, 301)]
-    assert 45 <= sum(each.queue == "redis" for each in parts) <= 75
-    assert 120 <= sum(each.relay for each in parts) <= 180
+    found = [parts.parts_for(seed) for seed in range(1, 301)]
+    assert 45 <= sum(each.queue == "redis" for each in found) <= 75
+    assert 120 <= sum(each.relay for each in found) <= 180
 
 
-@pytest.mark.parametrize("parts", [NATIVE, STREAMED], ids=["native", "streamed"])
-def test_without_faults_every_order_succeeds_that_can(parts: dict[str, Any]) -> None:
-    result = simulate(5, faults=[], **parts)
+@pytest.mark.parametrize("has", [NATIVE, STREAMED], ids=["native", "streamed"])
+def test_without_faults_every_order_succeeds_that_can(has: dict[str, Any]) -> None:
+    result = simulate(5, faults=[], **has)
     assert result.is_good, told(result)
     assert not result.faults
     assert result.ended["cancelled"] == result.ended["timeout"] == 0

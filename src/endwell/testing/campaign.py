@@ -21,8 +21,9 @@ import msgspec
 from endwell.runtime.clock import SystemClock
 from endwell.runtime.processes import Child, start
 from endwell.testing.oracle.registry import INVARIANTS
+from endwell.testing.parts import HOURS
 from endwell.testing.shrinking import keep, shrink, simulate, told
-from endwell.testing.simulation import HOURS, Result
+from endwell.testing.simulation import Result
 
 PACKAGE: Final = Path(__file__).parents[1]
 SILENCE_SECONDS: Final = 600.0

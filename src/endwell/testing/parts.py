@@ -1,17 +1,37 @@
-"""What an installation is made of, by its seed: quick or patient, with or without streams and a relay."""
+"""What an installation is made of, by its seed: quick or patient, with or without streams and a relay.
+
+`installation_for(seed)` chooses; an `Installation` is what was chosen, as data. A history that is kept has
+its own with it, so that later changes of how seeds choose leave it alone.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
+
+import msgspec
 
 from endwell.runtime.universe import Dice
 from endwell.settings import Settings, override
+from endwell.testing import workload
+from endwell.testing.cluster import Kind
 from endwell.testing.faults.registry import Need
 
 QueueKind = Literal["native", "redis"]
 SECRET: Final = "hush-hush"  # noqa: S105 (it is to be found if anybody says it)
 """The password and the key of every simulated installation; nobody must read it anywhere."""
+
+HOURS: Final = 2.0
+ORDERS: Final = 45
+CALM_SHARE: Final = 0.75
+CREW: Final[dict[str, Kind]] = {
+    "pmo1": "pmo",
+    "w1": "worker",
+    "w2": "worker",
+    "w3": "worker",
+    "desk": "client",
+}
+STREAMED_CREW: Final[dict[str, Kind]] = {**CREW, "f1": "foreign"}
 
 BEATS: Final = (2.1, 3.0)
 """Heartbeats in a lease: as few as settings allow, and as many as there are by default."""
@@ -65,8 +85,52 @@ def parts_for(seed: int, queue: QueueKind | None = None, relay: bool | None = No
     return Parts(queue or chosen, is_told if relay is None else relay)
 
 
-def settings_for(dice: Dice, parts: Parts) -> Settings:
-    """Every seed has an installation of its own: quick and slow ones, patient and strict ones."""
+class Installation(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a seed chooses beside its faults and what is thrown on the way."""
+
+    seconds: float
+    calm_after_seconds: float
+    sticky: float
+    crew: dict[str, Kind]
+    settings: dict[str, Any]
+    orders: tuple[workload.Order, ...]
+
+    @property
+    def parts(self) -> Parts:
+        """What it has beside its store."""
+        return Parts(self.settings.get("queue.kind", "native"), "relay.kind" in self.settings)
+
+    def all_settings(self) -> Settings:
+        """Its own, and the defaults of all others."""
+        return override(Settings(), self.settings, source="simulation")
+
+
+def installation_for(
+    seed: int,
+    *,
+    hours: float = HOURS,
+    orders: int = ORDERS,
+    queue: QueueKind | None = None,
+    relay: bool | None = None,
+) -> Installation:
+    """Every seed has an installation of its own."""
+    parts = parts_for(seed, queue, relay)
+    is_streamed = parts.queue == "redis"
+    dice = Dice(f"{seed}/simulation")
+    seconds = hours * 3600
+    calm = seconds * CALM_SHARE
+    return Installation(
+        seconds=seconds,
+        calm_after_seconds=calm,
+        settings=settings_for(dice, parts),
+        sticky=dice.choice((0.0, 0.5, 0.9)),
+        crew=STREAMED_CREW if is_streamed else CREW,
+        orders=workload.orders(Dice(f"{seed}/orders"), orders, calm * 0.8, is_streamed=is_streamed),
+    )
+
+
+def settings_for(dice: Dice, parts: Parts) -> dict[str, object]:
+    """Quick and slow ones, patient and strict ones."""
     lease = dice.choice((90.0, 150.0, 200.0))
     values = {
         "human.owner": "ada",
@@ -87,4 +151,4 @@ def settings_for(dice: Dice, parts: Parts) -> Settings:
         "pmo.crash_limit": dice.choice((3, 5)),
         "pmo.runaway_limit": dice.choice((10, 14)),
     }
-    return override(Settings(), {**values, **parts.settings(dice, lease)}, source="simulation")
+    return {**values, **parts.settings(dice, lease)}

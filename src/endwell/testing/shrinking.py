@@ -5,45 +5,46 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from endwell.testing.faults import all as all_faults
 from endwell.testing.faults.registry import Planned
-from endwell.testing.parts import QueueKind
-from endwell.testing.simulation import Result, Simulation
+from endwell.testing.parts import Installation, installation_for
+from endwell.testing.simulation import FAULT_COUNT, Result, Simulation
 
 MOST_RUNS: Final = 60
 LISTS: Final = all_faults.LISTS
+VERSION: Final = 2
+"""Of how a case is written down."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One history that once went wrong."""
+    """One history that once went wrong, with everything that was chosen for it."""
 
+    version: Literal[2]
     seed: int
     why: str
-    faults: tuple[tuple[float, str, int], ...]
-    orders: int | None = None
-    queue: QueueKind = "native"
-    relay: bool = False
-
-    @property
-    def plan(self) -> list[Planned]:
-        """Its faults."""
-        return [Planned(at, name, salt) for at, name, salt in self.faults]
+    faults: tuple[Planned, ...]
+    installation: Installation
 
     def run(self) -> Result:
         """As it once went."""
-        return simulate(self.seed, self.plan, queue=self.queue, relay=self.relay)
+        return simulate(self.seed, self.faults, installation=self.installation)
 
 
-def simulate(seed: int, faults: Sequence[Planned] | None = None, **options: Any) -> Result:
+def simulate(
+    seed: int,
+    faults: int | Sequence[Planned] = FAULT_COUNT,
+    *,
+    installation: Installation | None = None,
+    **chosen: Any,
+) -> Result:
     """Run one seed in a directory of its own, in memory where that can be had."""
-    if faults is not None:
-        options["faults"] = faults
+    lived_in = installation or installation_for(seed, **chosen)
     with tempfile.TemporaryDirectory(prefix="endwell-sim-", dir=_memory()) as directory:
-        return Simulation(seed, Path(directory), **options).run()
+        return Simulation(seed, Path(directory), lived_in, faults).run()
 
 
 def _memory() -> str | None:
@@ -78,8 +79,8 @@ def _without_part(best: Result, size: int, budget: int, run: Run) -> tuple[Resul
         if tried >= budget:
             break
         tried += 1
-        parts: dict[str, Any] = {"queue": best.queue, "relay": best.relay}
-        result = run(best.seed, [*best.plan[:start], *best.plan[start + size :]], **parts)
+        fewer = [*best.plan[:start], *best.plan[start + size :]]
+        result = run(best.seed, fewer, installation=best.installation)
         if result.violations and result.violations[0].invariant == wanted:
             return result, tried
     return None, tried
@@ -89,7 +90,8 @@ def told(result: Result) -> str:
     """A failure as text: what does not hold, under which faults, and who did what when."""
     faults = "\n".join(f"  {one.at_seconds:7.1f} s  {one.name}" for one in result.plan)
     found = "\n".join(str(one) for one in result.violations[:3])
-    parts = f"queue {result.queue}, {'with' if result.relay else 'without'} relay"
+    has = result.installation.parts
+    parts = f"queue {has.queue}, {'with' if has.relay else 'without'} relay"
     title = f"seed {result.seed} ({parts}) broke"
     return f"{title}\n{found}\nwith {len(result.plan)} faults:\n{faults}\n{result.trace}"
 
@@ -98,16 +100,29 @@ def keep(result: Result, corpus: Path) -> Path:
     """Write a failure down among those that are run for ever."""
     why = result.violations[0].invariant
     case = Case(
-        seed=result.seed,
-        why=why,
-        faults=tuple((one.at_seconds, one.name, one.salt) for one in result.plan),
-        queue=result.queue,
-        relay=result.relay,
+        version=VERSION, seed=result.seed, why=why, faults=result.plan, installation=result.installation
     )
     corpus.mkdir(parents=True, exist_ok=True)
     path = corpus / f"{why}-{result.seed}.json"
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(case), indent=1) + b"\n")
+    path.write_text(written(case))
     return path
+
+
+def written(case: Case) -> str:
+    """As JSON, with a line for each fault, setting and order."""
+    return _block(msgspec.to_builtins(case), depth=2) + "\n"
+
+
+def _block(value: Any, depth: int) -> str:
+    """What is deeper than that stays on its line."""
+    if depth < 0 or not value or not isinstance(value, dict | list | tuple):
+        return msgspec.json.encode(value).decode()
+    if isinstance(value, dict):
+        items = [
+            f"{msgspec.json.encode(key).decode()}: {_block(one, depth - 1)}" for key, one in value.items()
+        ]
+        return "{\n" + ",\n".join(items) + "\n}"
+    return "[\n" + ",\n".join(_block(one, -1) for one in value) + "\n]"
 
 
 def cases(corpus: Path) -> dict[str, Case]:

@@ -31,25 +31,15 @@ from endwell.testing.occasions import Occasions, PlannedFates
 from endwell.testing.oracle.judging import Oracle, Violation
 from endwell.testing.oracle.view import View
 from endwell.testing.outside import Outside
-from endwell.testing.parts import SECRET, QueueKind, parts_for, settings_for
+from endwell.testing.parts import SECRET, Installation
 from endwell.testing.tap import Moment
 
-HOURS: Final = 2.0
-ORDERS: Final = 45
 FAULT_COUNT: Final = 40
-CALM_SHARE: Final = 0.75
 LONGEST_END_SECONDS: Final = 4 * 3600
 CHECK_SECONDS: Final = 300.0
 KEEP_SECONDS: Final = 6.0
 LEAVE_SECONDS: Final = 120.0
 TOLD: Final = 80
-CREW: Final[dict[str, Kind]] = {
-    "pmo1": "pmo",
-    "w1": "worker",
-    "w2": "worker",
-    "w3": "worker",
-    "desk": "client",
-}
 
 
 @dataclass(frozen=True)
@@ -68,8 +58,7 @@ class Result:
     ended: Counter[str]
     plan: tuple[Planned, ...]
     trace: str
-    queue: QueueKind = "native"
-    relay: bool = False
+    installation: Installation
 
     @property
     def is_good(self) -> bool:
@@ -83,35 +72,25 @@ class Simulation(Occasions):
         self,
         seed: int,
         directory: Path,
-        *,
-        hours: float = HOURS,
-        orders: int = ORDERS,
+        installation: Installation,
         faults: int | Sequence[Planned] = FAULT_COUNT,
-        queue: QueueKind | None = None,
-        relay: bool | None = None,
     ) -> None:
-        dice = Dice(f"{seed}/simulation")
         self.seed = seed
-        self.parts = parts_for(seed, queue, relay)
-        self.settings = settings_for(dice, self.parts)
-        self.total_seconds = hours * 3600
-        self.calm_seconds = self.total_seconds * CALM_SHARE
-        self.orders = workload.orders(
-            Dice(f"{seed}/orders"), orders, self.calm_seconds * 0.8, is_streamed=self.parts.queue == "redis"
-        )
+        self.installation = installation
+        self.parts = installation.parts
+        self.settings = installation.all_settings()
+        self.calm_seconds = installation.calm_after_seconds
+        self.orders = installation.orders
         if isinstance(faults, int):
             faults = plan(Dice(f"{seed}/faults"), faults, self.calm_seconds, self.parts.has)
         self.plan = tuple(faults)
-        sticky = dice.choice((0.0, 0.5, 0.9))
-        super().__init__(Cluster(seed, directory, self._register, self.settings, sticky=sticky))
+        super().__init__(Cluster(seed, directory, self._register, self.settings, sticky=installation.sticky))
         self.outside = Outside(fates=PlannedFates(self), noted=self._note_change)
         self.people = people.People(self, Dice(f"{seed}/people"))
         self.commits = 0
         self.has_left = False
         self.log = Overheard(SECRET)
-        self.kept: dict[str, Kind] = dict(CREW)
-        if self.parts.queue == "redis":
-            self.kept["f1"] = "foreign"
+        self.kept: dict[str, Kind] = dict(installation.crew)
         self.cluster.tools = partial(workload.foreign_tools, Dice(f"{seed}/foreign"))
         self._down_until: dict[str, int] = {}
         self._ids = SeededIds(Dice(f"{seed}/ids").getrandbits(64))
@@ -179,7 +158,7 @@ class Simulation(Occasions):
     def _live(self) -> None:
         self.cluster.run(self.calm_seconds, self._is_broken)
         self._calm_down()
-        self.cluster.run(self.total_seconds - self.calm_seconds, self._is_broken)
+        self.cluster.run(self.installation.seconds - self.calm_seconds, self._is_broken)
 
     def _rest(self) -> None:
         self.cluster.run(LONGEST_END_SECONDS, lambda: self._is_broken() or self._is_over())
@@ -232,8 +211,7 @@ class Simulation(Occasions):
             ended=Counter(task.status for task in self.view.tasks.values()),
             plan=self.plan,
             trace=self._told(words & self.view.tasks.keys()) if violations else "",
-            queue=self.parts.queue,
-            relay=self.parts.relay,
+            installation=self.installation,
         )
 
     def _told(self, task_ids: set[str]) -> str:

@@ -248,12 +248,12 @@ def expected(job: Job) -> Any:
     return known.get(job["kind"], ANYTHING)
 
 
-def orders(dice: Dice, count: int, within_seconds: float, *, is_streamed: bool = False) -> list[Order]:
+def orders(dice: Dice, count: int, within_seconds: float, *, is_streamed: bool = False) -> tuple[Order, ...]:
     """A mix of submissions, in bursts and alone, over that time."""
     mix = STREAMED if is_streamed else MIX
     kinds, weights = list(mix), list(mix.values())
     moments = sorted(_moment(dice, within_seconds) for _ in range(count))
-    return [_order(dice, n, at, dice.choices(kinds, weights)[0]) for n, at in enumerate(moments)]
+    return tuple(_order(dice, n, at, dice.choices(kinds, weights)[0]) for n, at in enumerate(moments))
 
 
 def _moment(dice: Dice, within_seconds: float) -> float:
