@@ -19,6 +19,8 @@ from tests.campaign.figures import Line, Totals
 
 PIECE_SECONDS: Final = 900.0
 """A piece that takes longer hangs, and that is a failure too."""
+ATTENDED: Final = "ENDWELL_PIECE_IS_ATTENDED"
+"""In the environment of a piece whose input closes when its driver ends, however that ends."""
 LONGEST_LINE: Final = 1 << 24
 SAID_LIMIT: Final = 3000
 
@@ -37,11 +39,15 @@ class Piece(NamedTuple):
 
 @dataclass
 class Driver:
-    """`changed` is told whenever anything was added; `spent` is how long the pieces of each part took."""
+    """`changed` is told whenever anything was added, `ended` of each piece that came to its end.
+
+    `spent` is how long the pieces of each part took.
+    """
 
     totals: Totals
     jobs: int = 0
     changed: Callable[[], None] = lambda: None
+    ended: Callable[[Piece], None] = lambda piece: None
     spent: dict[str, float] = field(default_factory=dict)
 
     def run(self, pieces: Iterator[Piece], waiting: Iterable[Piece] = ()) -> None:
@@ -62,19 +68,22 @@ class Driver:
         for piece in pieces:
             began = time.monotonic()
             self.totals.begun[piece.part] = self.totals.begun.get(piece.part, 0) + 1
-            await self._one(piece)
+            if await self._one(piece):
+                self.ended(piece)
             took = time.monotonic() - began
             self.spent[piece.part] = self.spent.get(piece.part, 0.0) + took
             self.changed()
 
-    async def _one(self, piece: Piece) -> None:
+    async def _one(self, piece: Piece) -> bool:
+        """Whether it came to its end."""
         process = await asyncio.create_subprocess_exec(
             *piece.argv,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=LONGEST_LINE,
             start_new_session=True,
+            env={**os.environ, ATTENDED: "1"},
         )
         assert process.stdout is not None
         assert process.stderr is not None
@@ -94,3 +103,4 @@ class Driver:
         if code != 0:
             text = (await said).decode(errors="replace")[-SAID_LIMIT:]
             self.totals.add(Line(failed=(f"{' '.join(piece.argv[1:])}: exit {code}\n{text}",)))
+        return code == 0

@@ -17,12 +17,18 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Totals(msgspec.Struct, kw_only=True):
-    """Everything so far. `begun` is how many pieces of each part were begun: their seeds are used up."""
+    """Everything so far. `begun` is how many pieces of each part were begun: their seeds are used up.
+
+    `done` are pieces that came to their end, of parts that would only repeat themselves; with which source
+    they did is in `sources`.
+    """
 
     counts: dict[str, int] = {}
     kinds: dict[str, set[str]] = {}
     failed: list[str] = []
     begun: dict[str, int] = {}
+    done: dict[str, set[int]] = {}
+    sources: dict[str, str] = {}
     seconds: float = 0.0
 
     def add(self, line: Line) -> None:
@@ -35,6 +41,11 @@ class Totals(msgspec.Struct, kw_only=True):
     def reached(self, name: str) -> int:
         """A number that was counted, or how many different ones there were."""
         return len(self.kinds[name]) if name in self.kinds else self.counts.get(name, 0)
+
+    def forget(self, name: str) -> None:
+        """What was reached of it does not count any more."""
+        self.counts.pop(name, None)
+        self.kinds.pop(name, None)
 
 
 class Figure(NamedTuple):

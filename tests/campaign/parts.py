@@ -21,6 +21,7 @@ from tests.store.world import Database, PostgresDatabase, SqliteDatabase
 
 Say = Callable[[Line], None]
 Run = Callable[[int, int, Say], None]
+MUTANT_SHARES: Final = 4
 CORPUS: Final = Path(__file__).parents[1] / "testing" / "corpus"
 
 
@@ -28,8 +29,8 @@ CORPUS: Final = Path(__file__).parents[1] / "testing" / "corpus"
 class Part:
     """`counts` is the figure in which its work is measured, `piece` how much of it one process does.
 
-    `rounds` is how many pieces a campaign has of it, where that does not follow from the figure; `repeats`
-    says that further ones would only be the same again.
+    `figures` are all that it adds to. `rounds` is how many pieces a campaign has of it, where that does not
+    follow from the figure; `repeats` says that further ones would only be the same again, with this source.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Part:
     run: Run
     rounds: int | None = None
     repeats: bool = False
+    figures: tuple[str, ...] = ()
 
     def pieces(self, wanted: int) -> int:
         """How many it takes to reach that figure."""
@@ -144,16 +146,15 @@ def planted(seed: int, size: int, say: Say) -> None:
 def mutants(seed: int, size: int, say: Say) -> None:
     """Small changes by machine in machine/ and policy/; their own tests notice nearly all of them.
 
-    By a process that has not imported the product: some changes must be there when it is.
+    A quarter of all in each piece. By a process that has not imported the product: some changes must be
+    there when it is.
     """
-    argv = [sys.executable, "-m", "tests.mutants", "--count", str(size), "--seed", str(seed), "--json"]
-    done = subprocess.run(argv, stdout=subprocess.PIPE, check=False)
+    share = f"{seed}/{MUTANT_SHARES}"
+    argv = [sys.executable, "-m", "tests.mutants", "--share", share, "--json"]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, check=True)
     tried = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
     killed = [one["name"] for one in tried if one["is_killed"]]
-    survivors = [one["name"] for one in tried if not one["is_killed"]]
-    kinds = {"mutants": killed + survivors, "killed": killed, "survivors": survivors}
-    failed = () if len(tried) >= size else (f"{' '.join(argv[1:])}: {len(tried)} of {size} were tried",)
-    say(Line(kinds=kinds, failed=failed))
+    say(Line(kinds={"mutant shares": [share], "mutants": [one["name"] for one in tried], "killed": killed}))
 
 
 @contextmanager

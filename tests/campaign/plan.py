@@ -12,18 +12,37 @@ from tests.campaign.operations import OPERATIONS
 from tests.campaign.parts import Part
 from tests.planted.defects import DEFECTS
 
+_OPERATIONS: Final = ("boundaries", "operations before", "operations after")
+_INPUTS: Final = ("inputs", "accepted", "refused")
+_MUTANTS: Final = ("mutant shares", "mutants", "killed")
 PARTS: Final[dict[str, Part]] = {
     part.name: part
     for part in (
-        Part("faults", "kills", 30, p.faults),
-        Part("boundaries", "boundaries", 1, p.boundaries, rounds=1, repeats=True),
-        Part("simulations", "seeds", 20, p.simulations),
-        Part("states", "states", 450_000, p.states, rounds=7),
-        Part("planted", "defects", 6, p.planted, rounds=-(-len(DEFECTS) // 6), repeats=True),
-        Part("histories", "histories", 50, p.histories),
-        Part("fuzz", "inputs", 100_000, p.fuzz),
-        Part("pairs", "pairs", 20, p.pairs),
-        Part("mutants", "mutants", 60, p.mutants),
+        Part("faults", "kills", 30, p.faults, figures=("kills", "zombies")),
+        Part("boundaries", "boundaries", 1, p.boundaries, rounds=1, repeats=True, figures=_OPERATIONS),
+        Part("simulations", "seeds", 20, p.simulations, figures=("seeds", "faults", "fault kinds")),
+        Part("states", "states", 450_000, p.states, rounds=7, figures=("states",)),
+        Part(
+            "planted",
+            "defects",
+            6,
+            p.planted,
+            rounds=-(-len(DEFECTS) // 6),
+            repeats=True,
+            figures=("defects",),
+        ),
+        Part("histories", "histories", 50, p.histories, figures=("histories",)),
+        Part("fuzz", "inputs", 100_000, p.fuzz, figures=_INPUTS),
+        Part("pairs", "pairs", 20, p.pairs, figures=("pairs",)),
+        Part(
+            "mutants",
+            "mutant shares",
+            1,
+            p.mutants,
+            rounds=p.MUTANT_SHARES,
+            repeats=True,
+            figures=_MUTANTS,
+        ),
     )
 }
 
@@ -38,7 +57,7 @@ class Plan:
     def only(self, names: Sequence[str]) -> Plan:
         """Some of the parts; the figures of the others are not asked for."""
         parts = tuple(part for part in self.parts if part.name in names)
-        wanted = {figure for part in parts for figure in FIGURES_OF[part.name]}
+        wanted = {figure for part in parts for figure in part.figures}
         return Plan(parts, tuple(figure for figure in self.figures if figure.name in wanted))
 
     def scaled(self, share: float) -> Plan:
@@ -50,17 +69,6 @@ class Plan:
         )
 
 
-FIGURES_OF: Final = {
-    "simulations": ("seeds", "faults", "fault kinds"),
-    "states": ("states",),
-    "boundaries": ("operations before", "operations after"),
-    "pairs": ("pairs",),
-    "faults": ("kills", "zombies"),
-    "histories": ("histories",),
-    "fuzz": ("inputs", "accepted", "refused"),
-    "planted": ("defects",),
-    "mutants": ("mutants", "killed"),
-}
 SCALABLE: Final = ("seeds", "faults", "states", "kills", "zombies", "histories", "inputs", "pairs")
 
 
@@ -80,8 +88,8 @@ def _figures(scale: dict[str, int]) -> tuple[Figure, ...]:
         "accepted": "of these accepted, at least",
         "refused": "of these refused, at least",
         "defects": "planted defects caught",
-        "mutants": "mutants of machine/ and policy/",
-        "killed": "of these killed, at least",
+        "mutant shares": "quarters of all mutants of machine/ and policy/",
+        "killed": "of these mutants killed, at least",
     }
     shares = {"accepted": "inputs", "refused": "inputs", "killed": "mutants"}
     return tuple(Figure(name, says[name], wanted, shares.get(name, "")) for name, wanted in scale.items())
@@ -125,7 +133,7 @@ SOAK: Final = Plan(
             "accepted": 10,
             "refused": 10,
             "defects": len(DEFECTS),
-            "mutants": 1_000,
+            "mutant shares": p.MUTANT_SHARES,
             "killed": 95,
         }
     ),

@@ -2,51 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from tests import tally
 from tests.campaign import __main__ as campaign
-from tests.campaign import driver, soak
-from tests.campaign.figures import Figure, Line, Totals, is_good, table
-from tests.campaign.parts import Part, Say
-from tests.campaign.plan import CAMPAIGN, FIGURES_OF, PARTS, SOAK, Plan
+from tests.campaign import driver
+from tests.campaign.figures import Line, Totals, is_good, table
+from tests.campaign.nuts import CRACKED, KINDS, TWENTY, plan_of, says
+from tests.campaign.plan import CAMPAIGN, PARTS, SOAK
 from tests.planted.defects import DEFECTS
-
-TWENTY = Figure("nuts", "nuts cracked", 20)
-KINDS = Figure("kinds", "kinds of nuts", 2)
-CRACKED = Figure("cracked", "of these cracked, at least", 95, "nuts")
-
-
-def nothing(seed: int, size: int, say: Say) -> None:
-    """Never called: pieces run in processes of their own."""
-
-
-def plan_of(*figures: Figure, rounds: int | None = None) -> Plan:
-    return Plan((Part("nuts", "nuts", 5, nothing, rounds),), figures)
-
-
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What a piece does, instead of a real one: Python code with `seed` and `size`."""
-    path = tmp_path / "piece.py"
-
-    def argv(piece: driver.Piece) -> list[str]:
-        return [sys.executable, "-S", str(path), str(piece.seed), str(piece.size)]
-
-    monkeypatch.setattr(driver.Piece, "argv", property(argv))
-    return path
-
-
-def says(path: Path, line: str, then: str = "") -> None:
-    path.write_text(
-        f"import sys, time\nseed, size = map(int, sys.argv[1:])\nprint('''{line}''', flush=True)\n{then}\n"
-    )
 
 
 def test_a_run_that_reaches_its_figures_is_good(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,60 +88,6 @@ def test_a_share_is_counted_of_the_whole() -> None:
     assert is_good([CRACKED], totals)
 
 
-def test_soak_totals_of_two_runs_add_up_and_no_seed_comes_twice(
-    script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script.write_text(
-        "import sys\nseed, size = sys.argv[1:]\n"
-        'print(\'{"counts": {"nuts": 5}, "kinds": {"kinds": ["\' + seed + \'"]}}\')\n'
-    )
-    kept = tmp_path / "totals.json"
-    real = soak.endless
-
-    def three(plan: Plan, totals: Totals, until: float) -> Iterator[driver.Piece]:
-        return islice(real(plan, totals, until), 3)
-
-    monkeypatch.setattr(soak, "endless", three)
-    plan = plan_of(TWENTY, Figure("kinds", "kinds of nuts", 6))
-
-    assert [soak.run(plan, kept, 1.0, jobs=1) for _ in range(2)] == [0, 0]
-
-    totals = soak.read_totals(kept)
-    assert (totals.counts["nuts"], len(totals.kinds["kinds"]), totals.begun) == (30, 6, {"nuts": 6})
-    assert "every figure is reached" in capsys.readouterr().out
-
-
-def test_a_failure_of_a_soak_is_kept_with_its_totals_and_fails_only_its_own_run(
-    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = tmp_path / "totals.json"
-    monkeypatch.setattr(soak, "endless", lambda plan, totals, until: iter([driver.Piece("nuts", 7, 5)]))
-    says(script, '{"failed": ["seed 7 broke"]}')
-    assert soak.run(plan_of(TWENTY), kept, 1.0, jobs=1) == 1
-
-    says(script, '{"counts": {"nuts": 5}}')
-    assert soak.run(plan_of(TWENTY), kept, 1.0, jobs=1) == 0
-    assert soak.read_totals(kept).failed == ["seed 7 broke"]
-
-
-def test_a_soak_turns_to_the_part_that_misses_most() -> None:
-    parts = tuple(Part(name, name, 5, nothing) for name in ("nuts", "figs"))
-    plan = Plan(parts, (TWENTY, Figure("figs", "figs", 1000)))
-    totals = Totals(counts={"nuts": 10, "figs": 400})
-
-    assert soak.next_part(plan, totals).name == "figs"
-    totals.add(Line(counts={"figs": 200}))
-    assert soak.next_part(plan, totals).name == "nuts"
-    totals.begun["nuts"] = 20  # and nothing came of them
-    assert soak.next_part(plan, totals).name == "figs"
-
-
-def test_a_soak_never_repeats_what_can_be_new_and_repeats_what_cannot() -> None:
-    assert [soak.seed_of(PARTS["states"], number) for number in (1, 7, 8, 99)] == [1, 7, 8, 99]
-    assert [soak.seed_of(PARTS["boundaries"], number) for number in (1, 2, 3)] == [1, 1, 1]
-    assert len({soak.seed_of(PARTS["fuzz"], number) for number in range(200)}) == 200
-
-
 def test_the_figures_are_those_that_were_promised() -> None:
     campaign_figures = {figure.name: figure.wanted for figure in CAMPAIGN.figures}
     soak_figures = {figure.name: figure.wanted for figure in SOAK.figures}
@@ -205,4 +118,3 @@ def test_the_pieces_of_the_campaign_are_enough_and_half_of_their_seeds_are_fixed
         seeds = [piece.seed for piece in found if piece.part == name]
         assert len(set(seeds)) * PARTS[name].piece >= wanted[PARTS[name].counts]
         assert seeds[: (len(seeds) + 1) // 2] == list(range(1, (len(seeds) + 1) // 2 + 1))
-    assert FIGURES_OF.keys() == PARTS.keys()

@@ -1,4 +1,7 @@
-"""`python -m tests.mutants [--count 200] [--seed 1] [--of policy]`: exit 1 if fewer than 95 % are killed."""
+"""`python -m tests.mutants [--count 200] [--seed 1] [--share 1/4] [--of policy]`: do tests notice changes?
+
+Exit 1 if fewer than 95 % are killed.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--count", type=int, default=0, help="so many, chosen by chance (all)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--share", default="1/1", help="2/4: the second quarter of all")
     parser.add_argument("--of", default="", help="only of files whose name has this in it")
     parser.add_argument("--json", action="store_true", help="one line for each, and nothing else")
     parser.add_argument(
@@ -26,7 +30,8 @@ def main(arguments: list[str]) -> int:
     )
     asked = parser.parse_args(arguments)
     mutants, equivalent = all_mutants()
-    chosen = [one for one in mutants if asked.of in one.file]
+    number, shares = map(int, asked.share.split("/"))
+    chosen = [one for one in mutants if asked.of in one.file][number - 1 :: shares]
     whole = len(chosen)
     random.Random(asked.seed).shuffle(chosen)
     began = time.monotonic()
