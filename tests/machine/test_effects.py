@@ -258,13 +258,16 @@ def test_a_persons_word_does_not_free_a_task_that_is_held_for_another_effect() -
     assert desk.task.status == "blocked"
     refusal = desk.ask(c.Unblock, effect_key="mail").refusal
     assert isinstance(refusal, e.WrongStatus)
+    assert refusal.task_id == desk.task.id
     assert desk.ask(c.Unblock, effect_key="another").refusal is None
 
 
 def test_a_task_that_goes_on_is_held_for_nothing() -> None:
     desk = in_doubt()
     desk.give(c.Block, reason="effect_unknown", attempt_id="a1", effect_key="mail")
+    assert inside_of(desk.task).held_for == "mail"
     desk.give(c.Unblock)
+    assert inside_of(desk.task).held_for == ""
     desk.give(c.Block, reason="held", owner="ada")
 
     assert isinstance(desk.ask(c.Unblock, effect_key="mail").refusal, e.WrongStatus)

@@ -355,7 +355,7 @@ def _blocked(task: Task, fact: f.TaskBlocked, at: int) -> Task:
         owner=fact.owner or task.owner,
         error=_packed(fact.error) if fact.error else task.error,
         retry_count=task.retry_count if fact.retry_count is None else fact.retry_count,
-        inside=_inside_held(task, fact.effect_key or ""),
+        inside=changed_inside(task, is_offered=False, held_for=fact.effect_key or ""),
         held_since=at if fact.remind_at is not None else None,
         wait_by=None,
         suspend_by=None,
@@ -365,17 +365,11 @@ def _blocked(task: Task, fact: f.TaskBlocked, at: int) -> Task:
     )
 
 
-def _inside_held(task: Task, held_for: str) -> str | None:
-    if task.inside is None and not held_for:
-        return None
-    return changed_inside(task, is_offered=False, held_for=held_for)
-
-
 def _unblocked(task: Task, fact: f.TaskUnblocked, at: int) -> Task:
     return replace(
         task,
         status=s.QUEUED,
-        inside=None if task.inside is None else changed_inside(task, held_for=""),
+        inside=changed_inside(task, held_for=""),
         reason=None,
         run_at=fact.run_at,
         ends_by=fact.ends_by,
