@@ -22,9 +22,11 @@ from endwell.errors import EndwellError
 from endwell.model import commands as c
 from endwell.model import status as s
 from endwell.policy.limits import SECOND
+from endwell.queue.redis_streams.connection import Word
 from endwell.testing.cluster import Member
 from endwell.testing.faults import all as all_faults
-from endwell.testing.parts import installation_for
+from endwell.testing.parts import QueueKind, installation_for
+from endwell.testing.redis.line import Commands, Fate
 from endwell.testing.simulation import Result, Simulation
 from endwell.testing.tap import Killed, Moment
 from endwell.worker.context import Context
@@ -35,21 +37,22 @@ FAULTS: Final = 12
 ROUNDS: Final = 12
 DOWN_SECONDS: Final = 10.0
 LISTS: Final = all_faults.LISTS
+COMMITS: Final = {"commit": "before", "committed": "after"}
+CHANGES: Final = ("XADD", "XACK", "XCLAIM", "HSET", "HDEL")
+KEYS: Final = ("stream:task", "stream:result", "stream:dlq", "dlq:index")
 HELD: Final = "look"
 """Why the desk holds a task for a moment."""
 
 
 class Boundary(NamedTuple):
-    """A moment at which somebody dies: before or after the commit of an operation."""
+    """A moment at which somebody dies: before or after the commit of an operation.
+
+    Where there are streams, also before or after what the server of streams is told, as `XADD:stream:task`.
+    """
 
     who: str
     operation: str
     where: str
-
-    def is_it(self, member: Member, moment: Moment, commands: Sequence[c.Command]) -> bool:
-        if moment != ("commit" if self.where == "before" else "committed") or member.kind != self.who:
-            return False
-        return any(type(one).__name__ == self.operation for one in commands)
 
     def __str__(self) -> str:
         return f"{self.who}/{self.operation}/{self.where}"
@@ -58,25 +61,51 @@ class Boundary(NamedTuple):
 class Everything(Simulation):
     """`strikes`: at which boundaries somebody dies, one after the other; `struck`: at which somebody did."""
 
-    def __init__(self, seed: int, directory: Path, strikes: Sequence[Boundary] = ()) -> None:
-        super().__init__(seed, directory, installation_for(seed, hours=HOURS, orders=ORDERS), FAULTS)
+    def __init__(
+        self,
+        seed: int,
+        directory: Path,
+        strikes: Sequence[Boundary] = (),
+        *,
+        queue: QueueKind | None = None,
+    ) -> None:
+        lived_in = installation_for(seed, hours=HOURS, orders=ORDERS, queue=queue)
+        super().__init__(seed, directory, lived_in, FAULTS)
         self.seen: Counter[tuple[str, str]] = Counter()
         self.struck: list[Boundary] = []
         self._strikes = list(strikes)
         self._errands = list(ERRANDS)
-        self.cluster.listeners.append(self._strike)
+        self.cluster.listeners.append(self._at_commit)
 
-    def _strike(self, member: Member, moment: Moment, commands: Sequence[c.Command]) -> None:
-        if self.is_calm:  # nothing goes wrong any more: that is when the bounds are strict
-            return
-        if moment == "committed":
-            self.seen.update({(member.kind, type(one).__name__): 1 for one in commands})
-        if self._strikes and self._strikes[0].is_it(member, moment, commands):
-            boundary = self._strikes.pop(0)
-            self.struck.append(boundary)
-            self.happened(f"killed {boundary.where} a commit", member.name, boundary.operation)
-            self.kill(member, DOWN_SECONDS)
+    def _at_commit(self, member: Member, moment: Moment, commands: Sequence[c.Command]) -> None:
+        where = COMMITS.get(moment)
+        if where is not None and self._is_struck(member, where, {type(one).__name__ for one in commands}):
             raise Killed
+
+    def _fate_of_commands(self, owner: str, commands: Commands) -> Fate:
+        if self._is_struck(self.cluster.members[owner], "before", told(commands)):
+            return "silent"
+        return super()._fate_of_commands(owner, commands)
+
+    def _commands_done(self, owner: str, commands: Commands, answers: list[Any]) -> None:
+        super()._commands_done(owner, commands, answers)
+        self._is_struck(self.cluster.members[owner], "after", told(commands))
+
+    def _is_struck(self, member: Member, where: str, operations: set[str]) -> bool:
+        """Whether this is the boundary at which somebody is to die next; then it is dead now."""
+        if self.is_calm or member.is_over:  # nothing goes wrong any more: that is when the bounds are strict
+            return False
+        if where == "after":
+            self.seen.update({(member.kind, operation): 1 for operation in operations})
+        boundary = self._strikes[0] if self._strikes else None
+        if boundary is None or (member.kind, where) != (boundary.who, boundary.where):
+            return False
+        if boundary.operation not in operations:
+            return False
+        self.struck.append(self._strikes.pop(0))
+        self.happened(f"killed {where} a commit", member.name, boundary.operation)
+        self.kill(member, DOWN_SECONDS)
+        return True
 
     def _register(self, app: Endwell) -> None:
         super()._register(app)
@@ -115,6 +144,16 @@ class Everything(Simulation):
     def some_task(self, *statuses: str) -> str | None:
         """The oldest task that is in one of these."""
         return next((task.id for task in self.view.tasks.values() if task.status in statuses), None)
+
+
+def told(commands: Commands) -> set[str]:
+    """What the server of streams is to change, by command and key."""
+    words = [(_word(each[0]), _word(each[1])) for each in commands if len(each) > 1]
+    return {f"{command}:{key}" for command, key in words if command in CHANGES and key in KEYS}
+
+
+def _word(word: Word) -> str:
+    return word.decode() if isinstance(word, bytes) else str(word)
 
 
 def _look(number: int) -> int:
@@ -247,11 +286,13 @@ ERRANDS: Final[tuple[Errand, ...]] = (
 )
 
 
-def live(seed: int, strikes: Sequence[Boundary] = ()) -> tuple[Everything, Result]:
+def live(
+    seed: int, strikes: Sequence[Boundary] = (), *, queue: QueueKind | None = None
+) -> tuple[Everything, Result]:
     """One such history, in memory where that can be had."""
     _record()
     shared = Path("/dev/shm")  # noqa: S108 (a fresh directory in it, readable by its owner alone)
     home = str(shared) if shared.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="endwell-sim-", dir=home) as directory:
-        history = Everything(seed, Path(directory), strikes)
+        history = Everything(seed, Path(directory), strikes, queue=queue)
         return history, history.run()

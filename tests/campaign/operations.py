@@ -24,3 +24,21 @@ def _below(kind: type[c.Command]) -> Iterator[type[c.Command]]:
 OPERATIONS: Final = frozenset(
     kind.__name__ for kind in _below(c.Command) if kind not in (c.TaskCommand, c.AttemptCommand)
 ) - frozenset(DERIVED)
+
+STREAMED: Final = frozenset(
+    f"{who}/{operation}"
+    for who, operations in {
+        "pmo": (
+            *("DispatchNext", "XADD:stream:task", "XACK:stream:task", "Reclaim"),  # passing turns on
+            *("Claim", "Finish", "FailTurn", "XACK:stream:result"),  # taking what foreign workers say
+            *("XADD:stream:dlq", "HSET:dlq:index", "HDEL:dlq:index"),  # dead letters
+        ),
+        "worker": (
+            *("Claim", "Finish", "FailTurn", "HandBack", "Suspend"),
+            *("XACK:stream:task", "XADD:stream:result", "XCLAIM:stream:task"),
+        ),
+        "foreign": ("XADD:stream:result", "XACK:stream:task"),
+    }.items()
+    for operation in operations
+)
+"""Commits, and what the server of streams is told, that matter where turns travel over streams."""

@@ -75,10 +75,10 @@ def states(seed: int, size: int, say: Say) -> None:
 
 
 def boundaries(seed: int, size: int, say: Say) -> None:
-    """Whoever commits dies before that, or after it: every operation there is, whatever the seed."""
-    from tests.campaign.boundaries import crash_at_all
+    """Whoever commits dies before that, or after it: every operation there is; then those of streams."""
+    from tests.campaign.boundaries import crash_at_all, crash_with_streams
 
-    crash_at_all(say)
+    crash_at_all(say) if seed == 1 else crash_with_streams(say)
 
 
 def pairs(seed: int, size: int, say: Say) -> None:

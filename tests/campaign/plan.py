@@ -8,18 +8,18 @@ from typing import Final
 
 from tests.campaign import parts as p
 from tests.campaign.figures import Figure
-from tests.campaign.operations import OPERATIONS
+from tests.campaign.operations import OPERATIONS, STREAMED
 from tests.campaign.parts import Part
 from tests.planted.defects import DEFECTS
 
-_OPERATIONS: Final = ("boundaries", "operations before", "operations after")
+_OPERATIONS: Final = ("boundaries", "operations before", "operations after", "streamed")
 _INPUTS: Final = ("inputs", "accepted", "refused")
 _MUTANTS: Final = ("mutant shares", "mutants", "killed")
 PARTS: Final[dict[str, Part]] = {
     part.name: part
     for part in (
         Part("faults", "kills", 30, p.faults, figures=("kills", "zombies")),
-        Part("boundaries", "boundaries", 1, p.boundaries, rounds=1, repeats=True, figures=_OPERATIONS),
+        Part("boundaries", "boundaries", 1, p.boundaries, rounds=2, repeats=True, figures=_OPERATIONS),
         Part("simulations", "seeds", 20, p.simulations, figures=("seeds", "faults", "fault kinds")),
         Part("states", "states", 450_000, p.states, rounds=7, figures=("states",)),
         Part(
@@ -80,6 +80,7 @@ def _figures(scale: dict[str, int]) -> tuple[Figure, ...]:
         "states": "states of the task machine",
         "operations before": "operations whose commit was crashed before it",
         "operations after": "operations whose commit was crashed after it",
+        "streamed": "boundaries crashed where turns travel over streams",
         "pairs": "pairs of operations crashed in one history",
         "kills": "real processes killed while they held work",
         "zombies": "real processes frozen past their lease, and woken",
@@ -105,6 +106,7 @@ CAMPAIGN: Final = Plan(
             "states": 2_000_000,
             "operations before": len(OPERATIONS),
             "operations after": len(OPERATIONS),
+            "streamed": 2 * len(STREAMED),
             "kills": 300,
             "zombies": 100,
             "histories": 1_000,
@@ -125,6 +127,7 @@ SOAK: Final = Plan(
             "states": 50_000_000,
             "operations before": len(OPERATIONS),
             "operations after": len(OPERATIONS),
+            "streamed": 2 * len(STREAMED),
             "pairs": (2 * len(OPERATIONS)) ** 2 // 4,
             "kills": 20_000,
             "zombies": 5_000,

@@ -107,6 +107,7 @@ def test_the_figures_are_those_that_were_promised() -> None:
         *(50_000, 600_000, 25, 50_000_000, 20_000, 5_000, 100_000, 200_000_000),
     ]
     assert campaign_figures["defects"] >= 40
+    assert campaign_figures["streamed"] >= 40
     assert soak_figures["killed"] == 95
 
 

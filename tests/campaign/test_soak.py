@@ -206,7 +206,7 @@ def test_all_mutants_all_defects_and_all_boundaries_are_tried_once_for_each_sour
     pieces = list(soak.whole(Plan(tuple(PARTS.values()), ()), Totals()))
     counted = {part: sum(piece.part == part for piece in pieces) for part in PARTS}
     assert {part: count for part, count in counted.items() if count} == {
-        "boundaries": 1,
+        "boundaries": 2,
         "planted": PARTS["planted"].rounds,
         "mutants": 4,
     }
