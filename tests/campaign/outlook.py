@@ -41,7 +41,8 @@ class Outlook:
                 reached = self._totals.reached(figure.name)
                 missing, gained = figure.wanted - reached, reached - self._before[figure.name]
                 took = spent.get(part.name, 0.0) / (at_once or 1.0) / 3600
-                yield Missing(figure, part.name, gained, missing, missing * took / gained if gained else None)
+                hours = missing * took / gained if gained and took else None
+                yield Missing(figure, part.name, gained, missing, hours)
 
     def text(self, spent: Mapping[str, float], seconds: float) -> str:
         """A row for each, and the sum."""
