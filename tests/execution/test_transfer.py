@@ -42,6 +42,27 @@ def register(world: World) -> None:
         return [await ctx.tool("oracle", 1), await ctx.wait_signal("go")]
 
 
+@pytest.mark.covers("S3.39", "S3.40")
+async def test_the_record_of_a_step_is_exported_under_its_names_outside(store_url: str) -> None:
+    async with World(store_url) as world:
+
+        @world.app.agent("clerk")
+        async def clerk(ctx: Context) -> None:
+            await ctx.step("price", lambda: 15)
+            await ctx.effect("pay", lambda: "paid", key="pay:1")
+
+        await world.registered("clerk")
+        handle = await world.submitted("clerk")
+        await world.brought_to(await world.started_worker(), handle, "succeeded")
+        lines = [json.loads(line) for line in await exported(world)]
+    events = [line["event"] for line in lines if "event" in line]
+    assert [event.get("names") for event in events if event["type"] == "step.recorded"] == [
+        ["command_committed", "node_finished"],
+        ["tool_invocation_finished", "command_committed", "node_finished"],
+    ]
+    assert not any("names" in event for event in events if event["type"] != "step.recorded")
+
+
 @pytest.fixture
 async def full(store_url: str) -> AsyncIterator[World]:
     """A store with a task in each kind of state: ended well and badly, waiting, queued, delayed."""

@@ -7,13 +7,16 @@ over those bytes; whoever reformats the file breaks it, and an import says so.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from endwell.errors import StoreError
 from endwell.model.card import Card, CardKind
+from endwell.model.facts import StepRecorded
 from endwell.model.message import Message
 from endwell.model.moments import moment
+from endwell.model.step_names import names_of
 from endwell.runtime.clock import MICROSECONDS
 from endwell.store.log import Event
 
@@ -41,8 +44,8 @@ class CardLine(msgspec.Struct, kw_only=True):
     created_at: str
 
 
-class EventLine(msgspec.Struct, kw_only=True):
-    """An event; its data is JSON as it is stored."""
+class EventLine(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An event; its data is JSON as it is stored. `names`: how it is called outside; no import needs them."""
 
     event_id: str
     namespace: str
@@ -58,6 +61,7 @@ class EventLine(msgspec.Struct, kw_only=True):
     epoch: int
     data: msgspec.Raw
     hash: str
+    names: tuple[str, ...] = ()
 
 
 class End(msgspec.Struct, kw_only=True):
@@ -101,7 +105,18 @@ def card_line(card: Card) -> Line:
 def event_line(event: Event) -> Line:
     values = {name: getattr(event, name) for name in _PLAIN}
     data, sealed, at = msgspec.Raw(event.data), event.hash.hex(), moment(event.at)
-    return Line(event=EventLine(event_id=event.event_id, **values, data=data, hash=sealed, at=at))
+    about: dict[str, Any] = {"event_id": event.event_id, "at": at, "names": _names(event)}
+    return Line(event=EventLine(**values, **about, data=data, hash=sealed))
+
+
+def _names(event: Event) -> tuple[str, ...]:
+    if event.type != StepRecorded.type:
+        return ()
+    try:
+        recorded: Any = event.fact
+        return names_of(recorded.result_type)
+    except StoreError:  # a backup takes what there is; an import says what is wrong with it
+        return ()
 
 
 def card_of(line: CardLine) -> Card:

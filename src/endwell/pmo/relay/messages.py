@@ -15,6 +15,7 @@ import msgspec
 from endwell.doorbell.subjects import VERSION, subject
 from endwell.model import facts as f
 from endwell.model.moments import moment
+from endwell.model.step_names import is_completed, names_of
 from endwell.model.task import ErrorInfo, Task
 from endwell.store.log import Logged
 
@@ -30,12 +31,6 @@ _WORDS: Final[dict[type[f.Fact], tuple[str, str]]] = {
     f.TaskCancelled: ("canceled", "cancelled"),
 }
 """How an end is called outside, and the status of the task."""
-_COMMITTED: Final[dict[str, tuple[str, ...]]] = {
-    "success": ("command_committed",),
-    "pure": ("command_committed",),
-    "side_effect_committed": ("tool_invocation_finished", "command_committed"),
-}
-"""What the record of a completed step stands for besides `node_finished`; a failed step commits nothing."""
 _encoder = msgspec.json.Encoder()
 
 Turns = MutableMapping[str, str | None]
@@ -206,10 +201,10 @@ def _effect_intended(task: Task, one: Logged, fact: f.EffectIntended, turn: str 
 
 
 def _step_recorded(task: Task, one: Logged, fact: f.StepRecorded, turn: str | None) -> Said:
-    phase = "completed" if fact.result_type in _COMMITTED else "failed"
+    phase = "completed" if is_completed(fact.result_type) else "failed"
     cards = [fact.card] if fact.card else []
     about = {
-        "events": [*_COMMITTED.get(fact.result_type, ()), "node_finished"],
+        "events": names_of(fact.result_type),
         "result_type": fact.result_type,
         "duration_ms": fact.took // 1000,
         "error": fact.error.code if fact.error else None,
