@@ -8,18 +8,19 @@ import pytest
 
 from endwell.model import commands as c
 from endwell.pmo.inbox import InboxWatch
-from endwell.settings import Settings
+from endwell.settings import Settings, override
 from endwell.store.reads import PendingRow
 from tests.rules.cases import answer, dispatched, running
 from tests.store.world import World
 
 
-def watch(world: World) -> InboxWatch:
+def watch(world: World, **changes: object) -> InboxWatch:
     runtime = world.database.runtime
-    return InboxWatch(world.store, runtime, Settings().pmo, namespace="default", actor="pmo-1")
+    settings = override(Settings(), changes, source="test")
+    return InboxWatch(world.store, runtime, settings.pmo, namespace="default", actor="pmo-1")
 
 
-@pytest.mark.covers("S0.58", "S0.59", "S0.60", "S0.75")
+@pytest.mark.covers("S0.58", "S0.59", "S0.60")
 async def test_what_is_pending_for_long_is_rung_for_and_not_changed(world: World) -> None:
     task = await dispatched(world)
     look = watch(world)
@@ -35,6 +36,39 @@ async def test_what_is_pending_for_long_is_rung_for_and_not_changed(world: World
     assert await world.store.inbox_page("default") == before
     assert (await world.task(task)).version == version
     assert await look.run_once() == 1, "it rings at every tick until somebody comes"
+
+
+@pytest.mark.covers("S0.75")
+async def test_how_long_is_long_is_configurable(world: World) -> None:
+    await dispatched(world)
+    look = watch(world, **{"pmo.pending_wakeup_seconds": 17})
+    world.advance(15)
+    assert await look.run_once() == 0
+    world.advance(2)
+    assert await look.run_once() == 1
+
+
+@pytest.mark.covers("S0.61", "S0.64", "S0.76")
+async def test_how_long_a_message_may_lack_a_channel_is_configurable(world: World) -> None:
+    await dispatched(world)
+    await world.database.sql("UPDATE agent_inbox SET channel = NULL")
+    look = watch(world, **{"pmo.pending_wakeup_skip_seconds": 40})
+    for seconds, said in ((38, ("pending", None)), (2, ("skipped", "missing_channel"))):
+        world.advance(seconds)
+        assert await look.run_once() == 0
+        (row,) = await world.store.inbox_page("default")
+        assert (row.status, row.watchdog_error) == said
+
+
+@pytest.mark.covers("S0.59")
+async def test_each_is_rung_for_by_its_own_channel(world: World) -> None:
+    for channel in ("main", "ops"):
+        await dispatched(world, channel=channel)
+    world.advance(5)
+    world.bells.clear()
+
+    assert await watch(world).run_once() == 2
+    assert world.bells == {"work:default:coder", "work:default:coder/ops"}
 
 
 @pytest.mark.covers("S0.58", "S0.59")
@@ -66,6 +100,9 @@ async def test_a_turn_that_is_ended_by_force_has_no_active_channel_any_more(
 
     row = await pending()
     assert (row.channel, row.active_channel, row.target_channel) == (None, "ops", "ops")
+    world.bells.clear()
+    assert await watch(world).run_once() == 1
+    assert world.bells == {"work:default:coder/ops"}
 
     ended = await world.do(world.to(c.ClockFired, task, actor="pmo-1"))
     assert (ended.turn_id, ended.channel) == (None, "ops"), "the task keeps its own, for its next turn"

@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from endwell.model import commands as c
 from endwell.model.card import deliverable_id
-from endwell.model.task import Task
+from endwell.model.message import InboxRow
+from endwell.model.task import Task, waits_of
 from endwell.policy.limits import SECOND
 from endwell.store.log import Event
 from tests.rules.cases import DAY, answer, asking, dispatched, held, queued, running, suspended
@@ -30,7 +32,9 @@ def facts_of(events: list[Event], kind: str) -> Any:
 
 
 async def card_of(world: World, card_id: str | None) -> dict[str, Any]:
-    content = json.loads((await world.store.card("default", card_id or "")).content)
+    card = await world.store.card("default", card_id or "")
+    assert card.kind == "task.deliverable"
+    content = json.loads(card.content)
     assert isinstance(content, dict)
     return content
 
@@ -175,6 +179,7 @@ async def test_an_offer_that_nobody_took_is_put_into_the_inbox_again_and_rung_fo
         rows = await world.store.inbox_page("default", task_id=task.id)
         assert [(row.status, row.turn_id) for row in rows] == [("pending", task.turn_id)] * (ring + 1)
         assert len({row.correlation_id for row in rows}) == ring + 1
+        assert len({envelope(row) for row in rows}) == 1, "the whole envelope, as it was first sent"
 
     claimed = await world.claim(await world.task(task))
     rows = await world.store.inbox_page("default", task_id=task.id)
@@ -185,6 +190,48 @@ async def test_an_offer_that_nobody_took_is_put_into_the_inbox_again_and_rung_fo
     rows = await world.store.inbox_page("default", task_id=task.id)
     assert {row.status for row in rows} == {"consumed"}
     assert await world.problems() == []
+
+
+def envelope(row: InboxRow) -> InboxRow:
+    """What a row says, whichever of several it is."""
+    return replace(row, id="", correlation_id="", created_at=0)
+
+
+@pytest.mark.covers("S0.1", "S0.37")
+async def test_an_offer_that_was_lost_is_written_again_and_taken(world: World) -> None:
+    task = await dispatched(world, channel="ops")
+    (before,) = await world.store.inbox_page("default", task_id=task.id)
+    await world.database.sql("DELETE FROM agent_inbox")
+    world.advance(10)
+    world.bells.clear()
+    await fired(world, task)
+
+    (again,) = await world.store.inbox_page("default", task_id=task.id)
+    assert envelope(again) == envelope(before)
+    assert world.bells == {"work:default:coder/ops"}
+    claimed = await world.claim(await world.task(task))
+    assert (await world.do(world.finish(claimed))).status == "succeeded"
+    (row,) = await world.store.inbox_page("default", task_id=task.id)
+    assert row.status == "consumed"
+
+
+@pytest.mark.covers("S0.2")
+@pytest.mark.parametrize("watchdog", [c.ClockFired, c.InjectTimeout], ids=["the PMO's", "a worker's"])
+async def test_an_overdue_tool_is_reported_alike_by_either_watchdog(world: World, watchdog: Any) -> None:
+    task = await suspended(world)
+    world.advance(60)
+    await world.store._commit((world.to(watchdog, task, actor="watchdog"),))  # the report, and no further
+
+    (call,) = [wait.tool_call_id for wait in waits_of(task)]
+    (row,) = await world.store.inbox_page("default", task_id=task.id)
+    assert (row.message_type, row.correlation_id, row.status) == ("timeout", call, "pending")
+    assert (row.turn_id, row.turn_epoch, row.agent) == (task.turn_id, task.epoch, "coder")
+    report = {"status": "timeout", "error": {"code": "tool_timeout", "message": "no answer came in time"}}
+    assert json.loads(row.payload or "") == report
+    card = await world.store.card("default", row.card_id or "")
+    assert (card.kind, json.loads(card.content)) == ("tool.result", report)
+    assert (await world.task(task)).status == "suspended"
+    assert (await world.history(task))[-1] == "wait.timed_out"
 
 
 @pytest.mark.covers("S0.5", "T1")

@@ -54,6 +54,7 @@ async def test_every_rule_has_its_race() -> None:
 
 
 @by_label
+@pytest.mark.covers("S0.36", "S0.40", "S0.51")
 async def test_a_rule_does_nothing_before_its_time(lasting_world: World, case: Case) -> None:
     world = lasting_world
     task = await case.stage(world)
@@ -82,6 +83,7 @@ async def test_a_rule_acts_at_its_time_and_only_once(lasting_world: World, case:
 
 @by_label
 @pytest.mark.parametrize("together", [True, False], ids=["one commit", "two commits"])
+@pytest.mark.covers("S0.4", "S0.68")
 async def test_the_rule_comes_first(lasting_world: World, case: Case, together: bool) -> None:
     world = lasting_world
     task = await at_the_moment(world, case)

@@ -402,7 +402,7 @@ class RequeueMessages(Command, frozen=True, kw_only=True):
 
 
 class WakeAgents(Command, frozen=True, kw_only=True):
-    """Ring for agents that have something in their inbox; changes nothing."""
+    """Ring for agents that have something in their inbox, `coder` or, by a channel, `coder/ops`."""
 
     agents: tuple[str, ...]
 

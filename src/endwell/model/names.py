@@ -77,6 +77,11 @@ def agent_reference(text: str) -> tuple[str, str | None]:
     return agent_name(agent), agent_key(key) if slash else None
 
 
+def by_channel(agent: str, channel: str) -> str:
+    """Whom a ring is for and by which channel it travels; the usual one need not be named."""
+    return agent if channel == DEFAULT_CHANNEL else f"{agent}/{channel}"
+
+
 def _checked(pattern: re.Pattern[str], text: object, field: str, what: str) -> str:
     if isinstance(text, str) and pattern.fullmatch(text):
         return text

@@ -11,6 +11,7 @@ import logging
 from typing import Any
 
 from endwell.model import commands as c
+from endwell.model.names import by_channel
 from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import Pmo as PmoSettings
@@ -49,7 +50,7 @@ class InboxWatch:
         return self._wakeup if self._wakeup > 0 else UNHURRIED
 
     async def run_once(self) -> int:
-        """How many agents were rung for."""
+        """How many agents were rung for, by each of their channels."""
         now = await self._store.now()
         before = now - self.patience
         agents: set[str] = set()
@@ -57,7 +58,8 @@ class InboxWatch:
         for _ in range(PAGES):
             page = await self._store.long_pending(self._namespace, before, after, PAGE)
             if self._wakeup > 0:
-                agents |= {row.agent for row in page if row.target_channel is not None}
+                targets = {(row.agent, row.target_channel) for row in page}
+                agents |= {by_channel(agent, channel) for agent, channel in targets if channel is not None}
             await self._settle(page, now)
             if len(page) < PAGE:
                 break

@@ -16,7 +16,7 @@ from endwell.model import status as s
 from endwell.model.cursor import Cursor
 from endwell.model.effect import Effect
 from endwell.model.message import Message
-from endwell.model.names import DEFAULT_CHANNEL
+from endwell.model.names import by_channel
 from endwell.model.session import Session
 from endwell.model.task import Task
 from endwell.store.log import Event, seal
@@ -248,8 +248,7 @@ class WorkingSet:
 
 def _work_topic(task: Task) -> str:
     """Who may take it; a channel of its own is named, so that the ring can travel by it."""
-    topic = f"work:{task.namespace}:{task.agent}"
-    return topic if task.channel == DEFAULT_CHANNEL else f"{topic}/{task.channel}"
+    return f"work:{task.namespace}:{by_channel(task.agent, task.channel)}"
 
 
 def replay(events: list[Event]) -> Task | None:
