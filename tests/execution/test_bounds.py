@@ -144,6 +144,8 @@ async def test_a_real_run_keeps_to_its_bound_in_every_status(
         assert (ended.ended_at - ended.ends_by) / SECOND <= tick + 0.5
         assert moment(ended.ended_at) <= promised
         assert len(terminal(await world.history(handle))) == 1
+        inbox = await world.store.inbox_page(world.namespace, task_id=handle.id)
+        assert {row.status for row in inbox} <= {"consumed", "skipped"}, "nothing is left pending"
         replayed = await verify(world.store, [world.namespace])
         assert (replayed["ok"], replayed["checked"]) == (True, 1), "its log alone comes to how it ended"
 

@@ -250,6 +250,7 @@ class Dies(BaseException):
     """The process is gone: nothing after this line runs."""
 
 
+@pytest.mark.covers("S0.9", "T5")
 @pytest.mark.parametrize("when", ["before_send", "during_send", "after_send"])
 @pytest.mark.parametrize("page", [1, 2, 3])
 async def test_a_relay_that_dies_anywhere_is_followed_by_one_that_tells_everything(

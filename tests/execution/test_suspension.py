@@ -126,7 +126,7 @@ class TestDeadlines:
 
         assert waits_of(task)[0].deadline == task.ends_by
 
-    @pytest.mark.covers("S0.16", "S0.17", "S0.18", "S0.19", "S0.20", "S0.21", "S0.23", "S0.24")
+    @pytest.mark.covers("S0.16", "S0.17", "S0.18", "S0.19", "S0.20", "S0.21", "S0.23", "S0.24", "S0.71")
     async def test_an_overdue_tool_is_reported_to_the_inbox_and_the_turn_goes_on_with_that(
         self, world: World
     ) -> None:
@@ -160,14 +160,16 @@ class TestDeadlines:
             " WHERE namespace = ? AND message_type = 'timeout'",
             world.namespace,
         )
-        assert {row[0] for row in rows} == {one, three}, "one report for each that is overdue"
+        assert sorted(row[0] for row in rows) == [one, three], "one report for each that is overdue"
         for call, payload, status, card in rows:
             report = json.loads(payload)
             assert (report["status"], report["error"]["code"]) == ("timeout", "tool_timeout")
             assert (status, card) == ("consumed", answer_id(call, "timeout")), "by the path of results"
-        (reported,) = [event for event in await world.events(handle) if event.type == "wait.timed_out"]
-        assert reported.actor == worker.name
+        events = {event.type: event for event in await world.events(handle)}
+        assert events["wait.timed_out"].actor == worker.name
         assert terminal(await world.history(handle)) == ["task.succeeded"]
+        holder = (await world.facts(handle, "task.claimed"))[-1]
+        assert events["task.succeeded"].attempt_id == holder.attempt_id, "who holds the turn ends it"
 
     @pytest.mark.covers("S0.22")
     async def test_the_agent_is_woken_after_the_report_and_only_then(self, world: World) -> None:

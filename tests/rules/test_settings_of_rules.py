@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from endwell import Context
 from endwell.errors import BadSetting
 from endwell.model import commands as c
 from endwell.model.task import Task
@@ -63,6 +64,20 @@ def test_the_suspend_timeout_is_the_grace_after_the_last_wait() -> None:
     task = give(give(queued_task(), to(c.Claim), limits=changed), to(c.Suspend), limits=changed)
 
     assert (task.suspend_by, task.wait_by) == (NOW + 67 * SECOND, NOW + 60 * SECOND)
+
+
+@pytest.mark.covers("S0.28", "S0.80")
+async def test_the_suspend_timeout_is_how_long_a_tool_has_to_answer(tmp_path: Path) -> None:
+    settings = {"worker.suspend_timeout_seconds": 7}
+    async with World(f"sqlite:///{tmp_path}/endwell.db", settings=settings) as world:
+
+        @world.app.agent("asker")
+        async def asker(ctx: Context) -> None:
+            await ctx.tool("oracle")
+
+        worker = await world.started_worker()
+        task = await world.brought_to(worker, await world.submitted("asker"), "suspended")
+        assert (task.wait_by or 0) - task.updated_at == 7 * SECOND
 
 
 def test_a_turn_that_runs_cannot_be_left_without_a_reaper() -> None:

@@ -303,6 +303,7 @@ async def test_an_approval_is_decided_once(world: World) -> None:
     assert "approval.rejected" in [event.type for event in events]
 
 
+@pytest.mark.covers("S0.32")
 async def test_answers_that_a_worker_took_and_did_not_hand_on_are_open_again(world: World) -> None:
     task = await world.running_task()
     await world.do(world.answer(task, "look"))
