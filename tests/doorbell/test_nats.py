@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from endwell.doorbell import Doorbell
-from endwell.doorbell.nats import NatsDoorbell, nats_client
+from endwell.doorbell.nats import NatsDoorbell, confirmed, nats_client
 from endwell.errors import UsageError
 from endwell.runtime import Runtime
 from tests.doorbell.contract import PATIENCE, DoorbellContract, Ear, becomes
 from tests.doorbell.served import ServedContract
+from tests.servers.attentive import AttentiveNats
 from tests.servers.small import NatsServer
 
 
@@ -42,11 +43,12 @@ class TestNatsDoorbell(DoorbellContract):
             f"bell = NatsDoorbell({self.url!r}, runtime=Runtime.system(), patience_seconds={PATIENCE})"
         )
 
+    @pytest.mark.covers("S0.22", "S0.59")
     async def test_a_wakeup_is_published_under_the_agents_own_subject(
         self, bell: Doorbell, client: Any
     ) -> None:
         listening = await client.subscribe("endwell.v1.*.ops.cmd.agent.coder.wakeup")
-        await client.flush()
+        await confirmed(client, PATIENCE)
         bell.ring(["work:acme.eu:coder/ops"])
         message = await listening.next_msg(PATIENCE)
         assert message.subject == "endwell.v1.acme%2Eeu.ops.cmd.agent.coder.wakeup"
@@ -105,6 +107,18 @@ async def test_a_server_that_forbids_to_listen_is_no_doorbell() -> None:
     assert not bell.health().connected
     await bell.close()
     await asyncio.to_thread(server.stop)
+
+
+async def test_a_bell_is_open_when_the_server_knows_that_it_listens_and_a_ring_sent_when_it_has_it() -> None:
+    """The client's own flush promises less: it does not wait for what is yet to be written."""
+    async with AttentiveNats() as server:
+        bell = NatsDoorbell(server.url, runtime=Runtime.system(), patience_seconds=PATIENCE)
+        await bell.open()
+        await becomes(lambda: bell.health().connected)
+        assert server.has_confirmed("SUB")
+        bell.ring(["work:default:coder"])
+        await bell.close()
+        assert server.has_confirmed("PUB")
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

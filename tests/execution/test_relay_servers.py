@@ -11,10 +11,14 @@ import nats
 import pytest
 from redis.asyncio import Redis
 
+from endwell.doorbell.nats import confirmed
 from endwell.errors import BadSetting
+from endwell.pmo.relay.messages import Outgoing
+from endwell.pmo.relay.nats import NatsSink
 from endwell.pmo.relay.sink import SinkError
 from tests.execution.test_relay import QUICKLY, done, everything, relay_of
 from tests.execution.world import World, eventually
+from tests.servers.attentive import AttentiveNats
 from tests.servers.small import NatsServer, SmallServer, ValkeyServer
 
 
@@ -44,7 +48,7 @@ async def test_messages_go_out_on_nats_subjects(sqlite_url: str, own_nats: NatsS
         heard.append(message)
 
     await listener.subscribe("endwell.v1.*.main.evt.agent.clerk.*", cb=hear)
-    await listener.flush()
+    await confirmed(listener, 10)
     async with worked(sqlite_url, "nats", own_nats.url) as world:
         task_id = await done(world, "clerk")
         await everything(await relay_of(world))
@@ -54,6 +58,16 @@ async def test_messages_go_out_on_nats_subjects(sqlite_url: str, own_nats: NatsS
     assert (last["data"]["task_id"], last["data"]["status"]) == (task_id, "success")
     assert heard[-1].headers["Nats-Msg-Id"] == last["id"]
     await listener.close()
+
+
+@pytest.mark.covers("T5")
+async def test_what_was_sent_to_plain_subjects_the_server_has() -> None:
+    """Else the cursor would move past messages that die with the connection."""
+    async with AttentiveNats() as server:
+        sink = NatsSink(server.url, is_stream=False, timeout_seconds=10)
+        await sink.send([Outgoing("endwell.v1.default.main.evt.agent.clerk.task", "e.1.task", b"{}")])
+        assert server.has_confirmed("HPUB")
+        await sink.close()
 
 
 async def test_a_stream_keeps_what_was_told_twice_once(sqlite_url: str, own_nats: NatsServer) -> None:

@@ -70,6 +70,16 @@ async def nats_client(url: str, lost: asyncio.Event, remarks: list[Exception] | 
     return client
 
 
+async def confirmed(client: Any, seconds: float) -> None:
+    """Returns when the server has all that was published and subscribed to.
+
+    One flush does not say so: its PING goes ahead of what the client has yet to write. When that is answered,
+    the rest is written; when a second one is, the server has it.
+    """
+    for _ in range(2):
+        await client.flush(max(1, int(seconds)))
+
+
 class NatsDoorbell(ServedDoorbell):
     """Rings every process that has opened a bell at the same servers."""
 
@@ -110,7 +120,7 @@ class _NatsLine:
         """Subscribe, and make sure that the server knows it."""
         for subject in (BELL, f"{VERSION}.*.*.cmd.agent.*.wakeup"):
             await self._client.subscribe(subject, cb=self._hear)
-        await self.ping()
+        await confirmed(self._client, 2 * ANSWER_SECONDS)
 
     async def _hear(self, message: Any) -> None:
         self._take(topics_of(message.subject, message.data, self._sender))
@@ -118,7 +128,7 @@ class _NatsLine:
     async def send(self, topics: Collection[str]) -> None:
         for note in notes(topics, self._sender):
             await self._client.publish(note.subject, note.payload)
-        await self.ping()
+        await confirmed(self._client, 2 * ANSWER_SECONDS)
 
     async def ping(self) -> None:
         await self._client.flush(int(2 * ANSWER_SECONDS))
