@@ -14,7 +14,17 @@ from endwell.model import facts as f
 from endwell.model.inside import inside_of
 from endwell.model.task import Task
 from endwell.policy.limits import SECOND
-from tests.machine.stages import LIMITS, NOW, give, offer, queued_task, running_task, suspended_task, to
+from tests.machine.stages import (
+    LAPSED,
+    LIMITS,
+    NOW,
+    give,
+    offer,
+    queued_task,
+    running_task,
+    suspended_task,
+    to,
+)
 
 
 def repeated(task: Task, count: int) -> Task:
@@ -104,6 +114,8 @@ def test_the_guard_counts_the_deliveries_of_the_chain_that_led_to_a_task() -> No
     assert (early.guard_at, late.guard_at) == (None, None)
     again = give(give(late, to(c.HandBack)), to(c.Claim))
     assert again.guard_at is None, "a hand-back costs nothing, in a chain either"
+    nine, ten = (give(give(task, to(c.Reclaim), seen=LAPSED), to(c.Claim)) for task in (early, late))
+    assert (nine.guard_at, ten.guard_at, ten.clock_rule) == (None, NOW, "runaway_guard")
 
 
 @pytest.mark.covers("T13")

@@ -57,6 +57,7 @@ async def test_a_bad_entry_becomes_a_dead_letter_and_the_next_good_one_is_done(
     await streamed.nothing_pending()
 
 
+@pytest.mark.covers("T17")
 async def test_an_entry_for_nothing_is_acknowledged_and_does_nothing(streamed: Streamed) -> None:
     world, runs = streamed.world, []
 

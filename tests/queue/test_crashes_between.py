@@ -9,7 +9,7 @@ import pytest
 from endwell.errors import StoreError
 from endwell.model import commands as c
 from endwell.queue.redis_streams.entries import Result
-from tests.execution.world import terminal
+from tests.execution.world import eventually, terminal
 from tests.queue.streamed import Streamed
 from tests.queue.test_foreign_workers import Hand
 
@@ -91,6 +91,33 @@ async def test_between_a_foreign_result_in_the_store_and_its_acknowledgement(str
     assert await handle.result(timeout=40) == "pressed"
     assert terminal(await streamed.world.history(handle)) == ["task.succeeded"]
     assert await streamed.entries(streamed.names.result) == []
+
+
+@pytest.mark.covers("T17", "T19")
+async def test_between_a_retry_in_the_store_and_the_acknowledgement_of_what_failed(
+    streamed: Streamed,
+) -> None:
+    """What failed is heard twice: it counts once, and goes out again once, by another entry."""
+    hand = Hand(streamed, await streamed.orchestrator())
+    handle = await hand.offered()
+    attempt, _ = await hand.asks()
+    await hand.says("failed", attempt=attempt, error="no paper")
+    results = await hand.streams.stream.next_results()
+    await hand.streams.foreign.hear([each for each in results if isinstance(each, Result)])
+    await hand.streams.hear(await hand.streams.stream.left_results(0))
+    task = await handle.task()
+    assert (task.status, task.retry_count) == ("queued", 1)
+    assert await streamed.pending() == []
+
+    async def is_out_again() -> bool:
+        return await hand.streams.feed.run_once() == 1
+
+    await eventually(is_out_again, "its time to be tried again has come")
+    ((message_id, entry),) = await streamed.entries(streamed.names.task)
+    assert message_id != hand.message_id
+    assert (entry["task_id"], entry["turn"]) == (handle.id, f"{handle.id}.t2")
+    history = await streamed.world.history(handle)
+    assert (history.count("task.retry_scheduled"), terminal(history)) == (1, [])
 
 
 async def test_between_a_worker_s_result_and_its_acknowledgement(streamed: Streamed) -> None:

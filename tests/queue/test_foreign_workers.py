@@ -238,7 +238,7 @@ async def test_a_heartbeat_renews_the_lease_is_logged_and_adds_no_entry(hand: Ha
     assert "task.heartbeat" in await world.history(handle)
 
 
-@pytest.mark.covers("S4.21", "S4.24", "S4.25", "S4.26", "S4.27", "S4.28", "S4.52", "T17")
+@pytest.mark.covers("S4.21", "S4.24", "S4.25", "S4.26", "S4.27", "S4.28", "S4.52", "T17", "T19")
 async def test_what_a_foreign_worker_left_alone_is_taken_back_and_done_by_another(hand: Hand) -> None:
     handle = await hand.offered()
     attempt, _ = await hand.asks()

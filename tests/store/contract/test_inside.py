@@ -126,6 +126,24 @@ async def test_a_stale_attempt_cannot_commit_its_effect(world: World) -> None:
     assert (await world.store.events_of_task("default", task.id))[-1].type == "write.refused"
 
 
+@pytest.mark.covers("T16")
+@pytest.mark.parametrize("kind", [c.FinishEffect, c.DoubtEffect])
+async def test_a_task_cannot_speak_for_an_effect_that_another_intended_under_the_same_key(
+    world: World, kind: type[c.TaskCommand]
+) -> None:
+    """Callers choose keys: the current attempt of a task is not the holder of every effect so named."""
+    await _asked(world, await world.running_task())
+    other = await world.running_task()
+    before = await world.store.effect("default", "pay:1")
+    said = {"step": PAY, **_content()} if kind is c.FinishEffect else {"reason": "timeout"}
+
+    with pytest.raises(StaleAttempt):
+        await world.do(world.to(kind, other, key="pay:1", **said))
+
+    assert await world.store.effect("default", "pay:1") == before
+    assert await world.store.cards_between("default", *records_between(other.id, 1)) == []
+
+
 async def test_a_cancelled_task_leaves_its_intents_unknown(world: World) -> None:
     task = await world.running_task()
     await _asked(world, task)
