@@ -12,7 +12,7 @@ from tests.cli.shell import SECONDS, Shell
 from tests.servers.webhook import Receiver, Request
 
 
-@pytest.mark.covers("S0.9")
+@pytest.mark.covers("T5")
 def test_killed_while_its_message_is_on_the_way_and_before_it_is_noted(shell: Shell) -> None:
     with Receiver() as receiver:
         told = {

@@ -132,7 +132,7 @@ async def test_giving_messages_back_can_be_switched_off(sqlite_url: str) -> None
 
 
 @pytest.mark.parametrize("first", ["requeue", "worker"])
-@pytest.mark.covers("S0.14", "T7")
+@pytest.mark.covers("T7")
 async def test_a_requeue_and_the_worker_that_finishes_in_the_same_instant(clerk: World, first: str) -> None:
     """The slow worker's lease has lapsed; its result counts as long as nobody has taken the turn from it."""
     handle, session = await offered(clerk, lease_seconds=60)

@@ -169,6 +169,7 @@ async def test_the_record_of_a_step_is_told_by_all_its_names(told: World, receiv
     ]
 
 
+@pytest.mark.covers("S0.9", "S0.67")
 async def test_failed_partial_and_cancelled_ends_have_their_words(told: World, receiver: Receiver) -> None:
     failed = await done(told, "picky")
     partial = await done(told, "drafter")

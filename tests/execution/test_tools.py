@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from endwell import AsyncHandle, Context, Fail, TaskFailed, UsageError
 from endwell.errors import BadInput, ToolFailed, ToolTimeout
+from endwell.model import commands as c
 from endwell.model.card import call_id
 from endwell.model.task import Task, waits_of
 from endwell.policy.limits import SECOND
@@ -88,6 +90,22 @@ async def test_what_a_tool_asks_for_raises_its_deadline_and_never_lowers_it(
     assert wait.deadline - task.updated_at == seconds * SECOND
     child = await the_child(world, handle)
     assert child.ends_by - child.created_at == seconds * SECOND
+
+
+@pytest.mark.covers("S0.29", "S0.30", "S0.81")
+@pytest.mark.parametrize(("key", "seconds"), [("suspend_timeout_seconds", 120), ("timeout_seconds", 90)])
+async def test_a_tool_says_by_these_names_in_the_store_how_long_it_is_waited_for(
+    world: World, key: str, seconds: int
+) -> None:
+    @world.app.agent("asker")
+    async def asker(ctx: Context) -> None:
+        await ctx.tool("search", "gold")
+
+    spec = c.AgentSpec(name="search", kind="tool", options=json.dumps({key: seconds}))
+    await world.store.one(c.RegisterAgents(command_id="r", namespace=world.namespace, agents=(spec,)))
+    await world.working()
+    task = await world.in_status(await world.submitted("asker"), "suspended")
+    assert waits_of(task)[0].deadline - task.updated_at == seconds * SECOND
 
 
 async def test_the_caller_may_wait_longer_than_the_tool_asks_for(world: World) -> None:

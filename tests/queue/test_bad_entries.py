@@ -102,7 +102,6 @@ async def test_what_was_asked_is_believed_only_from_the_store(streamed: Streamed
     assert await handle.result(timeout=40) == 5
 
 
-@pytest.mark.covers("T17")
 async def test_a_tool_that_nobody_serves_is_passed_on_without_a_hot_loop(streamed: Streamed) -> None:
     world = streamed.world
 

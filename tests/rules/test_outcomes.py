@@ -311,7 +311,7 @@ async def test_a_reclaim_and_the_worker_that_finishes_in_the_same_instant(world:
 
 
 @pytest.mark.parametrize("first", ["requeue", "delivery"])
-@pytest.mark.covers("S0.31", "S0.32")
+@pytest.mark.covers("S0.32")
 async def test_a_resume_whose_worker_died_is_applied_once_whoever_comes_first(
     world: World, first: str
 ) -> None:
@@ -332,7 +332,6 @@ async def test_a_resume_whose_worker_died_is_applied_once_whoever_comes_first(
     assert await world.problems() == []
 
 
-@pytest.mark.covers("S0.68")
 async def test_the_time_in_which_no_supervisor_looked_is_given_back_to_who_works(world: World) -> None:
     """A machine that slept for ten minutes: the turn made no progress because nobody was awake."""
     task = await running(world)

@@ -187,7 +187,6 @@ async def test_a_replayed_task_finds_the_effects_of_the_one_it_replaces(world: W
     assert isinstance(answer, ReturnRecordedResult)
 
 
-@pytest.mark.covers("S0.34")
 async def test_an_answer_that_comes_before_the_turn_waits_is_kept_and_applied(world: World) -> None:
     task = await world.running_task()
     await world.do(world.answer(task, "look"))
