@@ -185,9 +185,13 @@ async def test_failed_partial_and_cancelled_ends_have_their_words(told: World, r
 
 
 @pytest.mark.covers("S0.45", "S0.48", "S0.49", "S0.9")
-async def test_a_dispatch_that_timed_out_is_told_to_the_letter(told: World, receiver: Receiver) -> None:
-    session = await told.silent_session("picky")
-    handle = await told.submitted("picky")
+@pytest.mark.parametrize(("agent", "then"), [("picky", "blocked"), ("clerk", "queued")])
+async def test_a_dispatch_that_timed_out_is_told_to_the_letter(
+    told: World, receiver: Receiver, agent: str, then: str
+) -> None:
+    """A task that nobody takes goes to a person after its last retry."""
+    session = await told.silent_session(agent)
+    handle = await told.submitted(agent)
     pmo = await told.supervisor()
     told.clock.advance(2)
     assert await pmo.dispatcher.run_once() == 1
@@ -196,7 +200,7 @@ async def test_a_dispatch_that_timed_out_is_told_to_the_letter(told: World, rece
         await session.beat()
         await pmo.watchdog.run_once()
     task = await handle.task()
-    assert task.status == "blocked", "a task that nobody takes goes to a person"
+    assert task.status == then
     (turn,) = await told.facts(handle, "turn.ended")
     await everything(await relay_of(told))
     idle = receiver.of("state")[-1]
@@ -210,20 +214,25 @@ async def test_a_dispatch_that_timed_out_is_told_to_the_letter(told: World, rece
     assert audit["step_id"] == f"step_reap_{ended['agent_turn_id'][-8:]}"
 
 
-@pytest.mark.covers("S0.53", "S0.56")
-async def test_a_turn_that_was_reaped_is_told_to_the_letter(told: World, receiver: Receiver) -> None:
-    session = await told.silent_session("picky", lease_seconds=3600)
-    handle = await told.submitted("picky")
-    (offer,) = await told.claimed(session, "picky")
+@pytest.mark.covers("S0.53", "S0.56", "S0.67", "S0.9")
+@pytest.mark.parametrize(("agent", "then"), [("picky", "failed"), ("clerk", "queued")])
+async def test_a_turn_that_was_reaped_is_told_to_the_letter(
+    told: World, receiver: Receiver, agent: str, then: str
+) -> None:
+    session = await told.silent_session(agent, lease_seconds=3600)
+    handle = await told.submitted(agent)
+    (offer,) = await told.claimed(session, agent)
     told.clock.advance(301)
     await (await told.supervisor()).watchdog.run_once()
     task = await handle.task()
+    assert task.status == then
+    (turn,) = await told.facts(handle, "turn.ended")
     await everything(await relay_of(told))
     idle = receiver.of("state")[-1]
     (ended,) = receiver.of("task")
     assert (idle["status"], idle["error"]) == ("idle", "timeout_reaped_by_watchdog")
     assert (ended["status"], ended["error"]) == ("failed", "timeout_reaped_by_watchdog")
-    assert ended["deliverable_card_id"] == task.deliverable_card
+    assert ended["deliverable_card_id"] == (task.deliverable_card or turn.deliverable_card) is not None
     assert ended["turn_epoch"] == task.epoch == offer.task.epoch + 1, "bumped before anything was told"
 
 

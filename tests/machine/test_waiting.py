@@ -116,7 +116,7 @@ def test_of_an_answer_and_a_timeout_the_first_applies(first: str) -> None:
     assert waits_of(task)[0].wait_status == statuses[first]
 
 
-@pytest.mark.covers("S0.26", "T2")
+@pytest.mark.covers("S0.25", "S0.26", "T2")
 def test_an_overdue_wait_leaves_its_sibling_its_own_deadline() -> None:
     task = clock_fires(suspended_task(60, 90))
 
