@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 
 import pytest
 
 from endwell import AsyncHandle, EndwellError, TaskFailed
 from endwell.operate.dead_letters import DeadLetters, Replacement
 from endwell.operate.repair import edit_of
+from endwell.pmo.stream_letters import StreamLetters
+from endwell.store.reads import DeadLetter
 from tests.execution.world import eventually
 from tests.queue.streamed import Streamed
 
@@ -103,3 +106,28 @@ async def test_no_letter_is_put_twice_when_only_the_marks_are_dropped(streamed: 
     for handle in (*handles, third):
         await letters_of(streamed).abandon(handle.id, None)
     await told(streamed, 0)
+
+
+@pytest.mark.parametrize("question", [1, 2], ids=["before its marks are read", "after that"])
+async def test_no_letter_is_put_twice_when_the_marks_are_dropped_during_a_look(
+    streamed: Streamed, question: int
+) -> None:
+    await dead(streamed, {"sum": 1}, {"sum": 2})
+    before = await streamed.letters()
+    store = streamed.world.store
+    looking = StreamLetters(store, (await streamed.orchestrator()).stream, namespace=streamed.world.namespace)
+    usual, asked = store.letters_changed, 0
+
+    async def evicting(namespace: str, since: int, after: str, limit: int) -> list[DeadLetter]:
+        nonlocal asked
+        asked += 1
+        if asked == question:
+            await streamed.redis.ask("DEL", streamed.names.letters)
+        return await usual(namespace, since, after, limit)
+
+    looking._store = copy(store)
+    looking._store.letters_changed = evicting  # type: ignore[method-assign]  # the test comes in between
+    await looking.run_once()
+    assert asked >= question
+    await looking.run_once()
+    assert await streamed.letters() == before

@@ -37,12 +37,14 @@ class StreamLetters:
         since = await self._since()
         count, after = 0, ""
         while page := await self._store.letters_changed(self._namespace, since, after, PAGE):
-            known = await connection.ask("HMGET", names.letters, *(letter.task_id for letter in page))
+            asked = (ALL_THERE, *(letter.task_id for letter in page))
+            all_there, *known = await connection.ask("HMGET", names.letters, *asked)
+            if all_there is None:
+                return count  # the marks were dropped meanwhile: the next look makes them again
             for letter, place in zip(page, known, strict=True):
                 count += await self._settle(letter, place)
             since, after = page[-1].changed_at, page[-1].task_id
-        cursor = ("SET", names.letters_cursor, now - OVERLAP_SECONDS * SECOND)
-        await connection.ask_all((cursor, ("HSET", names.letters, ALL_THERE, "")), atomic=True)
+        await connection.ask("SET", names.letters_cursor, now - OVERLAP_SECONDS * SECOND)
         return count
 
     async def _since(self) -> int:
@@ -56,6 +58,7 @@ class StreamLetters:
         again: list[tuple[Word, ...]] = [("DEL", names.letters, names.letters_cursor)]
         for task_id, place in (await self._places()).items():
             again.append(("HSET", names.letters, task_id, place))
+        again.append(("HSET", names.letters, ALL_THERE, ""))
         await connection.ask_all(again, atomic=True)
         return 0
 
