@@ -11,6 +11,7 @@ import pytest
 from endwell import Context, TaskFailed
 from endwell.model.task import Task
 from endwell.runtime.current import CURRENT_TURN
+from endwell.worker.worker import Worker
 from tests.execution.world import World, eventually, terminal
 
 
@@ -183,6 +184,20 @@ async def test_cancel_reaches_a_running_agent_at_once_and_ends_the_task_once(wor
     assert "write.refused" not in await world.history(handle), "whoever was told has nothing to say"
 
 
+async def rounds_of(worker: Worker, count: int = 3) -> None:
+    """Until the worker has come round so often, and might wrongly have begun something."""
+    usual, made = worker.run_once, 0
+
+    async def counted() -> bool:
+        nonlocal made
+        made += 1
+        return await usual()
+
+    worker.run_once = counted  # type: ignore[method-assign]  # the test listens in
+    await eventually(lambda: made > count, f"the worker has come round {count} times")
+    worker.run_once = usual  # type: ignore[method-assign]
+
+
 async def test_an_agent_that_swallows_its_cancellation_cannot_finish_a_cancelled_task(world: World) -> None:
     began, gate = asyncio.Event(), asyncio.Event()
 
@@ -200,10 +215,11 @@ async def test_an_agent_that_swallows_its_cancellation_cannot_finish_a_cancelled
     await asyncio.wait_for(began.wait(), 10)
     await handle.cancel()
     other = await world.submitted("stubborn")
-    await asyncio.sleep(0.1)
-    assert await other.status() == "queued", "the slot is taken until the function has really ended"
+    await rounds_of(worker)
+    status = await other.status()
     began.clear()
     gate.set()
+    assert status == "queued", "the slot is taken until the function has really ended"
     await asyncio.wait_for(began.wait(), 10)
 
     assert await handle.status() == "cancelled"
@@ -227,14 +243,15 @@ async def test_a_thread_keeps_its_slot_until_its_function_ends(world: World) -> 
         running.remove(number)
         return number
 
-    await world.working(concurrency=1)
+    worker = await world.working(concurrency=1)
     first = await world.submitted("blocking", 1)
     await eventually(began.is_set)
     await first.cancel()
     second = await world.submitted("blocking", 2)
-    await asyncio.sleep(0.15)  # three polls in which the second might wrongly begin
-    assert (await second.status(), running) == ("queued", [1])
+    await rounds_of(worker)
+    seen = (await second.status(), list(running))
     gate.set()
+    assert seen == ("queued", [1])
 
     assert await second.result(10) == 2
     assert most == 1
