@@ -95,6 +95,16 @@ def test_the_text_in_a_refusal_is_escaped_and_cut() -> None:
     assert len(message) < 200
 
 
+@pytest.mark.parametrize("schema", [{"pattern": "^\x1b" + "a" * 10_000}, {"enum": ["red"] * 10_000}])
+def test_what_a_schema_asks_for_is_escaped_and_cut_too(schema: dict[str, Any]) -> None:
+    message = refusal("x", schema).message
+    assert message.startswith(
+        ("payload should be text that matches ^\\x1baaa", 'payload should be "red" or "red"')
+    )
+    assert message.endswith(', not "x"')
+    assert len(message) < 400
+
+
 class Cat(msgspec.Struct, tag="cat"):
     lives: int
 

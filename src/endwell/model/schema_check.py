@@ -20,6 +20,7 @@ from endwell.model.content import MAX_DEPTH, clean_text, field_path, safe_repr, 
 HINT: Final = "Compare it with the types in the agent's signature."
 
 _GOT_LIMIT: Final = 60
+_WANTED_LIMIT: Final = 300
 _TYPE_NAMES: Final = {
     "array": "a list",
     "boolean": "true or false",
@@ -234,6 +235,7 @@ def is_same(value: Any, other: Any) -> bool:
 
 
 def _unexpected(value: Any, wanted: str) -> Fault:
+    wanted = clean_text(shown(wanted), _WANTED_LIMIT)  # a pattern or a list of choices may be of any length
     return Fault(f"should be {wanted}, not {_brief(value)}", wanted)
 
 
