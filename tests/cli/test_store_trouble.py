@@ -55,6 +55,14 @@ def test_a_store_of_a_newer_release_is_not_touched(command: Command, store: str,
     assert (answer.code, answer.error["code"]) == (5, "schema_too_new")
 
 
+def test_a_task_whose_error_somebody_spoiled(command: Command, store: str, tmp_path: Path) -> None:
+    asked = command("submit", "clerk", '{"id": "1"}', "--store", store, "--json")
+    with apsw.Connection(str(tmp_path / "store.db")) as connection:
+        connection.execute("UPDATE tasks SET error = '[]'")
+    answer = command("why", asked.document["id"], "--store", store, "--json")
+    assert (answer.code, answer.error["code"]) == (5, "store_unreadable")
+
+
 def test_a_read_only_store(shell: Shell, stock: Stock) -> None:
     os.chmod(shell.directory / "store.db", 0o400)
     os.chmod(shell.directory, 0o500)

@@ -10,7 +10,7 @@ from endwell.model import status as s
 from endwell.model.card import step_label
 from endwell.model.moments import moment
 from endwell.model.session import Session, doing_of
-from endwell.model.task import Task, waits_of
+from endwell.model.task import ErrorInfo, Task, waits_of
 from endwell.operate.awaited import is_served, waiting_for
 from endwell.policy.limits import SECOND
 from endwell.settings import Settings
@@ -140,8 +140,9 @@ def _error(task: Task) -> dict[str, Any] | None:
     """What went wrong last, without the traceback that `task show` has."""
     if task.error is None:
         return None
-    error = msgspec.json.decode(task.error)
-    return {key: error[key] for key in ("code", "type", "message") if error.get(key) is not None}
+    error = msgspec.json.decode(task.error, type=ErrorInfo)
+    told = {"code": error.code, "type": error.type, "message": error.message}
+    return {key: value for key, value in told.items() if value}
 
 
 def _holder(session: Session | None) -> dict[str, Any] | None:
