@@ -55,11 +55,16 @@ def test_a_store_of_a_newer_release_is_not_touched(command: Command, store: str,
     assert (answer.code, answer.error["code"]) == (5, "schema_too_new")
 
 
-def test_a_task_whose_error_somebody_spoiled(command: Command, store: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("spoiled", ["[]", "5"])
+@pytest.mark.parametrize("words", ["why TASK", "task show TASK", "task list"])
+def test_a_task_whose_error_somebody_spoiled(
+    command: Command, store: str, tmp_path: Path, words: str, spoiled: str
+) -> None:
     asked = command("submit", "clerk", '{"id": "1"}', "--store", store, "--json")
     with apsw.Connection(str(tmp_path / "store.db")) as connection:
-        connection.execute("UPDATE tasks SET error = '[]'")
-    answer = command("why", asked.document["id"], "--store", store, "--json")
+        connection.execute("UPDATE tasks SET error = ?", (spoiled,))
+    question = words.replace("TASK", asked.document["id"]).split()
+    answer = command(*question, "--store", store, "--json")
     assert (answer.code, answer.error["code"]) == (5, "store_unreadable")
 
 

@@ -29,7 +29,7 @@ from endwell.model.commands import Finish
 from endwell.model.inside import family_of, inside_of
 from endwell.model.message import Message, MessageType, Report, packed_report
 from endwell.model.status import Status
-from endwell.model.task import ErrorInfo, Task
+from endwell.model.task import ErrorInfo, Task, error_of
 from endwell.policy.limits import Limits
 from endwell.policy.retry import RetryAt, after_failure, unpack
 
@@ -272,7 +272,7 @@ def _report(
     retry_count: int | None = None,
 ) -> Card:
     """The deliverable of a task that ended without a result; a draft that was kept is salvaged by it."""
-    last = error or (msgspec.json.decode(task.error, type=ErrorInfo) if task.error else None)
+    last = error or error_of(task)
     report = {
         "kind": "failure_report",
         "schema_version": 1,

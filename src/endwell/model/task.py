@@ -140,3 +140,11 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str = ""
     retryable: bool = True
     traceback: str | None = None
+
+
+def error_of(task: Task) -> ErrorInfo | None:
+    """What went wrong last."""
+    return _error_decoder.decode(task.error) if task.error else None
+
+
+_error_decoder: Final = msgspec.json.Decoder(ErrorInfo)

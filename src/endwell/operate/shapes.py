@@ -8,13 +8,13 @@ import msgspec
 
 from endwell.model import content
 from endwell.model.moments import moment
-from endwell.model.task import Task
+from endwell.model.task import Task, error_of
 from endwell.store.log import Event, Logged
 
 
 def task_shape(task: Task, payload: bytes | None = None, deliverable: Any = None) -> dict[str, Any]:
     """A task as it is shown; payload and result only when their cards were read."""
-    error = msgspec.json.decode(task.error) if task.error else None
+    error = error_of(task)
     return {
         "id": task.id,
         "namespace": task.namespace,
@@ -28,7 +28,7 @@ def task_shape(task: Task, payload: bytes | None = None, deliverable: Any = None
         "owner": task.owner,
         "payload": None if payload is None else content.decode_stored(payload),
         "result": deliverable if task.status == "succeeded" else None,
-        "error": error and {"type": "", "message": "", "retryable": True, **error},
+        "error": error and {"type": "", "message": "", "retryable": True, **msgspec.to_builtins(error)},
         "deliverable_card_id": task.deliverable_card,
         "dead_letter": task.dead_letter,
         "attempt_id": task.attempt_id,

@@ -10,7 +10,7 @@ from endwell.model import status as s
 from endwell.model.card import step_label
 from endwell.model.moments import moment
 from endwell.model.session import Session, doing_of
-from endwell.model.task import ErrorInfo, Task, waits_of
+from endwell.model.task import Task, error_of, waits_of
 from endwell.operate.awaited import is_served, waiting_for
 from endwell.policy.limits import SECOND
 from endwell.settings import Settings
@@ -138,9 +138,9 @@ def next_move(task: Task, now: int, holder: Session | None) -> tuple[str | None,
 
 def _error(task: Task) -> dict[str, Any] | None:
     """What went wrong last, without the traceback that `task show` has."""
-    if task.error is None:
+    error = error_of(task)
+    if error is None:
         return None
-    error = msgspec.json.decode(task.error, type=ErrorInfo)
     told = {"code": error.code, "type": error.type, "message": error.message}
     return {key: value for key, value in told.items() if value}
 
