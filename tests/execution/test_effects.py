@@ -508,12 +508,12 @@ async def test_a_dead_workers_intent_is_waited_for_then_asked_about_and_never_ru
     pmo = await world.supervisor()
     await pmo.reclaimer.run_once()
     pay.clock = world.clock.now_us
-    await world.working()
+    worker = await world.working()
     task = await world.in_status(handle, "running")
     assert task.attempt_id != holder.task.attempt_id
 
     async def is_blocked() -> bool:
-        world.clock.advance(5)
+        await world.let_pass(5, worker)
         return (await handle.task()).status == "blocked"
 
     await eventually(is_blocked, "that the old worker is gone is not known: a person is asked")
@@ -531,10 +531,10 @@ async def test_after_a_goodbye_what_was_not_done_is_done(world: World) -> None:
     await world.store.one(holder.command(c.HandBack))
     close = c.CloseSession(command_id="bye", namespace=world.namespace, session_id=holder.session.id)
     await world.store.one(close)
-    await world.working()
+    worker = await world.working()
 
     async def is_ended() -> bool:
-        world.clock.advance(5)
+        await world.let_pass(5, worker)
         return (await handle.task()).is_ended
 
     await eventually(is_ended)

@@ -148,6 +148,18 @@ class World:
         self._closing.append(stop)
         return worker
 
+    async def let_pass(self, seconds: float, worker: Worker) -> None:
+        """Move the clock, no faster than the worker's heart beats: it must not lose its lease by our haste."""
+        self.clock.advance(seconds)
+        moved_at = await self.store.now()
+        worker._session.beat_now()
+
+        async def has_beaten() -> bool:
+            session = await self.store.session(self.namespace, worker.session_id)
+            return session is not None and session.heartbeat_at >= moved_at
+
+        await eventually(has_beaten, "the worker keeps up with the clock")
+
     async def supervisor(self, node: Node | None = None) -> Pmo:
         """A PMO that ticks only when `run_once` is called."""
         pmo = (node or self.node).pmo()
