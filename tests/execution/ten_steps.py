@@ -182,10 +182,6 @@ class Complaints(logging.Handler):
             logging.getLogger("endwell").removeHandler(self)
 
 
-def size_of(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
 async def fill_disk(size: int, seconds: float) -> None:
     """For a while nothing is written beyond that place in a file. Python ignores the signal for it."""
     logging.getLogger("endwell").addHandler(Complaints())

@@ -149,7 +149,7 @@ class World:
         return worker
 
     async def let_pass(self, seconds: float, worker: Worker) -> None:
-        """Move the clock, no faster than the worker's heart beats: it must not lose its lease by our haste."""
+        """Move the clock no faster than the worker's heart beats: it is not to lose its lease by haste."""
         self.clock.advance(seconds)
         moved_at = await self.store.now()
         worker._session.beat_now()

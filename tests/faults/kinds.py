@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from endwell.model.task import Task
 from endwell.runtime.processes import Child
-from tests.execution.ten_steps import size_of
 from tests.faults.fault import Fault
 from tests.servers.proxy import Cut, Proxy
+from tests.store.log_bytes import PAGE_BYTES, log_bytes
 
 if TYPE_CHECKING:
     from tests.faults.run import Run
@@ -26,7 +26,6 @@ Where = Literal["before", "after"]
 SYSTEM_CALLS: Final = ("fdatasync", "pwrite64")
 """What a commit on SQLite does to its files."""
 DAY_SECONDS: Final = 86_400.0
-PAGE_BYTES: Final = 4096
 
 
 class _Struck(Fault):
@@ -173,8 +172,8 @@ class DiskFull(Fault):
         self.seconds = seconds
 
     async def begin(self, run: Run, stack: AsyncExitStack) -> None:
-        path = run.world.app.url.removeprefix("sqlite:///")
-        size = int(size_of(Path(f"{path}-wal")) * self.part)
+        path = Path(run.world.app.url.removeprefix("sqlite:///"))
+        size = int(log_bytes(path) * self.part)
         self._child = run.worker(file_bytes=max(size, PAGE_BYTES), full_seconds=self.seconds)
 
     async def look(self, task: Task) -> None:

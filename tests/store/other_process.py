@@ -56,6 +56,12 @@ async def submit_many(store: Store, count: str) -> None:
     await asyncio.gather(*(one() for _ in range(int(count))))
 
 
+async def submit_in_turn(store: Store, count: str) -> None:
+    """One after the other, each in a commit of its own."""
+    for _ in range(int(count)):
+        say((await store.one(submit())).unwrap().id)
+
+
 async def submit_forever(store: Store) -> None:
     while True:
         for reply in await store.commit([submit() for _ in range(20)]):
@@ -119,6 +125,7 @@ async def fill_the_disk(store: Store, path: str) -> None:
 VERBS = {
     "migrate": migrate,
     "submit": submit_many,
+    "submit-in-turn": submit_in_turn,
     "submit-forever": submit_forever,
     "drain": drain,
     "fill": fill_the_disk,

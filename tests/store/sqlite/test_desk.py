@@ -15,7 +15,7 @@ import pytest
 from endwell.errors import UsageError
 from endwell.runtime.here import run_here
 from endwell.store.contract import BATCH_LIMIT
-from endwell.store.sqlite import connection as connection_module
+from endwell.store.sqlite import log_file
 from endwell.store.sqlite.connection import CHECKPOINT_BYTES
 from endwell.store.sqlite.store import SqliteStore
 from tests.store.world import SqliteDatabase, World
@@ -196,8 +196,8 @@ async def test_commits_go_on_although_the_log_cannot_be_folded_back(
     def fail(*_: object) -> None:
         raise apsw.IOError("the disk answered nonsense")
 
-    monkeypatch.setattr(connection_module, "CHECKPOINT_BYTES", 0)
-    monkeypatch.setattr(connection_module.Checkpointer, "_run", fail)
+    monkeypatch.setattr(log_file, "CHECKPOINT_BYTES", 0)
+    monkeypatch.setattr(log_file.LogFile, "_fold", fail)
     for _ in range(3):
         assert (await world.reply(world.submit())).is_new
     assert await world.store.counts("default") == {"queued": 3}

@@ -1,12 +1,10 @@
-"""One connection to one SQLite file: how it is opened, what its errors mean, when the log is folded back.
+"""One connection to one SQLite file: how it is opened, its transactions, and what its errors mean.
 
-Full durability (`synchronous=FULL`), write-ahead log, no automatic checkpoints: whoever sees the
-log grow takes a lock file and checkpoints, so that there is one checkpointer at a time.
+Full durability (`synchronous=FULL`), write-ahead log, no automatic checkpoints: `log_file.py` makes them.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,10 +18,6 @@ from endwell.store.migrations import missing
 
 CHECKPOINT_BYTES = 16 * 1024 * 1024
 """Size of the write-ahead log at which it is folded back into the file."""
-TRUNCATE_BYTES = 256 * 1024 * 1024
-"""Size at which writers are made to wait, so that the log starts over even under constant readers."""
-FRAME_HEADER_BYTES = 24
-"""What the log holds beside each page."""
 BUSY_SECONDS = 30.0
 
 PRAGMAS = (
@@ -155,43 +149,3 @@ def meaning_of(error: apsw.Error, path: Path) -> EndwellError:
         if isinstance(error, kind):
             return StoreError(f"{path}: {what} ({error})", code=code, hint=hint)
     return StoreError(f"{path}: {error}", code="store_error")
-
-
-class Checkpointer:
-    """Folds the write-ahead log back into the file; one process at a time does it."""
-
-    def __init__(self, path: Path, connection: apsw.Connection) -> None:
-        self._lock_path = f"{path}-checkpoint"
-        self._frame_bytes = int(read_pragma(connection, "page_size")) + FRAME_HEADER_BYTES
-        self._frames = 0
-        connection.set_wal_hook(self._note)
-
-    def _note(self, connection: apsw.Connection, name: str, frames: int) -> int:
-        """SQLite says after each commit how long the log is, other processes' share included."""
-        self._frames = frames
-        return apsw.SQLITE_OK
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether the log has grown."""
-        return self._frames * self._frame_bytes > CHECKPOINT_BYTES
-
-    def run_if_needed(self, connection: apsw.Connection) -> None:
-        """Cheap when there is nothing to do."""
-        if self.is_needed:
-            is_huge = self._frames * self._frame_bytes > TRUNCATE_BYTES
-            self._run(
-                connection,
-                apsw.SQLITE_CHECKPOINT_TRUNCATE if is_huge else apsw.SQLITE_CHECKPOINT_PASSIVE,
-            )
-            self._frames = 0  # the next commit tells anew
-
-    def _run(self, connection: apsw.Connection, mode: int) -> None:
-        handle = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            connection.wal_checkpoint(mode=mode)
-        except (BlockingIOError, apsw.BusyError):
-            return  # somebody else is at it
-        finally:
-            os.close(handle)

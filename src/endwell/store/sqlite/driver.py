@@ -29,15 +29,8 @@ from endwell.store.held import Held
 from endwell.store.queries import load
 from endwell.store.rows import Offer, Outcome, Reply, Rows, TaskKey, Wanted, Writes
 from endwell.store.sqlite.bulk import BulkInsert
-from endwell.store.sqlite.connection import (
-    Checkpointer,
-    Pause,
-    connect,
-    explained,
-    immediate,
-    migrate,
-    read_pragma,
-)
+from endwell.store.sqlite.connection import Pause, connect, explained, immediate, migrate, read_pragma
+from endwell.store.sqlite.log_file import LogFile
 
 QUERIES: Final = load("queries.sql", "sqlite/queries.sql", parameter="?")
 _JOINER: Final = Joiner(QUERIES, mark="?", clock="SELECT", now="?1")
@@ -100,7 +93,7 @@ class SqliteDriver:
         self._held = Held()
         self._connection = connect(path, lambda count: self._may_wait and pause(count))
         self.schema = migrate(self._connection, path)
-        self._checkpointer = Checkpointer(path, self._connection)
+        self._log_file = LogFile(path, self._connection)
 
     def close(self) -> None:
         self._connection.close()
@@ -128,12 +121,22 @@ class SqliteDriver:
     @property
     def is_log_long(self) -> bool:
         """Whether it is time for `fold_log_if_long`, which takes a while."""
-        return self._checkpointer.is_needed
+        return self._log_file.is_long
 
     def fold_log_if_long(self) -> None:
         """Fold the write-ahead log back into the file when it has grown."""
         self._may_wait = True
-        self._checkpointer.run_if_needed(self._connection)
+        self._log_file.fold_if_long(self._connection)
+
+    @property
+    def is_log_tight(self) -> bool:
+        """Whether it is time for `make_room_in_log`."""
+        return self._log_file.is_tight
+
+    def make_room_in_log(self) -> None:
+        """Make the write-ahead log longer than it need be: commits are quicker in place."""
+        self._may_wait = True
+        self._log_file.make_room(self._connection)
 
     def _attempt_with_held(self, commands: Sequence[c.Command]) -> Outcome:
         """What this process holds it need not read again: the version guard tells if somebody moved it."""
