@@ -85,6 +85,7 @@ class Driver:
             start_new_session=True,
             env={**os.environ, ATTENDED: "1"},
         )
+        assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
         said = asyncio.ensure_future(process.stderr.read())
@@ -100,7 +101,8 @@ class Driver:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # with whatever it has started
             await process.wait()
-        if code != 0:
+            process.stdin.close()
             text = (await said).decode(errors="replace")[-SAID_LIMIT:]
+        if code != 0:
             self.totals.add(Line(failed=(f"{' '.join(piece.argv[1:])}: exit {code}\n{text}",)))
         return code == 0

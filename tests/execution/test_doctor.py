@@ -235,8 +235,9 @@ async def test_what_waits_for_a_person(office: World) -> None:
     )
     await office.sql(
         "INSERT INTO agent_inbox (namespace, id, agent, message_type, correlation_id, status, watchdog_error,"
-        " created_at) VALUES (?, 'm1', 'clerk', 'signal', 'c1', 'skipped', 'missing_channel', 1)",
+        " created_at) VALUES (?, 'm1', 'clerk', 'signal', 'c1', 'skipped', 'missing_channel', ?)",
         office.namespace,
+        await office.store.now(),
     )
     await ended(office, "payer")
     await office.sql("UPDATE effects SET status = 'unknown'")
@@ -245,6 +246,9 @@ async def test_what_waits_for_a_person(office: World) -> None:
     assert wanted <= findings.keys()
     assert {findings[code]["severity"] for code in wanted} == {"warning"}
     assert {findings[code]["facts"]["count"] for code in wanted} == {1}
+
+    office.clock.advance(25 * 3600)
+    assert (await found(office)).keys() & wanted == wanted - {"messages_skipped"}, "yesterday's news"
 
 
 async def test_a_server_that_forgets_and_a_clock_that_is_off(shared_postgres_url: str) -> None:

@@ -317,9 +317,10 @@ SELECT agent, count(*) FROM tasks
 WHERE namespace = $1 AND status IN ('queued', 'dispatched') AND run_at <= $2 GROUP BY agent ORDER BY agent;
 
 -- name: skipped_count
--- How many messages could not be delivered. Offers of turns and nudges came from us, and nobody misses them.
+-- How many messages could not be delivered lately. Offers of turns and nudges came from us: nobody misses them.
 SELECT count(*) FROM agent_inbox
-WHERE namespace = $1 AND status = 'skipped' AND message_type NOT IN ('turn', 'nudge');
+WHERE namespace = $1 AND status = 'skipped' AND message_type NOT IN ('turn', 'nudge')
+  AND COALESCE(processed_at, created_at) >= $2;
 
 -- name: lapsed_resumes
 -- Answers whose worker took them and did not hand them on in time.

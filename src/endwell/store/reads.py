@@ -449,9 +449,9 @@ class Reads(ABC):
         found: int | None = (await self._rows("latest_moment", namespace))[0][0]
         return found
 
-    async def skipped_count(self, namespace: str) -> int:
-        """How many messages could not be delivered."""
-        return int((await self._rows("skipped_count", namespace))[0][0])
+    async def skipped_count(self, namespace: str, since: int = 0) -> int:
+        """How many messages could not be delivered since then."""
+        return int((await self._rows("skipped_count", namespace, since))[0][0])
 
     async def messages_page(self, namespace: str, after: str, limit: int) -> list[Message]:
         """Messages that wait to be consumed, by id."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from endwell.operate.doctor.finding import Finding, Patient
 from endwell.operate.verify import verify
+from endwell.policy.limits import SECOND
 
 MOST_LISTED = 20
+SKIPPED_SECONDS = 86_400
+"""For so long a message that nobody got is news: nothing can be done to it, it can only be read."""
 
 
 async def hash_chains(patient: Patient) -> list[Finding]:
@@ -75,7 +78,7 @@ async def _waiting(patient: Patient, namespace: str) -> list[tuple[str, int, tup
     counts = await store.counts(namespace)
     letters = await store.dead_letters_page(namespace, status="open", limit=1000)
     effects = await store.effects_page(namespace, status="unknown", limit=1000)
-    skipped = await store.skipped_count(namespace)
+    skipped = await store.skipped_count(namespace, await store.now() - SKIPPED_SECONDS * SECOND)
     return [
         (
             "dead_letters_open",
@@ -101,7 +104,10 @@ async def _waiting(patient: Patient, namespace: str) -> list[tuple[str, int, tup
         (
             "messages_skipped",
             skipped,
-            ("1 message could not be delivered", "{count} messages could not be delivered"),
+            (
+                "1 message could not be delivered in the last 24 hours",
+                "{count} messages could not be delivered in the last 24 hours",
+            ),
             "endwell inbox list --status skipped: watchdog_error says why",
         ),
     ]
