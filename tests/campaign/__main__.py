@@ -83,10 +83,13 @@ def run(plan: Plan, jobs: int = 0) -> int:
     driver = Driver(totals, jobs, Progress(plan, totals).show)
     began = time.monotonic()
     found = list(pieces(without_what_was_just_done(plan, totals)))
-    driver.run(
-        iter([one for one in found if one.part != WAITING]),
-        iter([one for one in found if one.part == WAITING]),
-    )
+    try:
+        driver.run(
+            iter([one for one in found if one.part != WAITING]),
+            iter([one for one in found if one.part == WAITING]),
+        )
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted\n")
     took = ", ".join(f"{part} {seconds:.0f} s" for part, seconds in driver.spent.items())
     sys.stdout.write(f"\n{table(plan.figures, totals)}\n\n")
     sys.stdout.write(f"in {time.monotonic() - began:.0f} s ({took})\n")
