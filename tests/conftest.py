@@ -14,7 +14,12 @@ from tests.servers.small import NatsServer, SmallServer, ValkeyServer
 
 
 def pytest_configure() -> None:
-    """A shell's background job ignores Ctrl-C, and so would every process that a test interrupts."""
+    """A shell's background job ignores Ctrl-C, and so would every process that a test interrupts.
+
+    Whoever installs Endwell alone has Python's own event loop, so most tests and their processes use it;
+    those of the command line take what is there, which here is uvloop.
+    """
+    os.environ.setdefault("ENDWELL_EVENT_LOOP", "asyncio")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -24,6 +24,7 @@ import traceback
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
+from endwell.runtime.loops import new_loop
 from endwell.runtime.processes import Child
 
 ROOT: Final = Path(__file__).parents[1]
@@ -163,7 +164,8 @@ def _live(line: socket.socket, request: dict[str, Any], stdout: int, nursery: in
         os.close(stdout)
         os.environ.update(request["env"])
         main = importlib.import_module(request["module"]).main
-        asyncio.run(main(request["about"]))
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(main(request["about"]))
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -15,12 +15,15 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from endwell.runtime.loops import VARIABLE as EVENT_LOOP
 from tests.campaign.figures import Line, Totals
 
 PIECE_SECONDS: Final = 900.0
 """A piece that takes longer hangs, and that is a failure too."""
 ATTENDED: Final = "ENDWELL_PIECE_IS_ATTENDED"
 """In the environment of a piece whose input closes when its driver ends, however that ends."""
+LOOPS: Final = ("asyncio", "uvloop")
+"""The processes of every other piece."""
 LONGEST_LINE: Final = 1 << 24
 SAID_LIMIT: Final = 3000
 
@@ -83,7 +86,7 @@ class Driver:
             stderr=asyncio.subprocess.PIPE,
             limit=LONGEST_LINE,
             start_new_session=True,
-            env={**os.environ, ATTENDED: "1"},
+            env={**os.environ, ATTENDED: "1", EVENT_LOOP: LOOPS[piece.seed % 2]},
         )
         assert process.stdin is not None
         assert process.stdout is not None

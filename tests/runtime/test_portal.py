@@ -12,7 +12,7 @@ import pytest
 
 from endwell.errors import UsageError
 from endwell.runtime import Portal, processes
-from endwell.runtime.loops import new_loop
+from endwell.runtime.loops import name_of_loop, new_loop
 
 PATIENCE = 60.0
 
@@ -195,19 +195,24 @@ def test_ctrl_c_cancels_the_coroutine_and_reaches_the_caller() -> None:
     child.close()
 
 
-def test_the_fast_loop_can_be_declined() -> None:
-    loop = new_loop(fast=False)
-    assert type(loop).__module__.startswith("asyncio")
-    loop.close()
+@pytest.mark.parametrize(("wanted", "given"), [("", "uvloop"), ("uvloop", "uvloop"), ("asyncio", "asyncio")])
+def test_the_fast_loop_is_used_where_it_is_installed_unless_it_is_declined(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, given: str
+) -> None:
+    monkeypatch.setenv("ENDWELL_EVENT_LOOP", wanted)
+    assert name_of_loop() == given
 
 
-def test_the_fast_loop_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Fast:
-        new_event_loop = staticmethod(lambda: "a fast loop")
-
-    monkeypatch.setitem(sys.modules, "uvloop", Fast)
-    assert str(new_loop()) == "a fast loop"
+def test_without_the_fast_loop_pythons_own_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ENDWELL_EVENT_LOOP")
     monkeypatch.setitem(sys.modules, "uvloop", None)
-    loop = new_loop()
-    assert isinstance(loop, asyncio.AbstractEventLoop)
-    loop.close()
+    assert name_of_loop() == "asyncio"
+
+
+@pytest.mark.parametrize(("wanted", "said"), [("trio", "asyncio, uvloop"), ("uvloop", "endwell[fast]")])
+def test_a_loop_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch, wanted: str, said: str) -> None:
+    monkeypatch.setenv("ENDWELL_EVENT_LOOP", wanted)
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    with pytest.raises(UsageError) as refusal:
+        new_loop()
+    assert said in (refusal.value.hint or "")

@@ -9,6 +9,7 @@ from typing import Any
 
 from endwell.cli.bench_rows import BARE, Row, against_bare, against_floor, floor_of
 from endwell.cli.output import table
+from endwell.runtime.loops import name_of_loop
 
 COLUMNS = ("measure", "value", "unit", "n", "floor", "× floor", "of bare loop")
 
@@ -20,6 +21,7 @@ def machine() -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
+        "event_loop": name_of_loop(),
     }
 
 

@@ -1,26 +1,46 @@
-"""Which event loop to run on: uvloop where it is installed, asyncio's own otherwise; and one in a thread."""
+"""Which event loop to run on: uvloop where it is installed, asyncio's own otherwise; and one in a thread.
+
+`ENDWELL_EVENT_LOOP=asyncio` stays with Python's own although uvloop is there.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import importlib
+import os
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from endwell.errors import UsageError
 
 if TYPE_CHECKING:
     from endwell.runtime.base import Runtime
 
+VARIABLE: Final = "ENDWELL_EVENT_LOOP"
 
-def new_loop(*, fast: bool = True) -> asyncio.AbstractEventLoop:
-    """A new event loop; `fast=False` stays with asyncio's even if uvloop is there."""
-    if fast:
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """A new event loop."""
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted not in ("", "asyncio", "uvloop"):
+        raise UsageError(f"{VARIABLE} is {wanted!r}", hint="asyncio, uvloop, or leave it unset")
+    if wanted != "asyncio":
         try:
             loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
             return loop
         except ImportError:
-            pass
+            if wanted:
+                why = f"{VARIABLE} asks for uvloop, which is not installed"
+                raise UsageError(why, hint='pip install "endwell[fast]"') from None
     return asyncio.new_event_loop()
+
+
+def name_of_loop() -> str:
+    """What `new_loop` makes here, in one word."""
+    loop = new_loop()
+    loop.close()
+    return type(loop).__module__.partition(".")[0]
 
 
 def later(loop: asyncio.AbstractEventLoop, seconds: float, call: Callable[[], object]) -> None:

@@ -34,13 +34,13 @@ _LOOK_SECONDS = 1.0
 class Portal:
     """An event loop in a daemon thread; `call` runs a coroutine there and waits for it here."""
 
-    def __init__(self, *, fast_loop: bool = True, name: str = "endwell-portal") -> None:
+    def __init__(self, *, name: str = "endwell-portal") -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._closed = False
         self._ready: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
         self._stop = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, args=(fast_loop,), name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         self._loop = self._ready.result()
 
@@ -101,9 +101,9 @@ class Portal:
                 hint="await the asynchronous form instead",
             )
 
-    def _run(self, fast_loop: bool) -> None:
+    def _run(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=partial(new_loop, fast=fast_loop)) as runner:
+            with asyncio.Runner(loop_factory=new_loop) as runner:
                 self._ready.set_result(runner.get_loop())
                 self._serve(runner)
         except BaseException as error:
