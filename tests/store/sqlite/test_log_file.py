@@ -134,6 +134,23 @@ async def test_no_room_is_made_while_somebody_else_writes_where_it_would_be(worl
     assert log.size == size + STEP_BYTES
 
 
+async def test_a_log_that_cannot_be_opened_is_let_be(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def too_many_open_files(path: str, flags: int) -> int:
+        asked.append(path)
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "open", too_many_open_files)
+    while not asked:
+        await world.queued_task()
+    for _ in range(2 * MANY):
+        await world.queued_task()
+
+    assert len(asked) == 1
+    assert not driver_of(world).is_log_tight
+
+
 async def test_where_the_disk_has_no_room_the_log_is_left_as_it_is(
     world: World, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,8 +81,12 @@ class LogFile:
         return self._room < wanted and self._small_commits >= MANY
 
     def make_room(self, connection: apsw.Connection) -> None:
-        """One step. A file that cannot be made longer is left as it was."""
-        handle = os.open(self._path, os.O_RDWR)
+        """One step. A file that cannot be made longer is left as it was, and let be."""
+        try:
+            handle = os.open(self._path, os.O_RDWR)
+        except OSError:
+            self._room = CHECKPOINT_BYTES
+            return
         try:
             with immediate(connection):  # nobody else writes behind the file's end meanwhile
                 self._room = _made_longer(handle)
