@@ -14,7 +14,7 @@ from endwell.model.task import FIELDS
 from endwell.store.log import EVENT_FIELDS
 from endwell.store.postgres.connection import COMMITTING
 from endwell.store.postgres.statements import QUERIES, joined
-from endwell.store.postgres.store import SINGLE_ROWS
+from endwell.store.postgres.store import STEADY_QUESTIONS
 from endwell.store.postgres.writing import statements
 from endwell.store.rows import Writes
 from tests.store.world import PostgresDatabase, World
@@ -32,7 +32,7 @@ READS = (
     "ready_for_some",
     "next_start_of_some",
     "next_start",
-    *sorted(SINGLE_ROWS - {"clock"}),
+    *sorted(STEADY_QUESTIONS - {"clock"}),
 )
 WRITES = ("move_tasks", "set_slots", "mark_inbox", "close_dead_letter", "close_approval", "answer_wait")
 

@@ -30,10 +30,24 @@ COMMITTERS = 2
 """Committing connections: while the server writes one batch, the next is decided. Measured on two cores, bulk
 submits rose from 20,000 to 31,000 a second. The second connects when it is first needed."""
 
-SINGLE_ROWS: Final = frozenset(
-    ("agent", "card", "cards_between", "cards_by_ids", "clock", "session", "task_by_id", "tasks_by_ids")
+STEADY_QUESTIONS: Final = frozenset(
+    (
+        "agent",
+        "card",
+        "cards_between",
+        "cards_by_ids",
+        "clock",
+        "load_of_sessions",
+        "offered_counts",
+        "offers_standing",
+        "open_sessions",
+        "ready_agents",
+        "session",
+        "task_by_id",
+        "tasks_by_ids",
+    )
 )
-"""Questions that are asked all the time, and go by a primary key whatever is asked."""
+"""Questions that are asked all the time, and go by an index whatever is asked and however much there is."""
 
 
 class PostgresStore(Store):
@@ -136,7 +150,7 @@ class PostgresStore(Store):
 
     async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
         self._opened()
-        questions = self._steady if name in SINGLE_ROWS else self._questions
+        questions = self._steady if name in STEADY_QUESTIONS else self._questions
         return await questions.ask(name, *parameters)
 
     async def tasks_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Task]:
