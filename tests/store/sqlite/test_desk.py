@@ -32,14 +32,6 @@ class Bell:
 
 
 @pytest.fixture
-async def world(sqlite_database: SqliteDatabase) -> AsyncIterator[World]:
-    world = World(sqlite_database)
-    await world.open()
-    yield world
-    await world.close()
-
-
-@pytest.fixture
 def bell() -> Bell:
     return Bell()
 

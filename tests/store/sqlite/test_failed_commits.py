@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import apsw
@@ -10,15 +9,7 @@ import pytest
 
 from endwell.errors import StoreError
 from endwell.model import commands as c
-from tests.store.world import SqliteDatabase, World
-
-
-@pytest.fixture
-async def world(sqlite_database: SqliteDatabase) -> AsyncIterator[World]:
-    world = World(sqlite_database)
-    await world.open()
-    yield world
-    await world.close()
+from tests.store.world import World
 
 
 class Flaky:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -43,14 +42,6 @@ class Log:
 @pytest.fixture
 def log(sqlite_database: SqliteDatabase) -> Log:
     return Log(sqlite_database)
-
-
-@pytest.fixture
-async def world(sqlite_database: SqliteDatabase) -> AsyncIterator[World]:
-    world = World(sqlite_database)
-    await world.open()
-    yield world
-    await world.close()
 
 
 def driver_of(world: World) -> SqliteDriver:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import apsw
-import pytest
 
 from endwell.model.commands import AgentSpec
 from endwell.runtime import Runtime
@@ -35,14 +34,6 @@ def coarse(database: SqliteDatabase) -> SqliteDatabase:
     return database
 
 
-@pytest.fixture
-async def sqlite_world(sqlite_database: SqliteDatabase) -> AsyncIterator[World]:
-    world = World(sqlite_database)
-    await world.open()
-    yield world
-    await world.close()
-
-
 async def test_a_commit_in_the_same_tick_as_the_last_stamp_is_not_missed(
     sqlite_database: SqliteDatabase,
 ) -> None:
@@ -58,27 +49,27 @@ async def test_a_commit_in_the_same_tick_as_the_last_stamp_is_not_missed(
 
 
 async def test_a_log_that_began_anew_and_is_as_long_as_before_is_told_by_its_file(
-    sqlite_world: World, sqlite_database: SqliteDatabase
+    world: World, sqlite_database: SqliteDatabase
 ) -> None:
     """As when a tool for backups folds it back all the time."""
-    await sqlite_world.queued_task()
+    await world.queued_task()
     stamps: list[Stamp | None] = []
     for _ in range(2):
-        await sqlite_world.queued_task()
+        await world.queued_task()
         await sqlite_database.sql("PRAGMA wal_checkpoint(TRUNCATE)")
         os.utime(f"{sqlite_database.path}-wal", ns=(len(stamps), len(stamps)))
-        stamps.append(sqlite_world.store.stamp())
+        stamps.append(world.store.stamp())
     assert [stamp[0] for stamp in stamps if stamp] == [(0, 0), (0, 0)]
     assert stamps[0] != stamps[1]
 
 
 async def test_another_process_that_commits_changes_the_stamp(
-    sqlite_world: World, sqlite_database: SqliteDatabase
+    world: World, sqlite_database: SqliteDatabase
 ) -> None:
-    before = sqlite_world.store.stamp()
+    before = world.store.stamp()
     await lines_of(start(sqlite_database, "submit", "1"))
     assert before is not None
-    assert sqlite_world.store.stamp() != before
+    assert world.store.stamp() != before
 
 
 class SlowFile(apsw.VFSFile):
@@ -119,10 +110,10 @@ def slow_disk() -> Iterator[SlowDisk]:
 
 
 async def test_a_commit_that_waits_for_the_disk_while_we_look_is_found_by_the_next_look(
-    sqlite_world: World, sqlite_database: SqliteDatabase
+    world: World, sqlite_database: SqliteDatabase
 ) -> None:
     """Its pages are in the log's file by then, so neither time nor size of that will change any more."""
-    await sqlite_world.register(AgentSpec(name="coder"))
+    await world.register(AgentSpec(name="coder"))
     path = sqlite_database.path
     with slow_disk() as disk:
         writer = apsw.Connection(str(path), vfs=disk.name)
@@ -130,13 +121,13 @@ async def test_a_commit_that_waits_for_the_disk_while_we_look_is_found_by_the_ne
         disk.is_slow = True
         writing = asyncio.create_task(asyncio.to_thread(writer.execute, "UPDATE agents SET version = 'x'"))
         await asyncio.to_thread(disk.waits.wait, 20)
-        while_it_waits = sqlite_world.store.stamp()
+        while_it_waits = world.store.stamp()
         file = sqlite_database.runtime.file_mark(Path(f"{path}-wal"))
         disk.goes_on.set()
         await writing
         assert sqlite_database.runtime.file_mark(Path(f"{path}-wal")) == file
         assert while_it_waits is not None
-        assert sqlite_world.store.stamp() != while_it_waits
+        assert world.store.stamp() != while_it_waits
         writer.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,6 @@ from endwell.store.sqlite import store as store_module
 from endwell.store.sqlite.connection import CHECKPOINT_BYTES
 from tests.store.processes import lines_of, start
 from tests.store.world import SqliteDatabase, World
-
-
-@pytest.fixture
-async def world(sqlite_database: SqliteDatabase) -> AsyncIterator[World]:
-    world = World(sqlite_database)
-    await world.open()
-    yield world
-    await world.close()
 
 
 @pytest.fixture
