@@ -14,7 +14,7 @@ from endwell.model.task import FIELDS
 from endwell.store.log import EVENT_FIELDS
 from endwell.store.postgres.connection import COMMITTING
 from endwell.store.postgres.statements import QUERIES, joined
-from endwell.store.postgres.store import STEADY_QUESTIONS
+from endwell.store.postgres.store import STEADY_QUESTIONS, PostgresStore
 from endwell.store.postgres.writing import statements
 from endwell.store.rows import Writes
 from tests.store.world import PostgresDatabase, World
@@ -50,6 +50,31 @@ async def test_no_statement_of_the_door_reads_a_whole_table(postgres_database: P
         assert "Index" in plan, name
         assert "Seq Scan" not in plan, name
     await connection.close()
+
+
+async def test_a_round_of_feeding_a_stream_asks_nothing_that_is_planned_anew(
+    postgres_database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such plans follow from statistics that a young or busy table does not have: they read all of it."""
+    world = World(postgres_database)
+    await world.open()
+    store, planned = world.store, list[str]()
+    assert isinstance(store, PostgresStore)
+
+    async def noted(name: str, *_: object) -> list[object]:
+        planned.append(name)
+        return []
+
+    monkeypatch.setattr(store._questions, "ask", noted)
+    await store.ready_agents("default", await store.now())
+    await store.open_sessions("default")
+    await store.load_of_sessions("default")
+    await store.offered_counts("default")
+    await store.offers_standing("default", "coder", 10)
+    monkeypatch.undo()
+    await world.close()
+
+    assert planned == []
 
 
 @pytest.mark.parametrize(
