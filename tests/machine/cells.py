@@ -8,7 +8,7 @@ from endwell.machine.decide import FENCED, TABLE
 from endwell.model import status as s
 
 NO_TASK: Final = "no task"
-BY_ATTEMPT: Final = (*(kind.__name__ for kind in FENCED), "Reclaim")
+BY_ATTEMPT: Final = (*sorted(kind.__name__ for kind in FENCED), "Reclaim")
 BY_ANYBODY: Final = ("Submit", *(kind.__name__ for kind in TABLE if kind.__name__ not in BY_ATTEMPT))
 
 Cell = tuple[str, str]

@@ -21,7 +21,7 @@ def _log(length: int = 4) -> list[Event]:
     head = b""
     for version in range(1, length + 1):
         fact = f.TaskHeartbeat(progress_by=version, note=f"step {version}")
-        events.append(seal(TASK, version, fact, COMMAND, 1_000 + version, head))
+        events.append(Event(*seal(TASK, version, fact, COMMAND, 1_000 + version, "x", head)))
         head = events[-1].hash
     return events
 

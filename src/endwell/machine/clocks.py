@@ -56,9 +56,10 @@ def arm(task: Task) -> tuple[int | None, str | None]:
     clock_rule: str | None = None
     for rule, deadline_of in _BY_STATUS[task.status]:
         at = deadline_of(task)
-        if at is None or (clock_at is not None and at >= clock_at) or _is_held_back(rule, task):
+        if at is None or (clock_at is not None and at >= clock_at):
             continue
-        clock_at, clock_rule = at, rule.name
+        if task.held_since is None or not _is_held_back(rule, task):
+            clock_at, clock_rule = at, rule.name
     return clock_at, task.guard_reason if clock_rule == "guard" else clock_rule
 
 

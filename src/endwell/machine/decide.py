@@ -55,12 +55,12 @@ def decide(
     # asked of every command: they are leaves, and looking them up is quicker than `isinstance`
     if type(command) in FENCED and command.attempt_id != task.attempt_id:  # type: ignore[attr-defined]
         return _refuse_stale(task, command)  # type: ignore[arg-type]
-    return handler(task, command, max(now, task.updated_at), limits, seen)
+    return handler(task, command, now if now > task.updated_at else task.updated_at, limits, seen)
 
 
 def _refuse_status(task: Task, command: c.TaskCommand) -> Decision:
-    if isinstance(command, FENCED):
-        return _refuse_stale(task, command)
+    if type(command) in FENCED:
+        return _refuse_stale(task, command)  # type: ignore[arg-type]
     if task.is_ended:
         return refuse(e.TaskEnded(f"task {task.id} has already ended as {task.status}", task_id=task.id))
     name = type(command).__name__
@@ -386,20 +386,22 @@ _Handler = Callable[[Task, Any, int, Limits, Seen], Decision]
 _ENDED: Final[tuple[Status, ...]] = (s.SUCCEEDED, s.FAILED, s.TIMEOUT, s.CANCELLED)
 
 # commands that only the task's current attempt may give
-FENCED: Final = (
-    c.Progress,
-    c.Repeat,
-    c.HearNudges,
-    c.StartStep,
-    c.RecordStep,
-    c.IntendEffect,
-    c.FinishEffect,
-    c.DoubtEffect,
-    c.KeepDraft,
-    c.Finish,
-    c.FailTurn,
-    c.HandBack,
-    c.Suspend,
+FENCED: Final = frozenset(
+    (
+        c.Progress,
+        c.Repeat,
+        c.HearNudges,
+        c.StartStep,
+        c.RecordStep,
+        c.IntendEffect,
+        c.FinishEffect,
+        c.DoubtEffect,
+        c.KeepDraft,
+        c.Finish,
+        c.FailTurn,
+        c.HandBack,
+        c.Suspend,
+    )
 )
 
 TABLE: Final[dict[type[c.Command], tuple[tuple[Status, ...], _Handler]]] = {

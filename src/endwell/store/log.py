@@ -60,6 +60,8 @@ class Logged(msgspec.Struct, frozen=True):
     prev_hash: bytes = b""
 
 
+EventRow = tuple[Any, ...]
+"""An event as the values of its columns, in order."""
 EVENT_FIELDS = Event.__struct_fields__
 _LARGEST = 2**63 - 1
 _NUMBER = re.compile("[0-9]{1,19}")
@@ -80,11 +82,11 @@ def place_of(cursor: str, numbers: int) -> tuple[int, ...]:
     )
 
 
-def seal(task: Task, version: int, fact: facts.Fact, command: Command, at: int, previous: bytes) -> Event:
-    """The event for a fact that has just brought `task` to its version."""
-    attempt = getattr(command, "attempt_id", None) or task.attempt_id
-    data = facts.encode(fact)
-    values = (
+def seal(
+    task: Task, version: int, fact: facts.Fact, command: Command, at: int, by: str | None, previous: bytes
+) -> EventRow:
+    """The event for a fact that has just brought `task` to its version; `by` is whose attempt said it."""
+    header = (
         task.namespace,
         task.id,
         version,
@@ -94,10 +96,11 @@ def seal(task: Task, version: int, fact: facts.Fact, command: Command, at: int, 
         command.causation_id,
         command.actor,
         at,
-        attempt,
+        by,
         task.epoch,
     )
-    return Event(*values, data, sha256(previous + _encode_header(values) + data).digest())
+    data = facts.encode(fact)
+    return header + (data, sha256(previous + _encode_header(header) + data).digest())  # noqa: RUF005 (quicker)
 
 
 def _digest(values: tuple[object, ...], data: bytes, previous: bytes) -> bytes:

@@ -44,6 +44,8 @@ _COLUMNS = {
     "{task_columns}": ", ".join(FIELDS),
     "{task_marks}": _marks(len(FIELDS)),
     "{task_moves}": ", ".join(f"{name} = ${n}" for n, name in enumerate(MOVING_FIELDS, 4)),
+    "{m.moves}": ", ".join(f"{name} = m.column{n}" for n, name in enumerate(MOVING_FIELDS, 4)),
+    "{move_marks}": _marks(len(MOVING_FIELDS) + 3),
     "{event_columns}": ", ".join(EVENT_FIELDS),
     "{e.columns}": ", ".join(f"e.{name}" for name in EVENT_FIELDS),
     "{event_marks}": _marks(len(EVENT_FIELDS)),

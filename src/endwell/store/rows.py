@@ -15,7 +15,7 @@ from endwell.model.message import Message
 from endwell.model.session import Session
 from endwell.model.task import Task
 from endwell.policy.ledger import LedgerAnswer
-from endwell.store.log import Event
+from endwell.store.log import Event, EventRow
 
 TaskKey = tuple[str, str]
 """Namespace and task id."""
@@ -83,7 +83,7 @@ class Writes(msgspec.Struct):
 
     created: list[Task] = msgspec.field(default_factory=list)
     moved: list[tuple[Task, int]] = msgspec.field(default_factory=list)
-    events: list[Event] = msgspec.field(default_factory=list)
+    events: list[EventRow] = msgspec.field(default_factory=list)
     cards: list[Card] = msgspec.field(default_factory=list)
     slots: list[tuple[str | None, str, str, int]] = msgspec.field(default_factory=list)
     sessions: list[Session] = msgspec.field(default_factory=list)
@@ -119,7 +119,7 @@ class Writes(msgspec.Struct):
     def trace(self) -> tuple[str, tuple[Any, ...]] | None:
         """A query that finds one of these rows if they were written; a transaction is all or nothing."""
         if self.events:
-            event = self.events[0]
+            event = Event(*self.events[0])
             return "event_is_stored", (event.namespace, event.task_id, event.version, event.hash)
         if self.sessions:
             one = self.sessions[0]

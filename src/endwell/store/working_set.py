@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from endwell.machine.decide import FENCED
 from endwell.machine.decision import Closing, Decision
@@ -19,9 +19,12 @@ from endwell.model.message import Message
 from endwell.model.names import by_channel
 from endwell.model.session import Session
 from endwell.model.task import Task
-from endwell.store.log import Event, seal
+from endwell.store.log import Event, EventRow, seal
 from endwell.store.projections import PROJECTIONS, Row, ledger_row
 from endwell.store.rows import HolderKey, Rows, TaskKey, Writes
+
+_WITH_ROWS_BESIDE: Final = frozenset((*EFFECT_FACTS, *PROJECTIONS))
+_TO_BE_TAKEN: Final = frozenset((s.QUEUED, s.DISPATCHED))
 
 
 class WorkingSet:
@@ -40,7 +43,7 @@ class WorkingSet:
         self.agents: list[tuple[str, int, c.AgentSpec]] = []
         self.bells: set[str] = set()
         self._effects: dict[TaskKey, Effect] = {}
-        self._events: list[Event] = []
+        self._events: list[EventRow] = []
         self._sent: set[tuple[str, str, str]] = set()
         self._writes = Writes()
 
@@ -103,25 +106,34 @@ class WorkingSet:
         """Fold the facts into the task, seal an event for each, and note every row that follows."""
         at, version, head = self._now, 0, b""
         if before is not None:
-            at, version, head = max(at, before.updated_at), before.version, before.head_hash
-        task, events, side = before, [], []
+            version, head = before.version, before.head_hash
+            if before.updated_at > at:
+                at = before.updated_at
+        said_by = getattr(command, "attempt_id", None)
+        task, events, side = before, [], list[Row]()
         for fact in decision.facts:
             previous, kind = task, type(fact)
             task = fold(task, fact, at, command.namespace, command.task_id)
             version += 1
-            event = seal(task, version, fact, command, at, head)
-            head = event.hash
+            event = seal(task, version, fact, command, at, said_by or task.attempt_id, head)
+            head = event[-1]
             events.append(event)
-            if kind in EFFECT_FACTS:
-                self._fold_effect(fact, previous or task, at)  # type: ignore[arg-type]
-            if kind in PROJECTIONS:
-                side += PROJECTIONS[kind](previous or task, task, fact, at)
+            if kind in _WITH_ROWS_BESIDE:
+                side += self._beside(previous or task, task, fact, at)
         if task is None:
             raise ValueError("a decision without facts cannot be recorded")
         task = stamp(task, version, at, head)
         self._keep(before, task, command)
-        self._note(events, decision, side)
+        self._events += events
+        self._send_all(decision, side)
         return task
+
+    def _beside(self, before: Task, after: Task, fact: f.Fact, at: int) -> list[Row]:
+        """Rows of other tables that follow from a fact."""
+        kind = type(fact)
+        if kind in EFFECT_FACTS:
+            self._fold_effect(fact, before, at)  # type: ignore[arg-type]
+        return PROJECTIONS[kind](before, after, fact, at) if kind in PROJECTIONS else []
 
     def adopt(self, before: Task | None, events: list[Event], command: c.TaskCommand) -> Task:
         """The same for events that another store has sealed: they are kept as they are."""
@@ -131,19 +143,17 @@ class WorkingSet:
             previous = task
             task = evolve(task, fact, event.at, namespace=event.namespace, task_id=event.task_id)
             task = replace(task, head_hash=event.hash)
-            if type(fact) in EFFECT_FACTS:
-                self._fold_effect(fact, previous or task, event.at)  # type: ignore[arg-type]
-            if type(fact) in PROJECTIONS:
-                side += PROJECTIONS[type(fact)](previous or task, task, fact, event.at)
+            side += self._beside(previous or task, task, fact, event.at)
         if task is None:
             raise ValueError("there is nothing to adopt")
         self._keep(before, task, command)
-        self._note(events, Decision(), side)
+        self._events += [astuple(event) for event in events]
+        self._send_all(Decision(), side)
         return task
 
-    def _note(self, events: list[Event], decision: Decision, side: list[Row]) -> None:
-        self._events += events
-        self.send(decision)
+    def _send_all(self, decision: Decision, side: list[Row]) -> None:
+        if decision.cards or decision.messages:
+            self.send(decision)
         for query, row in side:
             self.note(query, row)
 
@@ -185,27 +195,28 @@ class WorkingSet:
 
     def _keep(self, before: Task | None, task: Task, command: c.TaskCommand) -> None:
         key = (task.namespace, task.id)
-        self._seen_version.setdefault(key, 0 if before is None else before.version)
+        if key not in self._tasks:
+            self._seen_version[key] = 0 if before is None else before.version
         self._tasks[key] = task
-        if before is None and isinstance(command, c.Submit) and command.key is not None:
-            self._by_key[(task.namespace, command.key)] = key
         if task.agent_key is not None and (task.turn_id or self.key_holder(task) == task.id):
             self._holders[(task.namespace, task.agent, task.agent_key)] = task.id if task.turn_id else None
-        if before is None or (task.clock_at is None and before.clock_at is not None):
-            self._count(before, task)
-        self._move_slot(before, task)
+        if before is None:
+            if isinstance(command, c.Submit) and command.key is not None:
+                self._by_key[(task.namespace, command.key)] = key
+            self._count(task, accepted=1)
+        elif task.clock_at is None and before.clock_at is not None:
+            self._count(task)
+        old = None if before is None else before.slot
+        if old != task.slot:
+            self._move_slot(old, task)
         self._note_bells(before, task, command)
 
-    def _count(self, before: Task | None, task: Task) -> None:
+    def _count(self, task: Task, accepted: int = 0) -> None:
         """A task that was accepted, or ended: one without a clock has ended."""
-        accepted, ended = self._tallies.get(task.namespace, (0, 0))
-        is_end = task.clock_at is None
-        self._tallies[task.namespace] = (accepted + (before is None), ended + is_end)
+        counted = self._tallies.get(task.namespace, (0, 0))
+        self._tallies[task.namespace] = (counted[0] + accepted, counted[1] + (task.clock_at is None))
 
-    def _move_slot(self, before: Task | None, task: Task) -> None:
-        old = None if before is None else before.slot
-        if old == task.slot:
-            return
+    def _move_slot(self, old: int | None, task: Task) -> None:
         if old is not None:
             self._writes.slots.append((None, task.namespace, task.agent, old))
         if task.slot is not None:
@@ -219,9 +230,9 @@ class WorkingSet:
         status = task.status
         if status == s.RUNNING:
             return
-        if status in (s.QUEUED, s.DISPATCHED):
+        if status in _TO_BE_TAKEN:
             self.bells.add(_work_topic(task))
-        elif task.is_ended:
+        elif status in s.TERMINAL:
             self.bells.add(f"ended:{task.namespace}")
             if before is not None and (before.slot is not None or before.agent_key is not None):
                 self.bells.add(_work_topic(task))

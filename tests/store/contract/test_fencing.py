@@ -132,3 +132,19 @@ async def test_a_holder_learns_at_its_next_write_that_another_process_took_its_t
     assert progress.unwrap().attempt_id == kept.attempt_id
     assert (await world.task(task)).status == "cancelled"
     assert await world.problems() == []
+
+
+async def test_of_many_that_are_handed_in_at_once_only_the_one_that_was_taken_is_refused(
+    world: World,
+) -> None:
+    session_id = await world.open_session()
+    await world.store.commit([world.submit() for _ in range(35)])
+    taken = await world.claimed(session_id, 35)
+    other = await world.another_store()
+    await other.one(world.to(c.Cancel, taken[17]))
+    replies = await world.store.commit([world.finish(task) for task in taken])
+
+    refused = [task.id for task, reply in zip(taken, replies, strict=True) if reply.refusal is not None]
+    assert refused == [taken[17].id]
+    assert await world.store.counts("default") == {"succeeded": 34, "cancelled": 1}
+    assert await world.problems() == []

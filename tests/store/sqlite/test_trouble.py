@@ -74,7 +74,7 @@ async def test_a_read_only_file_is_named_as_such(
         """What a process without the right to write gets; root always has it."""
 
         def __init__(self, path: str, **options: Any) -> None:
-            super().__init__(path, flags=apsw.SQLITE_OPEN_READONLY, **options)
+            super().__init__(path, **{**options, "flags": apsw.SQLITE_OPEN_READONLY})
 
     monkeypatch.setattr(apsw, "Connection", ReadOnly)
     other = sqlite_database.store()

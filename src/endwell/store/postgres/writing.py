@@ -74,7 +74,7 @@ def _rows(writes: Writes, writer: str) -> Iterable[tuple[str, list[Any]]]:
     if writes.created:
         yield "add_tasks", [[astuple(task) for task in writes.created]]
     if writes.events:
-        yield "add_events", [[astuple(event) for event in writes.events]]
+        yield "add_events", [writes.events]
     if writes.cards:
         yield "add_cards", [[astuple(card) for card in writes.cards]]
     if writes.slots:

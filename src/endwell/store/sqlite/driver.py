@@ -28,7 +28,7 @@ from endwell.store.glance import Ask, Joiner
 from endwell.store.held import Held
 from endwell.store.queries import load
 from endwell.store.rows import Offer, Outcome, Reply, Rows, TaskKey, Wanted, Writes
-from endwell.store.sqlite.bulk import BulkInsert
+from endwell.store.sqlite.bulk import InGroups
 from endwell.store.sqlite.connection import Pause, connect, explained, immediate, migrate, read_pragma
 from endwell.store.sqlite.log_file import LogFile
 
@@ -36,9 +36,10 @@ QUERIES: Final = load("queries.sql", "sqlite/queries.sql", parameter="?")
 _JOINER: Final = Joiner(QUERIES, mark="?", clock="SELECT", now="?1")
 _FIXED: Final = len(FIXED_FIELDS)
 _SESSION: Final = len(SESSION_FIELDS)
-_ADD_TASK: Final = BulkInsert(QUERIES["add_task"])
-_ADD_EVENT: Final = BulkInsert(QUERIES["add_event"])
-_ADD_CARD: Final = BulkInsert(QUERIES["add_card"])
+_ADD_TASK: Final = InGroups(QUERIES["add_task"])
+_MOVE_TASK: Final = InGroups(QUERIES["move_tasks"], single=QUERIES["move_task"])
+_ADD_EVENT: Final = InGroups(QUERIES["add_event"])
+_ADD_CARD: Final = InGroups(QUERIES["add_card"])
 # what a batch may fail with that is not simply passed on
 _UNSTORABLE: Final = (
     apsw.ConstraintError,
@@ -319,11 +320,11 @@ class SqliteDriver:
             _ADD_TASK.run(self._connection, [astuple(task) for task in writes.created])
         if writes.moved:
             before = self._connection.total_changes()
-            many(QUERIES["move_task"], [_move(task, seen) for task, seen in writes.moved])
+            _MOVE_TASK.run(self._connection, [_move(task, seen) for task, seen in writes.moved])
             if self._connection.total_changes() - before != len(writes.moved):
                 raise _MovedOnError
         if writes.events:
-            _ADD_EVENT.run(self._connection, [astuple(event) for event in writes.events])
+            _ADD_EVENT.run(self._connection, writes.events)
         if writes.cards:
             _ADD_CARD.run(self._connection, [astuple(card) for card in writes.cards])
         if writes.slots:

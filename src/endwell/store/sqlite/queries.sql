@@ -1,4 +1,6 @@
 -- What only SQLite says this way: the writes of the one door, and reading many rows by id.
+-- OR FAIL: a batch that the database refuses is rolled back whole, so that no statement of many rows need
+-- keep copies of the pages that it changes, to undo itself alone.
 
 -- name: tasks_by_ids
 -- Many tasks of one namespace; the ids come as one JSON array.
@@ -42,19 +44,24 @@ ORDER BY s.slot LIMIT $4;
 
 -- name: add_task
 -- A task that was not there before.
-INSERT INTO tasks ({task_columns}) VALUES ({task_marks});
+INSERT OR FAIL INTO tasks ({task_columns}) VALUES ({task_marks});
 
 -- name: move_task
 -- A task as it stands after the batch, guarded by the version that was seen.
 UPDATE tasks SET {task_moves} WHERE namespace = $1 AND id = $2 AND version = $3;
 
+-- name: move_tasks
+-- The same for many at once.
+UPDATE OR FAIL tasks SET {m.moves} FROM (VALUES ({move_marks})) AS m
+WHERE tasks.namespace = m.column1 AND tasks.id = m.column2 AND tasks.version = m.column3;
+
 -- name: add_event
 -- One event; the unique (task, version) refuses a second writer.
-INSERT INTO events ({event_columns}) VALUES ({event_marks});
+INSERT OR FAIL INTO events ({event_columns}) VALUES ({event_marks});
 
 -- name: add_card
 -- One card; cards are immutable, and a replayed write changes nothing.
-INSERT INTO cards (namespace, id, task_id, kind, content, hash, created_at)
+INSERT OR FAIL INTO cards (namespace, id, task_id, kind, content, hash, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING;
 
 -- name: set_slot
