@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 from endwell.doorbell.contract import EVERYTHING
 from endwell.doorbell.served import CLOSED, Line, ServedDoorbell, Take
 from endwell.runtime import Runtime
-from endwell.store.postgres.connection import READING, connect
+from endwell.store.postgres.connection import STEADY, connect
 
 CHANNEL = "endwell"
 LARGEST_PAYLOAD = 7900
 """Bytes of topics in one NOTIFY; more is sent as `EVERYTHING`. PostgreSQL takes less than 8000."""
-RINGING = READING | {"synchronous_commit": "off"}
+RINGING = STEADY | {"synchronous_commit": "off"}
 """A NOTIFY is a commit, but a hint need not outlive the server, nor make others wait for the disk."""
 LOOK_SECONDS = 30.0
 """How often a silent line is asked: each time costs the database a statement."""

@@ -24,8 +24,11 @@ from endwell.settings import masked
 
 ANSWER_SECONDS = 5.0
 """How long a server may take to answer before its connection is given up."""
-BREATH_SECONDS = 0.001
-"""Between two requests: the first ring of a burst goes out at once, those that follow it go together."""
+BREATH_SECONDS = 0.003
+"""Between two requests: the first ring of a burst goes out at once, those that follow it go together.
+
+A ring costs as much as a third of a submission: one for each of a script's would slow all of them down.
+"""
 FLUSH_SECONDS = 1.0
 """How long closing waits for the last rings to be sent."""
 

@@ -169,7 +169,8 @@ ON CONFLICT (namespace, name) DO UPDATE SET {cursor_moves};
 -- name: add_tallies
 -- How many tasks a batch accepted and ended; the row belongs to this connection alone.
 INSERT INTO tallies (namespace, writer, accepted, ended, updated_at)
-SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[])
+SELECT m.namespace, $1, m.accepted, m.ended, $2::bigint
+FROM unnest($3::text[], $4::bigint[], $5::bigint[]) AS m(namespace, accepted, ended)
 ON CONFLICT (namespace, writer) DO UPDATE SET accepted = tallies.accepted + excluded.accepted,
     ended = tallies.ended + excluded.ended, updated_at = excluded.updated_at;
 

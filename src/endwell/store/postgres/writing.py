@@ -56,7 +56,10 @@ def statements(writes: Writes, writer: str) -> list[Statement]:
 
     `writer` names the connection, whose counters are a row of its own.
     """
-    groups = ([*_rows(writes, writer), *_additions(writes, writer)], list(_closings(writes, writer)))
+    groups = [list(_rows(writes, writer))]
+    if writes.side:  # most batches have none
+        groups[0] += _additions(writes, writer)
+        groups.append(list(_closings(writes, writer)))
     return [_joined(group, len(writes.moved)) for group in groups if group]
 
 
@@ -91,10 +94,8 @@ def _rows(writes: Writes, writer: str) -> Iterable[tuple[str, list[Any]]]:
     if writes.cursors:
         yield "save_cursors", _columns([astuple(cursor) for cursor in writes.cursors])
     if writes.tallies:
-        yield (
-            "add_tallies",
-            _columns([(name, writer, *counted, writes.now) for name, counted in writes.tallies.items()]),
-        )
+        counted = _columns([(name, *counts) for name, counts in writes.tallies.items()])
+        yield "add_tallies", [writer, writes.now, *counted]
     if writes.agents:
         yield from _agents(writes)
 
