@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
 from endwell.store.sqlite.bulk import GROUP
 from endwell.store.sqlite.driver import _MOVE_TASK
 from tests.store.sqlite.test_log_file import driver_of
@@ -40,3 +46,25 @@ async def test_many_tasks_are_moved_by_their_keys(world: World) -> None:
     plan = [row[3] for row in rows]
 
     assert "SEARCH tasks USING INDEX sqlite_autoindex_tasks_1 (namespace=? AND id=?)" in plan
+
+
+COUNTED = """
+import sys
+from pathlib import Path
+import apsw
+from endwell.store.sqlite import connection as c
+other = apsw.Connection(":memory:") if sys.argv[2] == "in use" else None
+c.count_no_memory()
+opened = c.connect(Path(sys.argv[1]), lambda count: False)
+opened.execute("CREATE TABLE t (a)")
+print(apsw.memory_used() > 0, other is None or other.execute("SELECT 1").fetchall() == [(1,)])
+"""
+
+
+@pytest.mark.parametrize(("state", "is_counted"), [("unused", False), ("in use", True)])
+def test_memory_is_counted_only_where_somebody_uses_sqlite_already(
+    tmp_path: Path, state: str, is_counted: bool
+) -> None:
+    words = [sys.executable, "-c", COUNTED, str(tmp_path / "s.db"), state]
+    said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert said.split() == [str(is_counted), "True"]

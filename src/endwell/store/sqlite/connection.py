@@ -38,6 +38,14 @@ Pause = Callable[[int], bool]
 """Told how often the file was busy; waits a moment and says whether to try again."""
 
 
+def count_no_memory() -> None:
+    """SQLite counts every byte it uses, under a lock. For a whole process, before its first connection."""
+    if not apsw.connections():
+        apsw.shutdown()
+        apsw.config(apsw.SQLITE_CONFIG_MEMSTATUS, 0)
+        apsw.initialize()
+
+
 def connect(path: Path, pause: Pause) -> apsw.Connection:
     """A connection that is ready to use; the file is made, readable by its owner alone, if it is missing."""
     with explained(path):
