@@ -341,7 +341,7 @@ class SqliteDriver:
             many(QUERIES["save_cursor"], [astuple(cursor) for cursor in writes.cursors])
         for namespace, (accepted, ended) in writes.tallies.items():
             self._connection.execute(QUERIES["add_tally"], (namespace, accepted, ended, writes.now))
-        for name in SIDE_QUERIES:
+        for name in SIDE_QUERIES if writes.side else ():
             if rows := writes.side.get(name):
                 many(QUERIES[name], rows)
         self._write_agents(writes)
