@@ -25,15 +25,6 @@ _LET_GO: Final[dict[str, Any]] = {
     "dispatch_by": None,
     "progress_by": None,
 }
-# what a turn takes with it when it ends
-_TURN_OVER: Final[dict[str, Any]] = {
-    **_LET_GO,
-    "turn_id": None,
-    "redelivery": None,
-    "waits": None,
-    "wait_by": None,
-    "suspend_by": None,
-}
 # what nobody waits for once the task is over; its turn, if it had one, ended a fact before.
 # An `expire_at` that stays says that it was never approved
 _ENDED: Final[dict[str, Any]] = {
@@ -324,11 +315,27 @@ def _reaped(task: Task, fact: f.TaskReaped, at: int) -> Task:
 
 
 def _turn_ended(task: Task, fact: f.TurnEnded, at: int) -> Task:
-    inside = task.inside
-    if inside is not None:
+    """Lets go, and takes along what belongs to the turn. Written out: a dict of names costs twice that."""
+    if task.inside is not None:
         asked = tuple(a for a in inside_of(task).asked if a.id == task.id)
-        inside = changed_inside(task, asked=asked, is_offered=False)
-    return replace(task, epoch=fact.epoch, status=s.QUEUED, inside=inside, remind_at=None, **_TURN_OVER)
+        task = replace(task, inside=changed_inside(task, asked=asked, is_offered=False))
+    return replace(
+        task,
+        epoch=fact.epoch,
+        status=s.QUEUED,
+        remind_at=None,
+        attempt_id=None,
+        session_id=None,
+        slot=None,
+        ring_at=None,
+        dispatch_by=None,
+        progress_by=None,
+        turn_id=None,
+        redelivery=None,
+        waits=None,
+        wait_by=None,
+        suspend_by=None,
+    )
 
 
 def _retry_scheduled(task: Task, fact: f.TaskRetryScheduled, at: int) -> Task:
@@ -385,6 +392,7 @@ def _assigned(task: Task, fact: f.TaskAssigned, at: int) -> Task:
 
 
 def _succeeded(task: Task, fact: f.TaskSucceeded, at: int) -> Task:
+    """With the names of `_ENDED` written out, since most tasks end so."""
     return replace(
         task,
         status=s.SUCCEEDED,
@@ -392,7 +400,11 @@ def _succeeded(task: Task, fact: f.TaskSucceeded, at: int) -> Task:
         error=None,
         deliverable_card=fact.deliverable_card,
         ended_at=at,
-        **_ENDED,
+        remind_at=None,
+        recover_at=None,
+        guard_at=None,
+        guard_reason=None,
+        held_since=None,
     )
 
 
