@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from endwell import errors as e
 from endwell.machine import endings, looping, steps, waiting
@@ -39,6 +39,7 @@ from endwell.policy.guard import count_crash, is_runaway
 from endwell.policy.limits import Limits
 
 _EVERYTHING = Seen()
+_NO_FAMILY: Final = astuple(Family())
 
 
 def decide(
@@ -95,12 +96,12 @@ def _submit(task: Task | None, command: c.Submit, now: int, limits: Limits) -> D
     run_at = now + command.delay
     ends_by = run_at + (command.deadline if command.deadline is not None else limits.deadline)
     created = f.TaskCreated(
-        agent=command.agent,
-        payload_card=card.id,
-        payload_hash=card.hash,
-        run_at=run_at,
-        ends_by=ends_by if command.ends_before is None else min(ends_by, command.ends_before),
-        owner=command.owner,
+        command.agent,
+        card.id,
+        card.hash,
+        run_at,
+        ends_by if command.ends_before is None else min(ends_by, command.ends_before),
+        command.owner,
         agent_key=command.agent_key,
         key=command.key,
         channel=command.channel,
@@ -111,7 +112,7 @@ def _submit(task: Task | None, command: c.Submit, now: int, limits: Limits) -> D
         replay_of=command.replay_of,
         priority=command.priority,
         retry_policy=command.retry_policy,
-        family=packed_family(_family(command)),
+        family=_family(command),
         guard_at=now if command.chain and is_runaway(command.chain + 1, limits.runaway_limit) else None,
     )
     if command.approval_within is None:
@@ -133,16 +134,18 @@ def _asked_first(
     )
 
 
-def _family(command: c.Submit) -> Family:
-    return Family(
-        parent_agent=command.parent_agent,
-        parent_call=command.parent_call,
-        depth=command.depth,
-        held_keys=command.held_keys,
-        on_parent_end=command.on_parent_end,
-        lineage=command.lineage,
-        chain=command.chain,
+def _family(command: c.Submit) -> str | None:
+    """Packed as the task keeps it; nearly all have none, which is seen before one is made."""
+    parts = (
+        command.parent_agent,
+        command.parent_call,
+        command.depth,
+        command.held_keys,
+        command.on_parent_end,
+        command.lineage,
+        command.chain,
     )
+    return None if parts == _NO_FAMILY else packed_family(Family(*parts))
 
 
 def _refuse_call(command: c.Submit) -> Decision | None:

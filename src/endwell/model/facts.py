@@ -22,7 +22,7 @@ class Fact(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     schema: ClassVar[int] = 1
 
 
-class TaskCreated(Fact, frozen=True, kw_only=True):
+class TaskCreated(Fact, frozen=True):
     """Work was asked for and accepted."""
 
     type = "task.created"
