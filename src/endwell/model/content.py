@@ -63,7 +63,9 @@ def encode(value: Any, *, what: str = "payload") -> bytes:
         data = _ENCODER.encode(value)
     except UnicodeEncodeError:
         data = b"\\u0000"
-    if b"\\u0000" in data:  # bad text, or harmless text that only looks like an escape
+    # bad text, or harmless text that only looks like an escape. `find` is quicker than `in`, which tries
+    # the bytes as a number first
+    if data.find(b"\\u0000") >= 0:
         _Walk(what).plain(value)
     _check_size(data, what)
     return data
