@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 from msgspec.structs import astuple, replace
@@ -231,11 +232,11 @@ class WorkingSet:
         if status == s.RUNNING:
             return
         if status in _TO_BE_TAKEN:
-            self.bells.add(_work_topic(task))
+            self.bells.add(_work_topic(task.namespace, task.agent, task.channel))
         elif status in s.TERMINAL:
             self.bells.add(f"ended:{task.namespace}")
             if before is not None and (before.slot is not None or before.agent_key is not None):
-                self.bells.add(_work_topic(task))
+                self.bells.add(_work_topic(task.namespace, task.agent, task.channel))
 
     def writes(self) -> Writes:
         """All of it, each task row once."""
@@ -257,9 +258,10 @@ class WorkingSet:
         return writes
 
 
-def _work_topic(task: Task) -> str:
+@lru_cache(maxsize=256)
+def _work_topic(namespace: str, agent: str, channel: str) -> str:
     """Who may take it; a channel of its own is named, so that the ring can travel by it."""
-    return f"work:{task.namespace}:{by_channel(task.agent, task.channel)}"
+    return f"work:{namespace}:{by_channel(agent, channel)}"
 
 
 def replay(events: list[Event]) -> Task | None:
