@@ -202,7 +202,8 @@ class Turns:
     async def _outcome(self, turn: Turn) -> Ending:
         """Whatever the function does, it ends its turn and nothing else."""
         agent = self._agents[turn.task.agent]
-        about = (turn.task, turn.attempt_id, self._runtime.ids.new(), turn.actor)
+        # an attempt ends once, so its id names its end too
+        about = (turn.task, turn.attempt_id, f"{turn.attempt_id}.end", turn.actor)
         try:
             refuse_other_version(agent, turn.task)
             payload = agent.checked_payload(content.decode_stored(turn.payload))
