@@ -153,8 +153,10 @@ def _refuse_call(command: c.Submit) -> Decision | None:
     if command.depth > MAX_DEPTH:
         why = f"a chain of calls may be {MAX_DEPTH} deep"
         return refuse(e.BadInput(why, code="calls_too_deep", hint="do some of the work without calling on"))
+    if command.agent_key is None:
+        return None
     reference = f"{command.agent}/{command.agent_key}"
-    if command.agent_key is not None and reference in command.held_keys:
+    if reference in command.held_keys:
         why = f"{reference} is held by a task that waits for this call: it would never start"
         return refuse(e.BadInput(why, code="key_held_by_ancestor", hint="call another key"))
     return None
