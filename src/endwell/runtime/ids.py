@@ -21,7 +21,7 @@ _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 _CHANCE_BITS = 80
 _DRAWS = 64
 # The low bits are spelled for every id; what lies above them changes about once per millisecond.
-_LOW_BITS = 40
+_LOW_BITS = 20
 
 
 class Ids(Protocol):
@@ -118,12 +118,9 @@ class _Sequence:
         high = value >> _LOW_BITS
         if high != self._high:
             self._high = high
-            self._prefix = "".join([_PAIRS[high >> shift & 1023] for shift in range(80, -1, -10)])
+            self._prefix = "".join([_PAIRS[high >> shift & 1023] for shift in range(100, -1, -10)])
         pairs = _PAIRS
-        return (
-            f"{self._prefix}{pairs[value >> 30 & 1023]}{pairs[value >> 20 & 1023]}"
-            f"{pairs[value >> 10 & 1023]}{pairs[value & 1023]}"
-        )
+        return f"{self._prefix}{pairs[value >> 10 & 1023]}{pairs[value & 1023]}"
 
 
 def _milliseconds(clock: Clock) -> Callable[[], int]:
