@@ -42,6 +42,10 @@ class Rounds:
         self._last: str | None = None
         self.count = 0
 
+    def begin_anew(self) -> None:
+        """Whatever comes next is the first of its row."""
+        self._last, self.count = None, 0
+
     def note(self, what: str | None) -> bool:
         """Whether this makes a row that somebody should hear of: at the limit, and at each multiple of it."""
         is_same = what is not None and what == self._last

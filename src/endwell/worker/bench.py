@@ -90,6 +90,7 @@ class Bench:
         self.directory = directory
         self.run = inside_of(task).run
         self._said_at = runtime.clock.monotonic()
+        self._commands = 0
         self._records: dict[str, Card] | None = None
         self._referred: dict[str, Card] = {}
         self._numbers: Counter[str] = Counter()
@@ -99,9 +100,10 @@ class Bench:
         self.circles = Circles(self)
 
     def command(self, kind: Callable[..., AnyCommand], **fields: Any) -> AnyCommand:
-        """A command of this attempt."""
+        """A command of this attempt, numbered: nobody else speaks for it but the worker, of its end."""
+        self._commands += 1
         return kind(
-            command_id=self.runtime.ids.new(),
+            command_id=f"{self.attempt_id}.{self._commands}",
             namespace=self.task.namespace,
             actor=self.actor,
             task_id=self.task.id,

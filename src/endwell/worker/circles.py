@@ -61,7 +61,7 @@ class Circles:
     ) -> None:
         """A step came to a result."""
         is_due = self._calls.note(self._what(f"{branch} {name} {digest}", given))
-        self._errors.note(None)
+        self._errors.begin_anew()
         if is_new:
             self.news()
         if is_due and is_new:
@@ -86,8 +86,8 @@ class Circles:
     def waited(self) -> None:
         """The turn waits for something that it names, or changes something: whatever follows is a new row."""
         self._place = ""
-        self._calls.note(None)
-        self._errors.note(None)
+        self._calls.begin_anew()
+        self._errors.begin_anew()
 
     async def failed(self, name: str, error: BaseException) -> None:
         """A step, tool or agent ended with an error that the agent's code now sees."""
