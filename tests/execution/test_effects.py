@@ -17,7 +17,7 @@ from endwell.model import commands as c
 from endwell.model.effect import Effect
 from endwell.policy.limits import SECOND
 from endwell.policy.retry import RetryPolicy
-from endwell.runtime import SystemClock
+from endwell.runtime import Runtime, SystemClock
 from endwell.store.effect_store import EffectStore, MemoryEffectStore
 from tests.execution.test_steps import Counting
 from tests.execution.world import QUICK, World, eventually
@@ -686,6 +686,16 @@ async def test_every_effect_store_keeps_the_first_result(effect_store: EffectSto
     await effect_store.close()
     assert await effect_store.get(key) == b"1"
     await effect_store.close()
+
+
+async def test_threads_that_share_an_effect_store_on_sqlite_ask_it_one_after_another(tmp_path: Path) -> None:
+    shared = endwell.SqliteEffectStore(tmp_path / "effects.db", runtime=Runtime.system(threads=8))
+    keys = [f"order-{n % 40}" for n in range(400)]
+    await asyncio.gather(*(shared.put(key, key.encode(), "a") for key in keys))
+    found = await asyncio.gather(*(shared.get(key) for key in keys))
+    await shared.close()
+
+    assert found == [key.encode() for key in keys]
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,27 @@ async def _moved(world: World, handle: AsyncHandle) -> bool:
     return (await handle.task()).is_ended
 
 
+async def test_every_command_of_a_task_has_an_id_of_its_own(world: World) -> None:
+    @world.app.agent("busy", delays=[0.01])
+    async def run(ctx: Context) -> int:
+        await ctx.draft("so far")
+        for number in range(3):
+            await ctx.step("look", Counting(), (ctx.retry_count, number))
+        if ctx.retry_count == 0:
+            raise RuntimeError("after the records")
+        return 1
+
+    await world.working()
+    handle = await world.submitted("busy")
+    await eventually(lambda: _moved(world, handle), "the second turn has ended")
+
+    events = await world.store.events_of_task(world.namespace, handle.id)
+    said = ("task.created", "task.draft_kept", "step.recorded", "turn.ended")
+    ids = [event.command_id for event in events if event.type in said]
+    assert len(ids) == 1 + 2 + 3 + 2
+    assert len(set(ids)) == len(ids)
+
+
 async def test_a_crashed_workers_steps_are_not_run_again_by_the_next(world: World) -> None:
     seen = Counting()
     stuck = asyncio.Event()

@@ -21,11 +21,12 @@ _PUT = "INSERT INTO effect_results VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING
 
 
 class SqliteEffectStore(EffectStore):
-    """One file. Its one thread asks one thing at a time."""
+    """One file, asked one thing at a time, by whichever of the runtime's threads."""
 
     def __init__(self, path: str | Path, *, runtime: Runtime | None = None) -> None:
         self._path = Path(path)
         self._runtime = runtime or Runtime.system(threads=1)
+        self._lock = self._runtime.lock()
         self._connection: apsw.Connection | None = None
 
     async def get(self, key: str) -> bytes | None:
@@ -38,12 +39,12 @@ class SqliteEffectStore(EffectStore):
         await self._runtime.in_thread(self._close)
 
     def _get(self, key: str) -> bytes | None:
-        with explained(self._path):
+        with self._lock, explained(self._path):
             found: Any = self._opened().execute(_GET, (key,)).get
             return None if found is None else bytes(found)
 
     def _put(self, key: str, content: bytes, attempt_id: str) -> None:
-        with explained(self._path):
+        with self._lock, explained(self._path):
             self._opened().execute(_PUT, (key, content, attempt_id))
 
     def _opened(self) -> apsw.Connection:
@@ -59,6 +60,7 @@ class SqliteEffectStore(EffectStore):
         return count < MOST_PAUSES
 
     def _close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
