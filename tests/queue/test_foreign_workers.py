@@ -55,8 +55,9 @@ async def known(streamed: Streamed, tool: str) -> None:
 
 @pytest.mark.covers("S4.4")
 async def test_sixty_lines_of_python_with_only_redis_py_do_tasks(
-    streamed: Streamed, redis_url: str, programs: Programs
+    on_each_store: Streamed, redis_url: str, programs: Programs
 ) -> None:
+    streamed = on_each_store
     await streamed.supervised()
     programs.start(sys.executable, str(EXAMPLES / "worker.py"), redis_url, streamed.names.prefix)
     await known(streamed, "resize")

@@ -39,22 +39,23 @@ async def test_a_task_is_created_claimed_and_succeeds_and_nothing_stays_pending(
 
 
 @pytest.mark.covers("S4.15", "S4.32")
-async def test_an_entry_is_pending_for_as_long_as_its_turn_runs(streamed: Streamed) -> None:
-    world, gate = streamed.world, asyncio.Event()
+async def test_an_entry_is_pending_for_as_long_as_its_turn_runs(on_each_store: Streamed) -> None:
+    streamed, gate = on_each_store, asyncio.Event()
+    world = streamed.world
 
     @world.app.agent("clerk")
-    async def clerk() -> None:
+    async def clerk(number: int) -> None:
         await gate.wait()
 
     worker = await world.working()
     await streamed.supervised()
-    handle = await world.submitted("clerk", key="order-7")
+    handle = await world.submitted("clerk", 7, key="order-7")
     await world.in_status(handle, "running")
     ((message_id, consumer, _),) = await streamed.pending()
     assert consumer == worker.name
     ((entry_id, fields),) = await streamed.entries(streamed.names.task)
     assert (entry_id, fields["task_id"], fields["tool_name"]) == (message_id, handle.id, "clerk")
-    assert fields["idempotency_key"] == "order-7"
+    assert (fields["idempotency_key"], fields["payload"]) == ("order-7", "7")
     gate.set()
     await handle.result(timeout=40)
     await streamed.nothing_pending()

@@ -107,6 +107,13 @@ async def test_only_a_turn_that_no_stream_carries_lies_in_the_inbox_however_ofte
     assert await world.problems() == []
 
 
+async def test_a_turn_that_a_stream_carries_comes_with_what_was_asked(world: World) -> None:
+    """Whoever reads the stream may know nothing else, and never asks the store."""
+    await world.store.one(world.submit(payload=b'{"width":640}'))
+    (offer,) = (await world.reply(replace(world.dispatch_next(), is_carried=True))).taken
+    assert offer.payload == b'{"width":640}'
+
+
 async def test_tasks_of_agents_that_were_not_asked_for_are_left(world: World) -> None:
     await world.open_session()
     await world.queued_task(agent="tester")

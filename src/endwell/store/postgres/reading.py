@@ -132,7 +132,8 @@ class Reading:
     def _asked(self, command: c.ClaimNext | c.DispatchNext) -> tuple[Any, ...]:
         crashes = max(self._limits.crash_limit - 1, 1)
         if isinstance(command, c.DispatchNext):
-            return (command.namespace, [command.agent], command.limit, self._shift, 0, 1, crashes, False)
+            about = (command.namespace, [command.agent], command.limit, self._shift, 0, 1, crashes)
+            return (*about, command.is_carried)
         offered, suspects = command.limit, int(command.may_take_suspect)
         agents = list(command.agents)
         return (command.namespace, agents, command.limit, self._shift, offered, suspects, crashes, True)
