@@ -339,9 +339,9 @@ WITH RECURSIVE p(agent, priority) AS (
                      AND t.status = 'queued' AND t.priority < p.priority)
     FROM p WHERE p.priority IS NOT NULL
 )
-SELECT 1 FROM p WHERE p.priority IS NOT NULL AND EXISTS (
-    SELECT 1 FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent AND t.status = 'queued'
-      AND t.priority = p.priority AND t.run_at <= $2 - $3)
+SELECT 1 FROM p WHERE p.priority IS NOT NULL AND
+    (SELECT min(t.run_at) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
+     AND t.status = 'queued' AND t.priority = p.priority) + $3 <= $2
 LIMIT 1;
 
 -- name: next_start
@@ -376,9 +376,9 @@ WITH RECURSIVE p(agent, priority) AS (
                      AND t.status = 'queued' AND t.priority < p.priority)
     FROM p WHERE p.priority IS NOT NULL
 )
-SELECT DISTINCT p.agent FROM p WHERE p.priority IS NOT NULL AND EXISTS (
-    SELECT 1 FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent AND t.status = 'queued'
-      AND t.priority = p.priority AND t.run_at <= $2);
+SELECT DISTINCT p.agent FROM p WHERE p.priority IS NOT NULL AND
+    (SELECT min(t.run_at) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
+     AND t.status = 'queued' AND t.priority = p.priority) <= $2;
 
 -- name: offered_counts
 -- How many turns of each agent are offered and not yet taken.

@@ -32,6 +32,7 @@ READS = (
     "ready_for_some",
     "next_start_of_some",
     "next_start",
+    "long_ready",
     *sorted(STEADY_QUESTIONS - {"clock"}),
 )
 WRITES = ("move_tasks", "set_slots", "mark_inbox", "close_dead_letter", "close_approval", "answer_wait")
@@ -49,6 +50,9 @@ async def test_no_statement_of_the_door_reads_a_whole_table(postgres_database: P
         plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE {name}({nothing})"))
         assert "Index" in plan, name
         assert "Seq Scan" not in plan, name
+        for index, condition in re.findall(r"using (tasks_\w+) .*\n\s+Index Cond: (.*)", plan):
+            narrow = {"tasks_ready": "agent", "tasks_pkey": "id"}.get(index, "namespace")
+            assert re.search(rf"\b{narrow}\b", condition), f"{name} reads a whole backlog by {index}"
     await connection.close()
 
 

@@ -437,9 +437,9 @@ WITH RECURSIVE p(agent, priority) AS (
                      AND t.status = 'queued' AND t.priority < p.priority)
     FROM p WHERE p.priority IS NOT NULL
 )
-SELECT 1 FROM p WHERE p.priority IS NOT NULL AND EXISTS (
-    SELECT 1 FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent AND t.status = 'queued'
-      AND t.priority = p.priority AND t.run_at <= $3)
+SELECT 1 FROM p WHERE p.priority IS NOT NULL AND
+    (SELECT min(t.run_at) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
+     AND t.status = 'queued' AND t.priority = p.priority) <= $3
 LIMIT 1;
 
 -- name: next_start_of_some
