@@ -1,8 +1,8 @@
 """The door's driver for PostgreSQL: one connection, one try at one batch.
 
 A batch about named tasks is read without locks and written by one statement that is its own
-transaction: two round trips, guarded by the versions that were seen. Whatever takes tasks, renews a
-session or was overtaken once before runs with the rows' locks.
+transaction: two round trips, guarded by the versions that were seen. Whatever takes the next tasks,
+renews a session or was overtaken once before runs with the rows' locks.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from endwell.store.rows import Outcome, Wanted, Writes
 
 CLOCK_SECONDS = 1.0
 """How long the server's clock is reckoned from its last reading, where no row has to be read."""
+SEEN = "see_sessions"
+"""How sessions are read where they are only looked at, and need no lock."""
 
 
 class PostgresDriver:
@@ -41,15 +43,17 @@ class PostgresDriver:
         """Decide and write these commands, all in one transaction; nothing at all when it fails."""
         self.doubt = None
         want = door.wanted(commands, careful=careful)
+        sessions = _sessions_query(commands)
+        is_guarded = not careful and _is_guarded(want, sessions)
         reading = Reading(
             self.connection,
             known={} if careful else self._held.known(want),
             limits=self._limits,
             shift=shift,
-            locking=careful or not _is_guarded(want),
-            sessions=_sessions_query(commands),
+            locking=not is_guarded,
+            sessions=sessions,
         )
-        if not careful and _is_guarded(want):
+        if is_guarded:
             return await self._guarded(commands, want, reading, shift)
         await self.connection.execute("BEGIN")
         try:
@@ -121,14 +125,13 @@ class PostgresDriver:
 def _sessions_query(commands: Sequence[c.Command]) -> str:
     if any(isinstance(command, (c.Heartbeat, c.CloseSession)) for command in commands):
         return "lock_sessions"
-    return (
-        "hold_sessions" if any(isinstance(command, c.ClaimNext) for command in commands) else "see_sessions"
-    )
+    return "hold_sessions" if any(isinstance(command, c.ClaimNext) for command in commands) else SEEN
 
 
-def _is_guarded(want: Wanted) -> bool:
+def _is_guarded(want: Wanted, sessions: str) -> bool:
     """Whether versions and unique keys alone keep two writers of these rows apart."""
-    return not (want.sessions or want.held_by or want.ready or want.effects or want.cursors)
+    is_locking = want.held_by or want.ready or want.effects or want.cursors
+    return not is_locking and (sessions == SEEN or not want.sessions)
 
 
 class ServerClock:
