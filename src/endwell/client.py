@@ -39,6 +39,9 @@ from endwell.worker.agents import Agent
 SPEC_SECONDS = 1.0
 """How long an agent that others serve is taken to be as it was last registered."""
 
+Ended = tuple[Task, bytes | None]
+"""A task that has ended, and its deliverable as it is stored, if that was read with it."""
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -232,11 +235,15 @@ class Client:
 
     async def wait_ended(self, task_id: str, timeout: float | None = None) -> Task:
         """The task once it has ended."""
+        return (await self.wait_result(task_id, timeout))[0]
+
+    async def wait_result(self, task_id: str, timeout: float | None = None) -> Ended:
+        """The task once it has ended; with what it delivered, if that was read with it."""
         with self._waiters.listening(task_id) as ended:
             self._runtime.give_way()
             task = await self.store.task(self.namespace, task_id)
             if task.is_ended:
-                return task
+                return task, None
             try:
                 async with self._runtime.timeout(timeout):
                     return await ended
@@ -261,8 +268,8 @@ class AsyncHandle:
 
     async def result(self, timeout: float | None = None) -> Any:
         """Wait for the end: the value, or TaskFailed, TaskTimedOut, TaskCancelled."""
-        task = await self._client.wait_ended(self.id, timeout)
-        deliverable = await delivered(self._client.store, task)
+        task, content = await self._client.wait_result(self.id, timeout)
+        deliverable = await delivered(self._client.store, task, content)
         if task.status == "succeeded":
             return self._client.typed(task.agent, deliverable)
         message = (deliverable.get("error") or {}).get("message") or ""
@@ -359,7 +366,7 @@ class _Waiters:
         self._runtime = runtime
         self._namespace = namespace
         self._poll_seconds = poll_seconds
-        self._waiting: dict[str, list[asyncio.Future[Task]]] = {}
+        self._waiting: dict[str, list[asyncio.Future[Ended]]] = {}
         self._rung = asyncio.Event()
         self._looker: asyncio.Task[None] | None = None
         self._bell = bell
@@ -369,9 +376,9 @@ class _Waiters:
             self._rung.set()
 
     @contextmanager
-    def listening(self, task_id: str) -> Iterator[asyncio.Future[Task]]:
+    def listening(self, task_id: str) -> Iterator[asyncio.Future[Ended]]:
         """The task once it has ended. Rings are heard from now on: whoever looks afterwards misses none."""
-        future: asyncio.Future[Task] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(task_id, []).append(future)
         if self._looker is None or self._looker.done():
             self._rung.clear()
@@ -382,7 +389,7 @@ class _Waiters:
         finally:
             self._leave(task_id, future)
 
-    def _leave(self, task_id: str, future: asyncio.Future[Task]) -> None:
+    def _leave(self, task_id: str, future: asyncio.Future[Ended]) -> None:
         """Whoever lost patience is not looked for any more."""
         waiting = self._waiting.get(task_id, [])
         if future in waiting:
@@ -406,16 +413,16 @@ class _Waiters:
 
     async def _look_once(self) -> None:
         try:
-            found = await self._store.tasks_by_ids(self._namespace, list(self._waiting))
+            found = await self._store.results_by_ids(self._namespace, list(self._waiting))
         except StoreError:
             await self._runtime.sleep(self._poll_seconds)
             return
-        for task in found:
+        for task, content in found:
             for future in self._waiting.get(task.id, ()) if task.is_ended else ():
-                _settle(future, task)
+                _settle(future, (task, content))
 
 
-def _settle(future: asyncio.Future[Task], answer: Task | Exception) -> None:
+def _settle(future: asyncio.Future[Ended], answer: Ended | Exception) -> None:
     if future.done():
         return
     if isinstance(answer, Exception):

@@ -381,13 +381,13 @@ async def test_nobody_asks_the_store_for_somebody_who_has_left(world: World) -> 
     with pytest.raises(WaitTimedOut):
         await handle.result(0.05)
     asked: list[Sequence[str]] = []
-    usual = world.store.tasks_by_ids
+    usual = world.store.results_by_ids
 
-    async def counted(namespace: str, ids: Sequence[str]) -> list[Task]:
+    async def counted(namespace: str, ids: Sequence[str]) -> list[tuple[Task, bytes | None]]:
         asked.append(ids)
         return await usual(namespace, ids)
 
-    world.store.tasks_by_ids = counted  # type: ignore[method-assign]  # the test listens in
+    world.store.results_by_ids = counted  # type: ignore[method-assign]  # the test listens in
     waiting = asyncio.ensure_future(other.result(60))
     await eventually(lambda: len(asked) > 4, "somebody else has been asked for several times")
     waiting.cancel()

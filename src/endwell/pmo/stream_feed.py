@@ -10,11 +10,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from endwell.model.commands import DispatchNext
-from endwell.model.session import Session
 from endwell.queue.redis_streams.orchestrator import StreamOrchestrator
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
-from endwell.store.rows import Offer
+from endwell.store.rows import Offer, Serving
 
 DISPATCH_LIMIT = 256
 """As many as share a transaction."""
@@ -53,15 +52,14 @@ class Feed:
         self.dispatched = 0
         self.put_again = 0
 
-    async def run_once(self) -> int:
-        """How many turns were offered."""
-        now = await self._store.now()
-        ready = await self._store.ready_agents(self._namespace, now)
-        if not ready:
-            return 0
-        room = await self._room(now)
+    async def run_once(self, now: int | None = None) -> int:
+        """How many turns were offered; `now` by the store's clock, if that was read just before."""
+        found = await self._store.feeding(self._namespace, await self._store.now() if now is None else now)
+        room = _Room(found.workers, self._ahead())
+        for agent, count in found.offered.items():
+            room.take(agent, count)
         limits: dict[str, int] = {}
-        for agent in ready:
+        for agent in found.ready:
             limits[agent] = min(room.for_agent(agent), DISPATCH_LIMIT)
             room.take(agent, limits[agent])
         offers = await self._offered({agent: limit for agent, limit in limits.items() if limit > 0})
@@ -69,14 +67,6 @@ class Feed:
         self._note_pace(len(offers))
         self.dispatched += len(offers)
         return len(offers)
-
-    async def _room(self, now: int) -> _Room:
-        sessions = await self._store.open_sessions(self._namespace)
-        live = [each for each in sessions if each.kind == "worker" and each.lease_until > now]
-        room = _Room(live, await self._store.load_of_sessions(self._namespace), self._ahead())
-        for agent, count in (await self._store.offered_counts(self._namespace)).items():
-            room.take(agent, count)
-        return room
 
     def _ahead(self) -> int:
         """How many turns may wait on the stream for a slot: as many as this pace begins in a moment."""
@@ -146,15 +136,14 @@ class Feed:
 class _Room:
     """The free slots of live workers. One that serves several agents has its slots once, not for each."""
 
-    def __init__(self, sessions: list[Session], load: dict[str, int], ahead: int) -> None:
+    def __init__(self, workers: Sequence[Serving], ahead: int) -> None:
         self._free: dict[str, int] = {}
-        for each in sessions:
-            share = min(ahead // len(sessions), 2 * each.concurrency)
-            self._free[each.id] = max(each.concurrency + share - load.get(each.id, 0), 0)
         self._serving: dict[str, list[str]] = {}
-        for session in sessions:
-            for agent in session.agents.split():
-                self._serving.setdefault(agent, []).append(session.id)
+        for each in workers:
+            share = min(ahead // len(workers), 2 * each.slots)
+            self._free[each.session_id] = max(each.slots + share - each.held, 0)
+            for agent in each.agents:
+                self._serving.setdefault(agent, []).append(each.session_id)
 
     def for_agent(self, agent: str) -> int:
         return sum(self._free[session] for session in self._serving.get(agent, ()))

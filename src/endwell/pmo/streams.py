@@ -193,7 +193,7 @@ class Streams:
             await self._runtime.wait(self._stop, self._lead_seconds / 3)
             return
         seen = await self._looked_for.ask()
-        if seen["long_ready"] and await self.feed.run_once():
+        if seen["long_ready"] and await self.feed.run_once(seen.now):
             return
         await self._runtime.wait(self._something, self._rest_seconds(seen))
 

@@ -10,11 +10,17 @@ from endwell.model.task import Task
 from endwell.store.reads import Reads
 
 
-async def delivered(store: Reads, task: Task) -> Any:
-    """The result of an ended task, or the report of what became of it; None while it lives."""
+async def delivered(store: Reads, task: Task, known: bytes | None = None) -> Any:
+    """The result of an ended task, or the report of what became of it; None while it lives.
+
+    `known` is its card's content, where that has been read already.
+    """
     if task.deliverable_card is None:
         return None
-    value = await _content(store, task, task.deliverable_card)
+    if known is None:
+        value = await _content(store, task, task.deliverable_card)
+    else:
+        value = content.decode_stored(known)
     draft = None if task.status == "succeeded" else draft_in(value)
     return value if draft is None else {**value, "draft": await _content(store, task, draft)}
 

@@ -365,8 +365,9 @@ SELECT {message_columns} FROM agent_inbox
 WHERE namespace = $1 AND status IN ('pending', 'processing') AND message_type <> 'turn' AND id > $2
 ORDER BY id LIMIT $3;
 
--- name: ready_agents
--- Registered agents that have a ready task ($2 is now).
+-- name: feeding
+-- What is to be known before turns are offered ($2 is now): agents that have a ready task; how many turns of
+-- each are offered and not taken; live workers with what they serve, what they hold and their slots.
 WITH RECURSIVE p(agent, priority) AS (
     SELECT a.name, (SELECT max(t.priority) FROM tasks t
                     WHERE t.namespace = $1 AND t.agent = a.name AND t.status = 'queued')
@@ -376,9 +377,16 @@ WITH RECURSIVE p(agent, priority) AS (
                      AND t.status = 'queued' AND t.priority < p.priority)
     FROM p WHERE p.priority IS NOT NULL
 )
-SELECT DISTINCT p.agent FROM p WHERE p.priority IS NOT NULL AND
+SELECT DISTINCT 'ready', p.agent, '', 0, 0 FROM p WHERE p.priority IS NOT NULL AND
     (SELECT min(t.run_at) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
-     AND t.status = 'queued' AND t.priority = p.priority) <= $2;
+     AND t.status = 'queued' AND t.priority = p.priority) <= $2
+UNION ALL
+SELECT 'offered', agent, '', count(*), 0 FROM tasks WHERE namespace = $1 AND status = 'dispatched' GROUP BY agent
+UNION ALL
+SELECT 'worker', s.id, s.agents,
+       (SELECT count(*) FROM tasks t WHERE t.namespace = $1 AND t.session_id = s.id AND t.session_id IS NOT NULL),
+       s.concurrency
+FROM sessions s WHERE s.namespace = $1 AND s.ended_at IS NULL AND s.kind = 'worker' AND s.lease_until > $2;
 
 -- name: offered_counts
 -- How many turns of each agent are offered and not yet taken.

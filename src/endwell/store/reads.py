@@ -19,7 +19,7 @@ from endwell.model.session import Session
 from endwell.model.task import Task
 from endwell.store.glance import Ask, Seen
 from endwell.store.log import Event, Logged
-from endwell.store.rows import Offer
+from endwell.store.rows import Feeding, Offer
 from endwell.store.turns import Turn, turns_in
 
 
@@ -146,6 +146,10 @@ class Reads(ABC):
     @abstractmethod
     async def tasks_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Task]:
         """Many tasks at once, in no particular order; unknown ids are left out."""
+
+    @abstractmethod
+    async def results_by_ids(self, namespace: str, ids: Sequence[str]) -> list[tuple[Task, bytes | None]]:
+        """The same, each with what it delivered; None while it lives."""
 
     async def task_by_key(self, namespace: str, key: str) -> Task | None:
         """The task that an idempotency key belongs to; a task's own id is its key by default."""
@@ -353,9 +357,9 @@ class Reads(ABC):
         """How many turns of an agent are offered and not yet taken."""
         return int((await self._rows("offered_count", namespace, agent))[0][0])
 
-    async def ready_agents(self, namespace: str, now: int) -> list[str]:
-        """Agents for which something is ready to start."""
-        return [row[0] for row in await self._rows("ready_agents", namespace, now)]
+    async def feeding(self, namespace: str, now: int) -> Feeding:
+        """What could be offered, and who could take it."""
+        return Feeding.of(await self._rows("feeding", namespace, now))
 
     async def offered_counts(self, namespace: str) -> dict[str, int]:
         """How many turns of each agent are offered and not yet taken."""

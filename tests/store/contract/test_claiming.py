@@ -114,6 +114,45 @@ async def test_a_turn_that_a_stream_carries_comes_with_what_was_asked(world: Wor
     assert offer.payload == b'{"width":640}'
 
 
+async def test_an_offer_that_is_delivered_twice_is_granted_once(world: World) -> None:
+    """Two workers ask for the same turns at the same moment, each by a store of its own."""
+    await world.store.commit([world.submit() for _ in range(40)])
+    reply = await world.reply(replace(world.dispatch_next(limit=40), is_carried=True))
+    stores = [world.store, await world.another_store()]
+    claims: list[list[c.Command]] = []
+    for number in range(len(stores)):
+        session = await world.open_session(f"s{number}")
+        claims.append(
+            [
+                world.to(c.Claim, offer.task, session_id=session, attempt_id=world.new_id())
+                for offer in reply.taken
+            ]
+        )
+    answers = await asyncio.gather(*(s.commit(some) for s, some in zip(stores, claims, strict=True)))
+    granted = [[each.refusal is None for each in some] for some in answers]
+    assert [sum(pair) for pair in zip(*granted, strict=True)] == [1] * 40
+    assert await world.problems() == []
+
+
+async def test_it_is_told_what_could_be_offered_and_who_could_take_it(world: World) -> None:
+    await world.register(c.AgentSpec(name="coder"), c.AgentSpec(name="tester"))
+    await world.open_session(lease=60)
+    await world.open_session("gone", lease=1)
+    held = await world.claim(await world.queued_task())
+    await world.queued_task(priority=3)
+    await world.queued_task(priority=1)
+    await world.queued_task(agent="tester", delay=60 * SECOND)
+    await world.store.one(world.dispatch_next())
+    world.advance(2)
+    found = await world.store.feeding("default", await world.store.now())
+    assert (found.ready, found.offered) == (["coder"], {"coder": 1})
+    (worker,) = found.workers
+    assert (worker.session_id, worker.held) == (held.session_id, 1), "the other one's lease has lapsed"
+    world.advance(59)
+    later = await world.store.feeding("default", await world.store.now())
+    assert (sorted(later.ready), later.workers) == (["coder", "tester"], [])
+
+
 async def test_tasks_of_agents_that_were_not_asked_for_are_left(world: World) -> None:
     await world.open_session()
     await world.queued_task(agent="tester")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from endwell.errors import NotFound, TaskEnded
 from endwell.model import commands as c
@@ -229,6 +230,16 @@ async def test_after_a_commit_it_is_said_whom_it_concerns(world: World) -> None:
     assert "ended:default" in world.bells
 
 
+@pytest.mark.parametrize("is_carried", [False, True])
+async def test_an_offer_rings_for_workers_unless_a_stream_brings_it_to_them(
+    world: World, is_carried: bool
+) -> None:
+    await world.queued_task()
+    world.bells.clear()
+    await world.reply(replace(world.dispatch_next(), is_carried=is_carried))
+    assert world.bells == (set() if is_carried else {"work:default:coder"})
+
+
 async def test_work_on_a_channel_of_its_own_rings_by_that_channel(world: World) -> None:
     await world.queued_task(channel="ops")
     assert world.bells == {"work:default:coder/ops"}
@@ -242,6 +253,8 @@ async def test_questions_about_many_tasks_are_answered(world: World) -> None:
         done.id,
         waiting.id,
     }
+    results = await store.results_by_ids("default", [done.id, waiting.id, "none"])
+    assert {task.id: content for task, content in results} == {done.id: b'"done"', waiting.id: None}
     assert [t.id for t in await store.tasks_page("default", limit=10)] == [waiting.id, done.id]
     assert [t.id for t in await store.tasks_page("default", status="succeeded")] == [done.id]
     assert [t.id for t in await store.tasks_page("default", agent="tester", before="zzz")] == [waiting.id]

@@ -70,9 +70,7 @@ async def test_a_round_of_feeding_a_stream_asks_nothing_that_is_planned_anew(
         return []
 
     monkeypatch.setattr(store._questions, "ask", noted)
-    await store.ready_agents("default", await store.now())
-    await store.open_sessions("default")
-    await store.load_of_sessions("default")
+    await store.feeding("default", await store.now())
     await store.offered_counts("default")
     await store.offers_standing("default", "coder", 10)
     monkeypatch.undo()

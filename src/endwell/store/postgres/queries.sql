@@ -393,6 +393,12 @@ WHERE namespace = $1 AND id = ANY($2::text[]);
 -- Many tasks of one namespace.
 SELECT {task_columns} FROM tasks WHERE namespace = $1 AND id = ANY($2::text[]);
 
+-- name: results_by_ids
+-- The same, with what they delivered.
+SELECT {t.columns}, c.content FROM tasks t
+LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.deliverable_card
+WHERE t.namespace = $1 AND t.id = ANY($2::text[]);
+
 -- name: events_after
 -- The log after a cursor (tx, seq). A transaction that began earlier may commit later and with lower numbers,
 -- so nothing is shown before every transaction older than it has ended. The price: a transaction that writes

@@ -37,11 +37,12 @@ STEADY_QUESTIONS: Final = frozenset(
         "cards_between",
         "cards_by_ids",
         "clock",
+        "feeding",
         "load_of_sessions",
         "offered_counts",
         "offers_standing",
         "open_sessions",
-        "ready_agents",
+        "results_by_ids",
         "session",
         "task_by_id",
         "tasks_by_ids",
@@ -155,6 +156,11 @@ class PostgresStore(Store):
 
     async def tasks_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Task]:
         return [Task(*row) for row in await self._rows("tasks_by_ids", namespace, list(ids))]
+
+    async def results_by_ids(self, namespace: str, ids: Sequence[str]) -> list[tuple[Task, bytes | None]]:
+        return [
+            (Task(*row[:-1]), row[-1]) for row in await self._rows("results_by_ids", namespace, list(ids))
+        ]
 
     async def cards_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Card]:
         return [Card(*row) for row in await self._rows("cards_by_ids", namespace, list(ids))]

@@ -367,6 +367,11 @@ class SqliteDriver:
         """Many tasks at once."""
         return [Task(*row) for row in self.rows("tasks_by_ids", (namespace, json.dumps(list(ids))))]
 
+    def results_by_ids(self, namespace: str, ids: Sequence[str]) -> list[tuple[Task, bytes | None]]:
+        """The same, with what they delivered."""
+        rows = self.rows("results_by_ids", (namespace, json.dumps(list(ids))))
+        return [(Task(*row[:-1]), row[-1]) for row in rows]
+
 
 def _offer(row: Sequence[Any]) -> Offer:
     return Offer(Task(*row[:-1]), row[-1] or b"null")

@@ -7,6 +7,12 @@
 SELECT {t.columns} FROM json_each($2) ids
 CROSS JOIN tasks t ON t.namespace = $1 AND t.id = ids.value;
 
+-- name: results_by_ids
+-- The same, with what they delivered.
+SELECT {t.columns}, c.content FROM json_each($2) ids
+CROSS JOIN tasks t ON t.namespace = $1 AND t.id = ids.value
+LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.deliverable_card;
+
 -- name: ready
 -- Ready tasks of one agent and priority, oldest first, whose agent key nobody holds; with what was asked.
 -- Tasks that crashed $6 times or more are found by the next query instead.

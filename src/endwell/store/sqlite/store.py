@@ -39,6 +39,9 @@ SHORT_QUESTIONS: Final = frozenset(
         "session",
         "key_holder",
         "priorities",
+        "feeding",
+        "long_ready",
+        "next_start",
         "next_start_of_some",
         "next_wait",
         "offered_to_some",
@@ -175,6 +178,12 @@ class SqliteStore(Store):
     async def tasks_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Task]:
         found: list[Task] = await self._asked(
             lambda driver: driver.tasks_by_ids(namespace, ids), is_short=len(ids) <= FEW
+        )
+        return found
+
+    async def results_by_ids(self, namespace: str, ids: Sequence[str]) -> list[tuple[Task, bytes | None]]:
+        found: list[tuple[Task, bytes | None]] = await self._asked(
+            lambda driver: driver.results_by_ids(namespace, ids), is_short=len(ids) <= FEW
         )
         return found
 
