@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from endwell import TaskFailed
+from endwell.model.commands import Command
 from endwell.model.moments import moment
+from endwell.pmo import stream_feed
+from endwell.queue.redis_streams import consumer
+from endwell.store.rows import Reply
 from tests.execution.world import eventually, terminal
 from tests.queue.streamed import Streamed
 
@@ -59,6 +64,32 @@ async def test_an_entry_is_pending_for_as_long_as_its_turn_runs(on_each_store: S
     gate.set()
     await handle.result(timeout=40)
     await streamed.nothing_pending()
+
+
+async def test_what_has_ended_is_handed_in_before_more_is_taken(
+    streamed: Streamed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise results would wait the longer, the longer a backlog lasts."""
+    world = streamed.world
+    for module in (stream_feed, consumer):  # as if there were always enough to take
+        monkeypatch.setattr(module, "AHEAD_SECONDS", 100.0)
+
+    @world.app.agent("clerk")
+    async def clerk() -> None: ...
+
+    await world.registered("clerk")
+    handles = await world.client.submit_many("clerk", [None] * 1500)
+    worker = await world.working(concurrency=128)
+    left_behind, commit = list[int](), worker._store.commit
+
+    async def noted(commands: Sequence[Command]) -> list[Reply]:
+        left_behind.append(len(worker._outbox))
+        return await commit(commands)
+
+    monkeypatch.setattr(worker._store, "commit", noted)
+    await streamed.supervised()
+    await asyncio.gather(*(handle.result(timeout=40) for handle in handles))
+    assert max(left_behind) == 0
 
 
 @pytest.mark.covers("S4.14", "S4.29", "S4.30", "S4.36", "S4.58")

@@ -15,11 +15,13 @@ from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
 from endwell.store.rows import Offer, Serving
 
-DISPATCH_LIMIT = 256
-"""As many as share a transaction."""
+DISPATCH_LIMIT = 128
+"""As many as share a transaction; more keep workers from a SQLite file for so long that they wait."""
 STANDING_LIMIT = 1000
 AHEAD_SECONDS = 0.25
 """So much work may lie on the stream beyond the free slots; with slow tasks that is nothing."""
+AHEAD_SLOTS = 4
+"""And for each slot at most so many turns: workers go on with them until the next ones are offered."""
 FIRST_PASS_SECONDS = 0.05
 LONGEST_PASS_SECONDS = 2.0
 
@@ -140,7 +142,7 @@ class _Room:
         self._free: dict[str, int] = {}
         self._serving: dict[str, list[str]] = {}
         for each in workers:
-            share = min(ahead // len(workers), 2 * each.slots)
+            share = min(ahead // len(workers), AHEAD_SLOTS * each.slots)
             self._free[each.session_id] = max(each.slots + share - each.held, 0)
             for agent in each.agents:
                 self._serving.setdefault(agent, []).append(each.session_id)

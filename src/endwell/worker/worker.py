@@ -212,7 +212,8 @@ class Worker:
 
     async def _take_delivered(self, intake: Intake) -> bool:
         """Hand in what has ended and ask the store for what a queue brought, in one commit."""
-        deliveries = intake.arrived(min(self._room(), CLAIM_LIMIT))
+        ended = sum(map(len, self._outbox))  # which go first: what has ended must not wait ever longer
+        deliveries = intake.arrived(min(self._room(), CLAIM_LIMIT, max(HAND_IN_LIMIT + 1 - ended, 0)))
         if not deliveries:
             return await self._hand_in()
         batch, session_id = self._new_id(), self.session_id
