@@ -27,7 +27,7 @@ SETTINGS: dict[str, object] = {
     "doorbell.kind": "store",
     "queue.VISIBILITY_TIMEOUT_S": 3.0,
     "queue.HEARTBEAT_INTERVAL_S": 0.5,
-    "queue.RECLAIM_INTERVAL_S": 0.5,
+    "queue.RECLAIM_INTERVAL_S": 2.0,  # twice that is left to the orchestrator, who knows the entry
     "pmo.watchdog_interval_seconds": 0.5,
     "retry.base_seconds": 0.05,
 }
