@@ -149,7 +149,7 @@ class Reads(ABC):
 
     @abstractmethod
     async def results_by_ids(self, namespace: str, ids: Sequence[str]) -> list[tuple[Task, bytes | None]]:
-        """The same, each with what it delivered; None while it lives."""
+        """The same, each with what it delivered; None while it lives, or if that is more than a little."""
 
     async def task_by_key(self, namespace: str, key: str) -> Task | None:
         """The task that an idempotency key belongs to; a task's own id is its key by default."""

@@ -55,6 +55,10 @@ class Wanted(msgspec.Struct):
         )
 
 
+LITTLE_BYTES = 16_384
+"""Deliverables up to this size are read with their tasks; many may be waited for at once."""
+
+
 class Serving(NamedTuple):
     """A live worker: what it serves, how many tasks it holds, how many it may."""
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from endwell.errors import NotFound, TaskEnded
 from endwell.model import commands as c
 from endwell.policy.limits import SECOND
+from endwell.store.rows import LITTLE_BYTES
 from tests.store.world import BROKEN, HOPELESS, World
 
 
@@ -264,6 +265,15 @@ async def test_questions_about_many_tasks_are_answered(world: World) -> None:
     assert await store.ready_since("default", "tester", now) is None
     assert [s.id for s in await store.open_sessions("default")] == ["s1"]
     assert await store.load_of_sessions("default") == {}
+
+
+async def test_a_large_result_is_left_where_it_is_until_it_is_wanted(world: World) -> None:
+    """Somebody may wait for thousands of them at once."""
+    sizes = (LITTLE_BYTES, LITTLE_BYTES + 1)
+    tasks = [await world.do(world.finish(await world.running_task(), b"7" * size)) for size in sizes]
+    results = await world.store.results_by_ids("default", [task.id for task in tasks])
+    read = {task.id: content for task, content in results}
+    assert [read[task.id] for task in tasks] == [b"7" * LITTLE_BYTES, None]
 
 
 async def test_an_error_is_kept_with_the_task(world: World) -> None:

@@ -394,9 +394,9 @@ WHERE namespace = $1 AND id = ANY($2::text[]);
 SELECT {task_columns} FROM tasks WHERE namespace = $1 AND id = ANY($2::text[]);
 
 -- name: results_by_ids
--- The same, with what they delivered.
+-- The same, with what they delivered, if that has at most $3 bytes.
 SELECT {t.columns}, c.content FROM tasks t
-LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.deliverable_card
+LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.deliverable_card AND length(c.content) <= $3
 WHERE t.namespace = $1 AND t.id = ANY($2::text[]);
 
 -- name: events_after

@@ -24,7 +24,7 @@ from endwell.store.postgres.driver import ServerClock
 from endwell.store.postgres.line import Line
 from endwell.store.postgres.questions import Questions
 from endwell.store.postgres.statements import JOINER
-from endwell.store.rows import Outcome, Reply
+from endwell.store.rows import LITTLE_BYTES, Outcome, Reply
 
 COMMITTERS = 2
 """Committing connections: while the server writes one batch, the next is decided. Measured on two cores, bulk
@@ -158,9 +158,8 @@ class PostgresStore(Store):
         return [Task(*row) for row in await self._rows("tasks_by_ids", namespace, list(ids))]
 
     async def results_by_ids(self, namespace: str, ids: Sequence[str]) -> list[tuple[Task, bytes | None]]:
-        return [
-            (Task(*row[:-1]), row[-1]) for row in await self._rows("results_by_ids", namespace, list(ids))
-        ]
+        rows = await self._rows("results_by_ids", namespace, list(ids), LITTLE_BYTES)
+        return [(Task(*row[:-1]), row[-1]) for row in rows]
 
     async def cards_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Card]:
         return [Card(*row) for row in await self._rows("cards_by_ids", namespace, list(ids))]

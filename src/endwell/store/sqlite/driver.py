@@ -27,7 +27,7 @@ from endwell.store import door
 from endwell.store.glance import Ask, Joiner
 from endwell.store.held import Held
 from endwell.store.queries import load
-from endwell.store.rows import Offer, Outcome, Reply, Rows, TaskKey, Wanted, Writes
+from endwell.store.rows import LITTLE_BYTES, Offer, Outcome, Reply, Rows, TaskKey, Wanted, Writes
 from endwell.store.sqlite.bulk import InGroups
 from endwell.store.sqlite.connection import Pause, connect, explained, immediate, migrate, read_pragma
 from endwell.store.sqlite.log_file import LogFile
@@ -369,7 +369,7 @@ class SqliteDriver:
 
     def results_by_ids(self, namespace: str, ids: Sequence[str]) -> list[tuple[Task, bytes | None]]:
         """The same, with what they delivered."""
-        rows = self.rows("results_by_ids", (namespace, json.dumps(list(ids))))
+        rows = self.rows("results_by_ids", (namespace, json.dumps(list(ids)), LITTLE_BYTES))
         return [(Task(*row[:-1]), row[-1]) for row in rows]
 
 

@@ -8,10 +8,10 @@ SELECT {t.columns} FROM json_each($2) ids
 CROSS JOIN tasks t ON t.namespace = $1 AND t.id = ids.value;
 
 -- name: results_by_ids
--- The same, with what they delivered.
+-- The same, with what they delivered, if that has at most $3 bytes.
 SELECT {t.columns}, c.content FROM json_each($2) ids
 CROSS JOIN tasks t ON t.namespace = $1 AND t.id = ids.value
-LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.deliverable_card;
+LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.deliverable_card AND length(c.content) <= $3;
 
 -- name: ready
 -- Ready tasks of one agent and priority, oldest first, whose agent key nobody holds; with what was asked.
