@@ -23,6 +23,7 @@ from endwell.store.postgres.connection import (
     migrate,
 )
 from endwell.store.postgres.driver import PostgresDriver, ServerClock
+from endwell.store.postgres.reached import Reached
 from endwell.store.rows import Outcome, Reply, Writes
 
 OUTAGE_SECONDS = 5.0
@@ -51,10 +52,12 @@ class Committer:
         runtime: Runtime,
         shift: Callable[[], int],
         held: Held,
+        reached: Reached,
         server: ServerClock,
     ) -> None:
         self._url = url
         self._held = held
+        self._reached = reached
         self._server = server
         self._limits = limits
         self._runtime = runtime
@@ -128,7 +131,12 @@ class Committer:
             connection.terminate()
             raise
         self._driver = PostgresDriver(
-            connection, limits=self._limits, server=self._server, held=self._held, writer=self._writer
+            connection,
+            limits=self._limits,
+            server=self._server,
+            held=self._held,
+            reached=self._reached,
+            writer=self._writer,
         )
         return self._driver
 

@@ -1,13 +1,14 @@
 """The door's driver for PostgreSQL: one connection, one try at one batch.
 
-A batch about named tasks is read without locks and written by one statement that is its own
-transaction: two round trips, guarded by the versions that were seen. Whatever takes the next tasks,
-renews a session or was overtaken once before runs with the rows' locks.
+A batch about named tasks, or of what an orchestrator offers, is read without locks and written by one
+statement that is its own transaction: two round trips, guarded by the versions that were seen. Whatever
+else takes the next tasks, renews a session or was overtaken once before runs with the rows' locks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from endwell.model import commands as c
@@ -15,7 +16,8 @@ from endwell.policy.limits import Limits
 from endwell.runtime.clock import MICROSECONDS, Clock
 from endwell.store import door
 from endwell.store.held import Held
-from endwell.store.postgres.reading import Reading
+from endwell.store.postgres.reached import Reached
+from endwell.store.postgres.reading import LocksNeeded, Reading
 from endwell.store.postgres.statements import QUERIES
 from endwell.store.postgres.writing import Statement, statements
 from endwell.store.rows import Outcome, Wanted, Writes
@@ -30,9 +32,17 @@ class PostgresDriver:
     """Runs batches on one connection. `doubt` is what may or may not have taken place when it breaks."""
 
     def __init__(
-        self, connection: Any, *, limits: Limits, server: ServerClock, held: Held, writer: str
+        self,
+        connection: Any,
+        *,
+        limits: Limits,
+        server: ServerClock,
+        held: Held,
+        reached: Reached,
+        writer: str,
     ) -> None:
         self.connection = connection
+        self._reached = reached
         self._writer = writer
         self._held = held
         self._limits = limits
@@ -44,17 +54,10 @@ class PostgresDriver:
         self.doubt = None
         want = door.wanted(commands, careful=careful)
         sessions = _sessions_query(commands)
-        is_guarded = not careful and _is_guarded(want, sessions)
-        reading = Reading(
-            self.connection,
-            known={} if careful else self._held.known(want),
-            limits=self._limits,
-            shift=shift,
-            locking=not is_guarded,
-            sessions=sessions,
-        )
-        if is_guarded:
-            return await self._guarded(commands, want, reading, shift)
+        if not careful and _is_guarded(want, sessions):
+            with suppress(LocksNeeded):
+                return await self._guarded(commands, want, self._reading(want, sessions, shift), shift)
+        reading = self._reading(want, sessions, shift, locking=True, careful=careful)
         await self.connection.execute("BEGIN")
         try:
             outcome = await self._decided(commands, want, reading, shift)
@@ -64,6 +67,19 @@ class PostgresDriver:
             raise
         await self._final(outcome, "COMMIT")
         return outcome
+
+    def _reading(
+        self, want: Wanted, sessions: str, shift: int, *, locking: bool = False, careful: bool = False
+    ) -> Reading:
+        return Reading(
+            self.connection,
+            known={} if careful else self._held.known(want),
+            reached=self._reached,
+            limits=self._limits,
+            shift=shift,
+            locking=locking,
+            sessions=sessions,
+        )
 
     async def _guarded(
         self, commands: Sequence[c.Command], want: Wanted, reading: Reading, shift: int
@@ -130,7 +146,8 @@ def _sessions_query(commands: Sequence[c.Command]) -> str:
 
 def _is_guarded(want: Wanted, sessions: str) -> bool:
     """Whether versions and unique keys alone keep two writers of these rows apart."""
-    is_locking = want.held_by or want.ready or want.effects or want.cursors
+    takes = any(not isinstance(each, c.DispatchNext) or not each.is_carried for each in want.ready)
+    is_locking = want.held_by or takes or want.effects or want.cursors
     return not is_locking and (sessions == SEEN or not want.sessions)
 
 

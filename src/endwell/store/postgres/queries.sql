@@ -16,6 +16,12 @@ SELECT {now};
 SELECT {now}, {t.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, id)
 JOIN tasks t ON t.namespace = k.namespace AND t.id = k.id;
 
+-- name: see_tasks_and_session
+-- The same for a few tasks together with one session: one round trip less on the way to an idle worker's turn.
+SELECT {now}, {s.columns}, {t.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, id)
+JOIN tasks t ON t.namespace = k.namespace AND t.id = k.id
+LEFT JOIN sessions s ON s.namespace = $3 AND s.id = $4;
+
 -- name: lock_tasks
 -- The same with their locks, always taken in the same order.
 SELECT {now}, {t.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, id)
@@ -57,11 +63,12 @@ ORDER BY s.namespace, s.id, t.id FOR UPDATE OF s;
 -- name: offers
 -- What may be taken of some agents ($2), each up to $3 and up to its free slots: turns already offered (up to
 -- $5), tasks close to their crash limit (up to $6; they crashed $7 times), then ready ones by priority, start
--- time and id. Slots and tasks that another transaction is taking are passed over. $4 shifts the clock.
+-- time and id. Slots and tasks that another transaction is taking are passed over. $4 shifts the clock. Of each
+-- agent's ready tasks of one priority ($9) only those behind a place ($10, $11) are looked at.
 WITH a AS MATERIALIZED (
-    SELECT w.agent, g.concurrency IS NOT NULL AS is_limited, free.slots,
+    SELECT w.*, g.concurrency IS NOT NULL AS is_limited, free.slots,
            CASE WHEN g.concurrency IS NULL THEN $3::bigint ELSE cardinality(free.slots) END AS most
-    FROM unnest($2::text[]) AS w(agent)
+    FROM unnest($2::text[], $9::bigint[], $10::bigint[], $11::text[]) AS w(agent, at_priority, at_time, at_id)
     LEFT JOIN agents g ON g.namespace = $1 AND g.name = w.agent
     CROSS JOIN LATERAL (
         SELECT COALESCE(array_agg(x.slot), '{}') AS slots FROM (
@@ -95,12 +102,15 @@ FROM a CROSS JOIN n CROSS JOIN LATERAL (
                           AND x.status = 'queued' AND x.priority < p.priority)
                 FROM p WHERE p.priority IS NOT NULL
             )
-            SELECT priority FROM p WHERE priority IS NOT NULL
+            SELECT priority, CASE WHEN priority = a.at_priority THEN a.at_time ELSE -1 END AS at_time,
+                CASE WHEN priority = a.at_priority THEN a.at_id ELSE '' END AS at_id
+            FROM p WHERE priority IS NOT NULL
         ) p
         CROSS JOIN LATERAL (
             SELECT {t.columns} FROM tasks t
             WHERE t.namespace = $1 AND t.agent = a.agent AND t.status = 'queued' AND t.priority = p.priority
-              AND t.run_at <= n.now AND t.crash_count < $7 AND {t.key_is_free}
+              AND t.run_at <= n.now AND (t.run_at, t.id) > (p.at_time, p.at_id)
+              AND t.crash_count < $7 AND {t.key_is_free}
             ORDER BY t.run_at, t.id LIMIT a.most FOR UPDATE SKIP LOCKED
         ) t
         LIMIT a.most

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from endwell.model import commands as c
@@ -12,11 +12,18 @@ from endwell.model.message import Message
 from endwell.model.session import SESSION_FIELDS, Session
 from endwell.model.task import FIELDS, Task
 from endwell.policy.limits import Limits
+from endwell.store.postgres.reached import START, Place, Reached
 from endwell.store.postgres.statements import QUERIES
 from endwell.store.rows import HolderKey, Offer, Rows, TaskKey, Wanted
 
+A_FEW = 8
+"""Tasks that are read together with their session: its columns come with each of them."""
 _WIDTH = len(FIELDS)
 _SESSION = len(SESSION_FIELDS)
+
+
+class LocksNeeded(Exception):
+    """What is offered has slots or keys, which only locks keep apart."""
 
 
 class Reading:
@@ -27,15 +34,17 @@ class Reading:
         connection: Any,
         *,
         known: dict[TaskKey, Task],
+        reached: Reached,
         limits: Limits,
         shift: int,
         locking: bool,
         sessions: str,
     ) -> None:
         self._connection = connection
+        self._reached = reached
         self._limits = limits
         self._shift = shift
-        self._tasks_query = "lock_tasks" if locking else "see_tasks"
+        self._locking = locking
         self._sessions_query = sessions
         self.rows = Rows(tasks=known)
         self.now: int | None = None
@@ -43,14 +52,16 @@ class Reading:
     async def read(self, want: Wanted) -> Rows:
         """Everything that is not known. Locks are taken in one order: tasks, sessions, then what is free."""
         unknown = want.tasks - self.rows.tasks.keys()
-        if unknown:
+        if len(want.sessions) == 1 and 0 < len(unknown) <= A_FEW and self._sessions_query == "see_sessions":
+            await self._tasks_and_session(unknown, *want.sessions)
+        elif unknown:
             await self._tasks(unknown)
         if want.keys:
             await self._keys(want.keys)
         if want.held_by:
             await self._sessions_with_held(want.held_by)
-        if want.sessions - want.held_by:
-            await self._sessions(want.sessions - want.held_by)
+        if sessions := want.sessions - want.held_by - self.rows.sessions.keys():
+            await self._sessions(sessions)
         for command in want.ready:
             self.rows.ready[command.command_id] = await self._offers(command)
         await self._beside(want)
@@ -86,10 +97,22 @@ class Reading:
         self.now = max(self.now or 0, now)
 
     async def _tasks(self, keys: Collection[TaskKey]) -> None:
-        holders: set[HolderKey] = set()
-        for row in await self._fetch(self._tasks_query, *_pairs(keys)):
-            task = Task(*row[1:])
+        rows = await self._fetch("lock_tasks" if self._locking else "see_tasks", *_pairs(keys))
+        for row in rows:
             self._heard(row[0] + self._shift)
+        await self._found(Task(*row[1:]) for row in rows)
+
+    async def _tasks_and_session(self, keys: Collection[TaskKey], session: TaskKey) -> None:
+        rows = await self._fetch("see_tasks_and_session", *_pairs(keys), *session)
+        for row in rows:
+            self._heard(row[0] + self._shift)
+            if row[1] is not None:
+                self.rows.sessions[session] = Session(*row[1 : 1 + _SESSION])
+        await self._found(Task(*row[1 + _SESSION :]) for row in rows)
+
+    async def _found(self, tasks: Iterable[Task]) -> None:
+        holders: set[HolderKey] = set()
+        for task in tasks:
             self.rows.tasks[task.namespace, task.id] = task
             if task.agent_key is not None:
                 holders.add((task.namespace, task.agent, task.agent_key))
@@ -123,20 +146,35 @@ class Reading:
 
     async def _offers(self, command: c.ClaimNext | c.DispatchNext) -> list[Offer]:
         """Turns already offered come first, then queued tasks by priority, start time and id."""
-        found = [self._offer(row) for row in await self._fetch("offers", *self._asked(command))]
+        agents = (command.agent,) if isinstance(command, c.DispatchNext) else command.agents
+        places = self._reached.of(command.namespace, agents, command.limit)
+        found = await self._offered(command, agents, places)
+        if len(found) < command.limit and any(place is not START for place in places):
+            found = await self._offered(command, agents, [START] * len(agents))
         found = await self._without_held_keys(found)
-        if isinstance(command, c.ClaimNext) and len(command.agents) > 1:
+        if len(agents) > 1:
             found.sort(key=lambda o: (o.task.status == "queued", -o.task.priority, o.task.run_at, o.task.id))
         return found
 
+    async def _offered(
+        self, command: c.ClaimNext | c.DispatchNext, agents: Sequence[str], places: Sequence[Place]
+    ) -> list[Offer]:
+        asked = (command.namespace, agents, command.limit, self._shift, *self._asked(command))
+        query = "offers" if self._locking else "see_offers"
+        found = [self._offer(row) for row in await self._fetch(query, *asked, *zip(*places, strict=True))]
+        if not self._locking and (self.rows.free_slots or any(_key_to_take(o.task) for o in found)):
+            raise LocksNeeded
+        for agent in agents:
+            tasks = [offer.task for offer in found if offer.task.agent == agent]
+            self._reached.note(command.namespace, agent, tasks, command.limit)
+        return found
+
     def _asked(self, command: c.ClaimNext | c.DispatchNext) -> tuple[Any, ...]:
+        """How many that were offered before, and suspects; what makes one; whether with what was asked."""
         crashes = max(self._limits.crash_limit - 1, 1)
         if isinstance(command, c.DispatchNext):
-            about = (command.namespace, [command.agent], command.limit, self._shift, 0, 1, crashes)
-            return (*about, command.is_carried)
-        offered, suspects = command.limit, int(command.may_take_suspect)
-        agents = list(command.agents)
-        return (command.namespace, agents, command.limit, self._shift, offered, suspects, crashes, True)
+            return 0, 1, crashes, command.is_carried
+        return command.limit, int(command.may_take_suspect), crashes, True
 
     def _offer(self, row: Any) -> Offer:
         task = Task(*row[3 : 3 + _WIDTH])

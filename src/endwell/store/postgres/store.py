@@ -23,6 +23,7 @@ from endwell.store.postgres.connection import READING, STEADY
 from endwell.store.postgres.driver import ServerClock
 from endwell.store.postgres.line import Line
 from endwell.store.postgres.questions import Questions
+from endwell.store.postgres.reached import Reached
 from endwell.store.postgres.statements import JOINER
 from endwell.store.rows import LITTLE_BYTES, Outcome, Reply
 
@@ -75,10 +76,13 @@ class PostgresStore(Store):
         self._runtime = runtime
         self._ring = ring
         self._shift = shift
-        held, server = Held(), ServerClock(runtime.clock)
+        shared: dict[str, Any] = {
+            "held": Held(),
+            "reached": Reached(runtime.clock),
+            "server": ServerClock(runtime.clock),
+        }
         self._committers = [
-            Committer(url, limits=limits, runtime=runtime, shift=shift, held=held, server=server)
-            for _ in range(committers)
+            Committer(url, limits=limits, runtime=runtime, shift=shift, **shared) for _ in range(committers)
         ]
         self._questions = Questions(url, runtime, READING)
         self._steady = Questions(url, runtime, STEADY)

@@ -1,0 +1,134 @@
+"""A long backlog is worked off from where the last claim ended, and nothing in it is forgotten."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from endwell.model import commands as c
+from endwell.model.task import Task
+from endwell.runtime import ManualClock, Runtime
+from endwell.store.postgres.connection import COMMITTING
+from endwell.store.postgres.reached import FROM_START_SECONDS, START, Place
+from endwell.store.postgres.statements import QUERIES
+from tests.store.world import PostgresDatabase, World
+
+BATCH = 50
+
+
+@pytest.fixture
+def clock(postgres_database: PostgresDatabase) -> ManualClock:
+    """A process's own clock, which only the test moves."""
+    clock = ManualClock()
+    postgres_database.runtime = Runtime.system(clock=clock)
+    return clock
+
+
+@pytest.fixture
+async def world(postgres_database: PostgresDatabase, clock: ManualClock) -> AsyncIterator[World]:
+    world = World(postgres_database)
+    await world.open()
+    await world.open_session(lease=3600, concurrency=10_000)
+    yield world
+    await world.close()
+
+
+async def backlog(world: World, count: int) -> list[str]:
+    """Tasks in the order in which they are to be taken."""
+    replies = await world.store.commit([world.submit() for _ in range(count)])
+    return [reply.unwrap().id for reply in replies]
+
+
+async def given_back(world: World, *tasks: Task) -> None:
+    for task in tasks:
+        await world.do(world.to(c.HandBack, task))
+
+
+def ids(tasks: list[Task]) -> list[str]:
+    return [task.id for task in tasks]
+
+
+async def test_a_long_backlog_is_claimed_in_its_order_batch_by_batch(world: World) -> None:
+    submitted = await backlog(world, 4 * BATCH + 7)
+    claimed = list[str]()
+    while taken := await world.claimed(limit=BATCH):
+        claimed += ids(taken)
+    assert claimed == submitted
+
+
+async def test_a_task_given_back_goes_first_again_a_moment_later(world: World, clock: ManualClock) -> None:
+    submitted = await backlog(world, 4 * BATCH)
+    first, *_ = await world.claimed(limit=BATCH)
+    await given_back(world, first)
+
+    passed_by = await world.claimed(limit=BATCH)
+    assert ids(passed_by) == submitted[BATCH : 2 * BATCH]
+
+    clock.advance(FROM_START_SECONDS + 0.1)
+    assert ids(await world.claimed(limit=BATCH)) == [first.id, *submitted[2 * BATCH : 3 * BATCH - 1]]
+
+
+async def test_when_the_backlog_ends_nothing_before_it_is_left_behind(world: World) -> None:
+    submitted = await backlog(world, 2 * BATCH + 10)
+    some = await world.claimed(limit=BATCH)
+    await given_back(world, *some[:5])
+    await world.claimed(limit=BATCH)
+
+    last = await world.claimed(limit=BATCH)
+
+    assert ids(last) == [*submitted[:5], *submitted[-10:]]
+
+
+async def test_what_is_more_urgent_goes_first_however_far_claims_have_come(world: World) -> None:
+    submitted = await backlog(world, 4 * BATCH)
+    await world.claimed(limit=BATCH)
+    urgent = await world.queued_task(priority=9)
+    taken = await world.claimed(limit=BATCH)
+    assert ids(taken) == [urgent.id, *submitted[BATCH : 2 * BATCH - 1]]
+
+
+async def test_a_small_claim_always_takes_the_first(world: World) -> None:
+    await backlog(world, 4 * BATCH)
+    first, *_ = await world.claimed(limit=BATCH)
+    await given_back(world, first)
+    assert ids(await world.claimed(limit=1)) == [first.id]
+
+
+async def test_dispatching_a_backlog_goes_on_from_where_it_was_too(world: World) -> None:
+    submitted = await backlog(world, 2 * BATCH + 3)
+    offered = list[str]()
+    while taken := (await world.store.one(world.dispatch_next(BATCH))).taken:
+        offered += [offer.task.id for offer in taken]
+    assert offered == submitted
+
+
+async def test_a_claim_does_not_go_over_what_was_taken_before_it(
+    world: World, postgres_database: PostgresDatabase
+) -> None:
+    """Counted in pages, because that is what a claim costs in a backlog of a million."""
+    await backlog(world, 4000)
+    taken = list[Task]()
+    while len(taken) < 3600:
+        taken += await world.claimed(limit=200)
+    last = taken[-1]
+    place = Place(last.priority, last.run_at, last.id)
+
+    assert 3 * await pages(postgres_database, place) < await pages(postgres_database, START)
+
+
+async def pages(database: PostgresDatabase, place: Place) -> int:
+    """How many pages are looked at to find the next task behind a place."""
+    connection = await asyncpg.connect(database.url, server_settings=COMMITTING)
+    try:
+        await connection.execute(f"PREPARE offers AS {QUERIES['offers']}")
+        about = "'default', '{coder}', 1, 0, 0, 0, 3, false"
+        behind = ", ".join("'{NULL}'" if each is None else f"'{{{each}}}'" for each in place)
+        told = await connection.fetchval(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE offers({about}, {behind})"
+        )
+    finally:
+        await connection.close()
+    return int(json.loads(told)[0]["Plan"]["Shared Hit Blocks"])

@@ -1,0 +1,121 @@
+"""How often the server is asked where one turn waits for the answers; nothing is taken twice for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from endwell.model import commands as c
+from endwell.model.task import Task
+from endwell.store.contract import Store
+from endwell.store.postgres.store import PostgresStore
+from tests.execution.world import eventually
+from tests.store.world import PostgresDatabase, World
+
+
+@pytest.fixture
+async def world(postgres_database: PostgresDatabase) -> Any:
+    world = World(postgres_database)
+    await world.open()
+    await world.open_session(lease=3600)
+    yield world
+    await world.close()
+
+
+@contextmanager
+def asked_of(store: Store) -> Iterator[list[str]]:
+    """The first words of what a store's first committer sends."""
+    assert isinstance(store, PostgresStore)
+    driver = store._committers[0]._driver
+    assert driver is not None
+    sent: list[str] = []
+
+    def note(record: Any) -> None:
+        sent.append(record.query.split(None, 1)[0])
+
+    driver.connection.add_query_logger(note)
+    yield sent
+    driver.connection.remove_query_logger(note)
+
+
+def carried(world: World, limit: int = 1, agent: str = "coder") -> c.DispatchNext:
+    return c.DispatchNext(
+        command_id=world.new_id(), namespace="default", agent=agent, limit=limit, is_carried=True
+    )
+
+
+async def offered(store: Store, world: World, limit: int = 1) -> list[Task]:
+    return [offer.task for offer in (await store.one(carried(world, limit))).taken]
+
+
+async def test_what_an_orchestrator_offers_is_read_and_written_with_two_questions(world: World) -> None:
+    task = await world.queued_task()
+    with asked_of(world.store) as sent:
+        (found,) = await offered(world.store, world)
+    assert found.id == task.id
+    assert len(sent) == 2
+
+
+async def test_a_turn_that_a_stream_brought_is_taken_with_two_questions(world: World) -> None:
+    await world.queued_task()
+    (task,) = await offered(world.store, world)
+    claim = world.to(c.Claim, task, session_id="s1", attempt_id=world.new_id())
+    with asked_of(world.store) as sent:
+        taken = await world.do(claim)
+    assert taken.status == "running"
+    assert len(sent) == 2
+
+
+async def test_a_claim_for_a_session_that_nobody_opened_is_refused(world: World) -> None:
+    await world.queued_task()
+    (task,) = await offered(world.store, world)
+    reply = await world.reply(world.to(c.Claim, task, session_id="nobody", attempt_id=world.new_id()))
+    assert reply.refusal is not None
+    assert (await world.task(task)).status == "dispatched"
+
+
+async def test_two_orchestrators_at_once_offer_every_task_once(world: World) -> None:
+    await world.store.commit([world.submit() for _ in range(300)])
+    stores = [world.store, await world.another_store()]
+
+    async def offer_all(store: Store) -> list[str]:
+        found: list[str] = []
+        while some := await offered(store, world, limit=20):
+            found += [task.id for task in some]
+        return found
+
+    first, second = await asyncio.gather(*map(offer_all, stores))
+    assert len(first) + len(second) == len({*first, *second}) == 300
+    assert await world.problems() == []
+
+
+async def test_a_slot_that_another_is_just_taking_is_not_offered(
+    world: World, postgres_database: PostgresDatabase
+) -> None:
+    await world.register(c.AgentSpec(name="coder", concurrency=3))
+    await world.store.commit([world.submit() for _ in range(10)])
+    other, onlooker = [await asyncpg.connect(postgres_database.url) for _ in range(2)]
+    async with other.transaction():
+        await other.execute("UPDATE slots SET task_id = 'another' WHERE slot = 0")
+        offering = asyncio.create_task(offered(world.store, world, limit=10))
+
+        async def is_over_or_waits() -> bool:
+            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            return offering.done() or bool(await onlooker.fetchval(waiting))
+
+        await eventually(is_over_or_waits)
+    assert [task.slot for task in await offering] == [1, 2]
+    for connection in (other, onlooker):
+        await connection.close()
+
+
+async def test_of_one_agent_key_one_turn_is_offered(world: World) -> None:
+    await world.store.commit([world.submit(agent_key="issue-1") for _ in range(3)])
+    stores = [world.store, await world.another_store()]
+    found = await asyncio.gather(*(offered(store, world, limit=10) for store in stores))
+    assert sum(map(len, found)) == 1
