@@ -6,14 +6,15 @@ stands as dispatched in the store, and is put again when it is asked about; the 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from endwell.model.commands import DispatchNext
 from endwell.queue.redis_streams.orchestrator import StreamOrchestrator
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
-from endwell.store.rows import Offer, Serving
+from endwell.store.rows import Feeding, Offer
 
 DISPATCH_LIMIT = 128
 """As many as share a transaction; more keep workers from a SQLite file for so long that they wait."""
@@ -22,6 +23,8 @@ AHEAD_SECONDS = 0.25
 """So much work may lie on the stream beyond the free slots; with slow tasks that is nothing."""
 AHEAD_SLOTS = 4
 """And for each slot at most so many turns: workers go on with them until the next ones are offered."""
+COUNTED_SECONDS = 1.0
+"""For so long room that was counted is given away without another count: meanwhile turns only end."""
 FIRST_PASS_SECONDS = 0.05
 LONGEST_PASS_SECONDS = 2.0
 
@@ -51,24 +54,49 @@ class Feed:
         self._put_at: dict[Key, float] = {}
         self._passes: Counter[Key] = Counter()
         self._recent: list[tuple[float, int]] = []
+        self._room = _Room()
+        self._counted_at = -math.inf
+        self.more: set[str] = set()
+        """Agents that may have more ready tasks, for which there is room."""
+        self.is_short = False
+        """Whether some agent may have more ready tasks than there was room for."""
         self.dispatched = 0
         self.put_again = 0
 
     async def run_once(self, now: int | None = None) -> int:
-        """How many turns were offered; `now` by the store's clock, if that was read just before."""
+        """Count who has room, then offer; how many turns. `now` by the store's clock, if just read."""
         found = await self._store.feeding(self._namespace, await self._store.now() if now is None else now)
-        room = _Room(found.workers, self._ahead())
-        for agent, count in found.offered.items():
-            room.take(agent, count)
-        limits: dict[str, int] = {}
-        for agent in found.ready:
-            limits[agent] = min(room.for_agent(agent), DISPATCH_LIMIT)
-            room.take(agent, limits[agent])
+        self._room, self._counted_at = _Room(found, self._ahead()), self._runtime.clock.monotonic()
+        return await self._offer(found.ready)
+
+    async def offer(self, agents: Collection[str]) -> bool:
+        """Offer what these have ready in the room that was counted last. False if that is not enough."""
+        is_old = self._runtime.clock.monotonic() - self._counted_at > COUNTED_SECONDS
+        if is_old or not all(self._room.for_agent(agent) for agent in agents):
+            return False
+        await self._offer(agents)
+        return True
+
+    async def _offer(self, agents: Collection[str]) -> int:
+        left, limits = self._room.copy(), dict[str, int]()
+        for agent in agents:
+            limits[agent] = min(left.for_agent(agent), DISPATCH_LIMIT)
+            left.take(agent, limits[agent])
         offers = await self._offered({agent: limit for agent, limit in limits.items() if limit > 0})
+        counts = Counter(offer.task.agent for offer in offers)
+        for agent, count in counts.items():
+            self._room.take(agent, count)
+        filled = [agent for agent, limit in limits.items() if counts[agent] == limit]
+        self.more = {agent for agent in filled if self._room.for_agent(agent)}
+        self.is_short = len(self.more) < len(filled)
         await self._put(offers)
         self._note_pace(len(offers))
         self.dispatched += len(offers)
         return len(offers)
+
+    def rest(self) -> None:
+        """Nothing is ready."""
+        self.more, self.is_short = set(), False
 
     def _ahead(self) -> int:
         """How many turns may wait on the stream for a slot: as many as this pace begins in a moment."""
@@ -138,14 +166,24 @@ class Feed:
 class _Room:
     """The free slots of live workers. One that serves several agents has its slots once, not for each."""
 
-    def __init__(self, workers: Sequence[Serving], ahead: int) -> None:
+    def __init__(self, found: Feeding | None = None, ahead: int = 0) -> None:
         self._free: dict[str, int] = {}
         self._serving: dict[str, list[str]] = {}
-        for each in workers:
-            share = min(ahead // len(workers), AHEAD_SLOTS * each.slots)
+        if found is None:
+            return
+        for each in found.workers:
+            share = min(ahead // len(found.workers), AHEAD_SLOTS * each.slots)
             self._free[each.session_id] = max(each.slots + share - each.held, 0)
             for agent in each.agents:
                 self._serving.setdefault(agent, []).append(each.session_id)
+        for agent, count in found.offered.items():
+            self.take(agent, count)
+
+    def copy(self) -> _Room:
+        """The same room, to try something out."""
+        other = _Room()
+        other._free, other._serving = dict(self._free), self._serving
+        return other
 
     def for_agent(self, agent: str) -> int:
         return sum(self._free[session] for session in self._serving.get(agent, ()))

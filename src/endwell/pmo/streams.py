@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 LEAD_SECONDS = 12.0
 """How long after an orchestrator's death another may take to feed the stream."""
 LETTERS_SECONDS = 1.0
+LOOK_SOON_SECONDS = 0.05
+"""After offering what a ring named: some of it may have to start a little later."""
 LEFT_RESULT_SECONDS = 30.0
 """After so long a result that another orchestrator has read is seen to here."""
 
@@ -81,6 +83,9 @@ class Streams:
         self._lead_seconds = LEAD_SECONDS
         self._care_seconds = min(queue.RECLAIM_INTERVAL_S, queue.HEARTBEAT_INTERVAL_S, again / 2)
         self._something = asyncio.Event()
+        self._rung: set[str] = set()
+        self._look_at = -math.inf
+        self._has_ended = False
         self._ended = asyncio.Event()
         self._ended.set()
         self._stop = asyncio.Event()
@@ -180,22 +185,47 @@ class Streams:
             log.warning("the task stream: %s", error)
 
     def _heard(self, topics: frozenset[str]) -> None:
-        work, ended = f"work:{self._namespace}:", f"ended:{self._namespace}"
-        if EVERYTHING in topics or ended in topics:
+        if EVERYTHING in topics:
+            self._look_at = -math.inf
             self._ended.set()
             self._something.set()
-        elif any(topic.startswith(work) for topic in topics):
+            return
+        if f"ended:{self._namespace}" in topics:
+            self._ended.set()
+            self._has_ended = True
+            if self.feed.is_short:  # who did not wait for room has nothing to do
+                self._something.set()
+        work = f"work:{self._namespace}:"
+        agents = {topic.removeprefix(work) for topic in topics if topic.startswith(work)}
+        if agents:
+            self._rung |= agents
             self._something.set()
 
     async def _feed_once(self) -> None:
+        """For agents that were rung for there is no need to look around; but now and then one does."""
         self._something.clear()
+        rung, self._rung = self._rung, set()
         if not await self._leads():
             await self._runtime.wait(self._stop, self._lead_seconds / 3)
             return
+        clock = self._runtime.clock
+        if rung and clock.monotonic() < self._look_at and await self.feed.offer(rung):
+            self._look_at = min(self._look_at, clock.monotonic() + LOOK_SOON_SECONDS)
+        else:
+            await self._look()
+        self._rung |= self.feed.more
+        may_go_on = self._rung or (self.feed.is_short and self._has_ended)
+        if not may_go_on:
+            await self._runtime.wait(self._something, max(0.0, self._look_at - clock.monotonic()))
+
+    async def _look(self) -> None:
+        self._has_ended = False
         seen = await self._looked_for.ask()
-        if seen["long_ready"] and await self.feed.run_once(seen.now):
-            return
-        await self._runtime.wait(self._something, self._rest_seconds(seen))
+        if seen["long_ready"]:
+            await self.feed.run_once(seen.now)
+        else:
+            self.feed.rest()
+        self._look_at = self._runtime.clock.monotonic() + self._rest_seconds(seen)
 
     def _rest_seconds(self, seen: Seen) -> float:
         """Until the next start, or a look for what no ring announced."""
@@ -211,7 +241,7 @@ class Streams:
             lead = await self.stream.lead(self._lead_seconds)
             if lead == "new":
                 self.feed.forgot()  # somebody else may have made the groups again
-                self._reclaimed_at = self._told_at = -math.inf
+                self._reclaimed_at = self._told_at = self._look_at = -math.inf
                 self._ended.set()
             self._is_leader = lead != "other"
             self._led_at = now
