@@ -69,6 +69,15 @@ class TestRedisDoorbell(DoorbellContract):
         assert not ear.has_heard("work:default:coder")
 
 
+class TestRedisDoorbellByLibrary(TestRedisDoorbell):
+    """The same where redis-py must be used: an address with options."""
+
+    @pytest.fixture(autouse=True)
+    def _place(self, redis_url: str) -> None:
+        self.url = f"{redis_url}?health_check_interval=0"
+        self.prefix = f"test[{uuid.uuid4().hex}]*:"
+
+
 class TestRedisServer(ServedContract):
     """What a server may do to it."""
 
@@ -85,6 +94,13 @@ class TestRedisServer(ServedContract):
     @pytest.fixture
     def server_url(self, own_valkey: ValkeyServer) -> str:
         return own_valkey.url
+
+
+class TestRedisServerByLibrary(TestRedisServer):
+    """The same where redis-py must be used."""
+
+    def bell_at(self, url: str) -> Doorbell:
+        return super().bell_at(f"{url}?health_check_interval=0")
 
 
 async def test_a_server_that_forbids_to_listen_is_no_doorbell(own_valkey: ValkeyServer) -> None:

@@ -192,8 +192,11 @@ async def test_of_two_orchestrators_one_feeds_until_it_goes(streamed: Streamed) 
     await pmo.streams.close()
 
 
-async def test_one_refused_command_of_many_is_told_and_the_line_stays_in_step(redis_url: str) -> None:
-    redis = Connection(redis_url)
+@pytest.mark.parametrize("options", ["", "?health_check_interval=0"])  # which redis-py must read
+async def test_one_refused_command_of_many_is_told_and_the_line_stays_in_step(
+    redis_url: str, options: str
+) -> None:
+    redis = Connection(redis_url + options)
     with pytest.raises(Refusal, match="wrong number"):
         await redis.ask_all([("PING",), ("GET",), ("ECHO", "x")])
     assert await redis.ask_all([("ECHO", 1), ("ECHO", b"\xff")]) == [b"1", b"\xff"]
@@ -202,7 +205,7 @@ async def test_one_refused_command_of_many_is_told_and_the_line_stays_in_step(re
     assert await redis.ask_all([("ECHO", "y")], atomic=True) == [b"y"]
     await redis.close()
     with pytest.raises(Unreachable):
-        await Connection("redis://127.0.0.1:1").ask("PING")
+        await Connection(f"redis://127.0.0.1:1{options}").ask("PING")
 
 
 def test_without_hiredis_commands_are_packed_alike() -> None:

@@ -7,17 +7,21 @@ through is tested as a whole: now and then the bell rings itself and listens for
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, ClassVar, Protocol
 
 from endwell.doorbell.served import ANSWER_SECONDS, CLOSED, Line, ServedDoorbell, Take
-from endwell.doorbell.subjects import BELL, VERSION, notes, topics_of
+from endwell.doorbell.subjects import BELL, VERSION, Note, notes, topics_of
 from endwell.errors import UsageError
 from endwell.runtime import Runtime
+from endwell.runtime.redis_line import Address, RedisLine, error_type, has_hiredis, plain_address
 from endwell.settings import masked
 
 PATIENCE_SECONDS = 1.0
 CONNECT_SECONDS = 3.0
+
+Hear = Callable[[bytes, bytes], None]
+"""Told a channel and what was published there."""
 
 
 def redis_client(url: str) -> Any:
@@ -60,7 +64,9 @@ class RedisDoorbell(ServedDoorbell):
         redis_client(url)  # a missing package or a malformed URL is told at once
 
     async def _connect(self, take: Take) -> Line:
-        line = _RedisLine(redis_client(self._url), self._prefix, self._runtime.ids.new(), take)
+        address = plain_address(self._url) if has_hiredis() else None
+        way = _Library(redis_client(self._url)) if address is None else _Plain(address)
+        line = _RedisLine(way, self._prefix, self._runtime.ids.new(), take)
         try:
             await line.listen(self._runtime)
         except BaseException:
@@ -69,55 +75,126 @@ class RedisDoorbell(ServedDoorbell):
         return line
 
 
+class _Way(Protocol):
+    """How messages are sent and heard."""
+
+    async def publish(self, notes: Sequence[Note]) -> None:
+        """Returns when the server has them."""
+
+    async def listen(self, channels: Sequence[str], pattern: str, hear: Hear, runtime: Runtime) -> None:
+        """From now on `hear` is told channel and payload, and an empty channel with a reason at the end."""
+
+    async def end(self) -> None:
+        """Let go."""
+
+
 class _RedisLine:
-    def __init__(self, client: Any, prefix: str, sender: str, take: Take) -> None:
-        self._client = client
+    def __init__(self, way: _Way, prefix: str, sender: str, take: Take) -> None:
+        self._way = way
         self._prefix = prefix
         self._sender = sender
         self._take = take
         self._own = f"{prefix}{VERSION}.echo.{sender}"
-        self._pubsub = client.pubsub()
         self._echo = asyncio.Event()
-        self._reading: asyncio.Task[None] | None = None
         self.why = CLOSED
         self.lost = asyncio.Event()
 
     async def listen(self, runtime: Runtime) -> None:
         """Subscribe, and make sure that it took effect."""
-        await self._pubsub.subscribe(f"{self._prefix}{BELL}", self._own)
-        await self._pubsub.psubscribe(f"{_literally(self._prefix)}{VERSION}.*.cmd.agent.*.wakeup")
-        self._reading = runtime.spawn(self._read(), "endwell-doorbell-redis-reader")
+        pattern = f"{_literally(self._prefix)}{VERSION}.*.cmd.agent.*.wakeup"
+        await self._way.listen((f"{self._prefix}{BELL}", self._own), pattern, self._hear, runtime)
         await self.ping()
 
-    async def _read(self) -> None:
-        try:
-            async for message in self._pubsub.listen():
-                if message["type"] in ("message", "pmessage"):
-                    self._hear(message["channel"].decode(errors="replace"), message["data"])
-        except Exception as error:
-            self.why = str(error) or CLOSED
-        finally:
+    def _hear(self, channel: bytes, payload: bytes) -> None:
+        name = channel.decode(errors="replace")
+        if not name:
+            self.why = payload.decode() or CLOSED
             self.lost.set()
             self._echo.set()  # nobody else will
-
-    def _hear(self, channel: str, payload: bytes) -> None:
-        if channel == self._own:
+        elif name == self._own:
             self._echo.set()
         else:
-            self._take(topics_of(channel.removeprefix(self._prefix), payload, self._sender))
+            self._take(topics_of(name.removeprefix(self._prefix), payload, self._sender))
 
     async def send(self, topics: Collection[str]) -> None:
-        async with self._client.pipeline(transaction=False) as pipeline:
-            for note in notes(topics, self._sender):
-                pipeline.publish(f"{self._prefix}{note.subject}", note.payload)
-            await pipeline.execute()
+        found = notes(topics, self._sender)
+        await self._way.publish([Note(f"{self._prefix}{each.subject}", each.payload) for each in found])
 
     async def ping(self) -> None:
         self._echo.clear()
-        await self._client.publish(self._own, b"")
+        await self._way.publish([Note(self._own, b"")])
         await self._echo.wait()
         if self.lost.is_set():
             raise ConnectionError(self.why)
+
+    async def end(self) -> None:
+        await self._way.end()
+
+
+class _Plain:
+    """Two sockets."""
+
+    def __init__(self, address: Address) -> None:
+        self._sending = RedisLine(address, seconds=ANSWER_SECONDS)
+        self._listening = RedisLine(address, seconds=ANSWER_SECONDS, heard=self._heard)
+        self._hear: Hear = lambda channel, payload: None
+
+    async def publish(self, notes: Sequence[Note]) -> None:
+        _checked(await self._sending.ask([("PUBLISH", *note) for note in notes]))
+
+    async def listen(self, channels: Sequence[str], pattern: str, hear: Hear, runtime: Runtime) -> None:
+        self._hear = hear
+        asked = [*(("SUBSCRIBE", channel) for channel in channels), ("PSUBSCRIBE", pattern)]
+        for answer in _checked(await self._listening.ask(asked)):
+            self._heard(answer)  # a ring may have come between two of them
+
+    def _heard(self, answer: Any) -> None:
+        if answer is None:
+            self._hear(b"", b"")
+        elif answer[0] in (b"message", b"pmessage"):
+            self._hear(*answer[-2:])
+
+    async def end(self) -> None:
+        self._sending.close()
+        self._listening.close()
+
+
+def _checked(answers: list[Any]) -> list[Any]:
+    refused = next((answer for answer in answers if isinstance(answer, error_type())), None)
+    if refused is not None:
+        raise ConnectionError(str(refused))
+    return answers
+
+
+class _Library:
+    """By redis-py: TLS, Unix sockets, and all its options."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._pubsub = client.pubsub()
+        self._reading: asyncio.Task[None] | None = None
+
+    async def publish(self, notes: Sequence[Note]) -> None:
+        async with self._client.pipeline(transaction=False) as pipeline:
+            for note in notes:
+                pipeline.publish(*note)
+            await pipeline.execute()
+
+    async def listen(self, channels: Sequence[str], pattern: str, hear: Hear, runtime: Runtime) -> None:
+        await self._pubsub.subscribe(*channels)
+        await self._pubsub.psubscribe(pattern)
+        self._reading = runtime.spawn(self._read(hear), "endwell-doorbell-redis-reader")
+
+    async def _read(self, hear: Hear) -> None:
+        why = ""
+        try:
+            async for message in self._pubsub.listen():
+                if message["type"] in ("message", "pmessage"):
+                    hear(message["channel"], message["data"])
+        except Exception as error:
+            why = str(error)
+        finally:
+            hear(b"", why.encode())
 
     async def end(self) -> None:
         if self._reading is not None:

@@ -3,6 +3,7 @@
 redis-py gives a command five seconds and repeats it without a word; a blocking read would never return.
 Reads that block therefore have a connection of their own without such a limit, and every caller here decides
 itself when to try again. Replies are left as they come, because their shapes differ from server to server.
+A plain address is spoken to without redis-py (`runtime/redis_line.py`), which takes a fifth of the time.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 from endwell.errors import UsageError
+from endwell.runtime.redis_line import Address, LineLost, RedisLine, error_type, has_hiredis, plain_address
+from endwell.runtime.redis_line import Word as Word
 from endwell.settings import masked
 
 ANSWER_SECONDS = 5.0
 CONNECT_SECONDS = 3.0
-Word = bytes | str | int | float
+AWAY = ("LOADING", "NOAUTH", "WRONGPASS", "ERR max number of clients")
+"""What a server says that is there, but not for us or not yet."""
 
 
 class Unreachable(Exception):
@@ -54,39 +58,99 @@ class Connection:
     """One server. `ask` sends one command, `ask_all` many with one round trip."""
 
     def __init__(self, url: str, *, blocking: bool = False) -> None:
-        self._client = _client(url, None if blocking else ANSWER_SECONDS)
-        self._errors = _errors()
-        self._packed = _packer()
+        seconds = None if blocking else ANSWER_SECONDS
+        address = plain_address(url)
+        library = _Library(url, seconds)  # which also says what is wrong with a URL
+        self._way: _Plain | _Library = library
+        if address is not None and has_hiredis():
+            self._way = _Plain(address, seconds)
 
     async def ask(self, *words: Word) -> Any:
         """The server's answer."""
-        try:
-            return await self._client.execute_command(*words)
-        except self._errors.ResponseError as error:
-            raise _refusal(error) from None
-        except (self._errors.RedisError, OSError, TimeoutError) as error:
-            raise Unreachable(str(error) or type(error).__name__) from error
+        (answer,) = await self._way.answers((words,))
+        if isinstance(answer, Refusal):
+            raise answer
+        return answer
 
     async def ask_all(self, commands: Sequence[Sequence[Word]], *, atomic: bool = False) -> list[Any]:
         """All answers, or the first refusal. `atomic`: all of them take place, or none."""
         if atomic:
             *_, answers = await self.ask_all([("MULTI",), *commands, ("EXEC",)])
             for answer in answers:
-                if isinstance(answer, self._errors.ResponseError):
+                if self._way.is_error(answer):
                     raise _refusal(answer)
             return list(answers)
-        try:
-            line = await self._client.connection_pool.get_connection()
-            try:
-                answers = await self._answers(line, commands)
-            finally:
-                await self._client.connection_pool.release(line)
-        except (self._errors.RedisError, OSError, TimeoutError) as error:
-            raise Unreachable(str(error) or type(error).__name__) from error
+        answers = await self._way.answers(commands)
         for answer in answers:
             if isinstance(answer, Refusal):
                 raise answer
         return answers
+
+    async def remove_keys(self, prefix: str) -> None:
+        """Everything whose name begins so; for whoever tried something out and leaves nothing behind."""
+        cursor: Any = "0"
+        while True:
+            pattern = "".join(f"\\{each}" if each in "*?[]\\" else each for each in prefix)
+            cursor, keys = await self.ask("SCAN", cursor, "MATCH", f"{pattern}*", "COUNT", 1000)
+            if keys:
+                await self.ask("DEL", *keys)
+            if cursor == b"0":
+                return
+
+    async def close(self) -> None:
+        """Let go, whatever state it is in."""
+        await self._way.close()
+
+
+class _Plain:
+    """Nothing but a socket."""
+
+    def __init__(self, address: Address, seconds: float | None) -> None:
+        self._line = RedisLine(address, seconds=seconds)
+        self._errors = error_type()
+
+    def is_error(self, answer: Any) -> bool:
+        return isinstance(answer, self._errors)
+
+    async def answers(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
+        """Refusals stand among them."""
+        try:
+            answers = await self._line.ask(commands)
+        except LineLost as error:
+            raise Unreachable(str(error)) from error
+        return [_told(answer) if isinstance(answer, self._errors) else answer for answer in answers]
+
+    async def close(self) -> None:
+        self._line.close()
+
+
+def _told(error: Exception) -> Refusal:
+    if str(error).startswith(AWAY):
+        raise Unreachable(str(error))
+    return _refusal(error)
+
+
+class _Library:
+    """By redis-py: TLS, Unix sockets, and all its options."""
+
+    def __init__(self, url: str, seconds: float | None) -> None:
+        self._client = _client(url, seconds)
+        self._errors = _errors()
+        self._packed = _packer()
+
+    def is_error(self, answer: Any) -> bool:
+        return isinstance(answer, self._errors.ResponseError)
+
+    async def answers(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
+        """Refusals stand among them."""
+        try:
+            line = await self._client.connection_pool.get_connection()
+            try:
+                return await self._answers(line, commands)
+            finally:
+                await self._client.connection_pool.release(line)
+        except (self._errors.RedisError, OSError, TimeoutError) as error:
+            raise Unreachable(str(error) or type(error).__name__) from error
 
     async def _answers(self, line: Any, commands: Sequence[Sequence[Word]]) -> list[Any]:
         """Packed in C where possible: done word by word, it would cost more than the server takes."""
@@ -103,19 +167,7 @@ class Connection:
             raise
         return answers
 
-    async def remove_keys(self, prefix: str) -> None:
-        """Everything whose name begins so; for whoever tried something out and leaves nothing behind."""
-        cursor: Any = "0"
-        while True:
-            pattern = "".join(f"\\{each}" if each in "*?[]\\" else each for each in prefix)
-            cursor, keys = await self.ask("SCAN", cursor, "MATCH", f"{pattern}*", "COUNT", 1000)
-            if keys:
-                await self.ask("DEL", *keys)
-            if cursor == b"0":
-                return
-
     async def close(self) -> None:
-        """Let go, whatever state it is in."""
         try:
             await self._client.aclose()
         except (self._errors.RedisError, OSError, TimeoutError):
