@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar, TypeVarTuple
 
-from endwell.doorbell.contract import Doorbell, Unsubscribe, is_rung
+from endwell.doorbell.contract import Doorbell, is_rung
 from endwell.errors import (
     BadInput,
     IdempotencyConflict,
@@ -107,8 +107,9 @@ class Client:
         )
         spec = await self.spec(agent)
         command = filled(self._order(request, spec), spec, payload, key, self._runtime.ids.new())
+        heard = self._waiters.ends_heard
         reply = await self.store.one(command)
-        return AsyncHandle(self, reply.unwrap(), deduplicated=not reply.is_new)
+        return AsyncHandle(self, reply.unwrap(), deduplicated=not reply.is_new, heard=heard)
 
     async def submit_many(
         self,
@@ -237,13 +238,19 @@ class Client:
         """The task once it has ended."""
         return (await self.wait_result(task_id, timeout))[0]
 
-    async def wait_result(self, task_id: str, timeout: float | None = None) -> Ended:
-        """The task once it has ended; with what it delivered, if that was read with it."""
+    async def wait_result(
+        self, task_id: str, timeout: float | None = None, *, heard: int | None = None
+    ) -> Ended:
+        """The task once it has ended; with what it delivered, if that was read with it.
+
+        `heard`: how many ends were heard of when it was not there yet. If it is none more, it has not ended.
+        """
         with self._waiters.listening(task_id) as ended:
             self._runtime.give_way()
-            task = await self.store.task(self.namespace, task_id)
-            if task.is_ended:
-                return task, None
+            if not self._waiters.has_heard_all_since(heard):
+                task = await self.store.task(self.namespace, task_id)
+                if task.is_ended:
+                    return task, None
             try:
                 async with self._runtime.timeout(timeout):
                     return await ended
@@ -261,14 +268,17 @@ class Client:
 class AsyncHandle:
     """One task. `deduplicated` says that the submission found it already there."""
 
-    def __init__(self, client: Client, task: Task, *, deduplicated: bool = False) -> None:
+    def __init__(
+        self, client: Client, task: Task, *, deduplicated: bool = False, heard: int | None = None
+    ) -> None:
         self.id = task.id
         self.deduplicated = deduplicated
         self._client = client
+        self._heard = None if deduplicated else heard
 
     async def result(self, timeout: float | None = None) -> Any:
         """Wait for the end: the value, or TaskFailed, TaskTimedOut, TaskCancelled."""
-        task, content = await self._client.wait_result(self.id, timeout)
+        task, content = await self._client.wait_result(self.id, timeout, heard=self._heard)
         deliverable = await delivered(self._client.store, task, content)
         if task.status == "succeeded":
             return self._client.typed(task.agent, deliverable)
@@ -370,9 +380,16 @@ class _Waiters:
         self._rung = asyncio.Event()
         self._looker: asyncio.Task[None] | None = None
         self._bell = bell
+        self.ends_heard: int | None = None
+        """How often an end was rung; not counted before somebody has waited for one."""
+
+    def has_heard_all_since(self, count: int | None) -> bool:
+        """Whether nothing was heard to end since that count; a lost ring is made up for by polling."""
+        return count is not None and count == self.ends_heard and self._bell.health().connected
 
     def _heard(self, topics: frozenset[str]) -> None:
         if is_rung(f"ended:{self._namespace}", topics):
+            self.ends_heard = (self.ends_heard or 0) + 1
             self._rung.set()
 
     @contextmanager
@@ -380,10 +397,12 @@ class _Waiters:
         """The task once it has ended. Rings are heard from now on: whoever looks afterwards misses none."""
         future: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(task_id, []).append(future)
+        if self.ends_heard is None:
+            self.ends_heard = 0
+            self._bell.subscribe(self._heard)  # for as long as the bell is there
         if self._looker is None or self._looker.done():
             self._rung.clear()
-            unsubscribe = self._bell.subscribe(self._heard)
-            self._looker = self._runtime.spawn(self._look(unsubscribe), "endwell-waiters")
+            self._looker = self._runtime.spawn(self._look(), "endwell-waiters")
         try:
             yield future
         finally:
@@ -398,7 +417,7 @@ class _Waiters:
             self._waiting.pop(task_id, None)
             self._rung.set()  # nobody may be left to look for
 
-    async def _look(self, unsubscribe: Unsubscribe) -> None:
+    async def _look(self) -> None:
         try:
             while self._waiting:
                 await self._runtime.wait(self._rung, self._poll_seconds)
@@ -408,8 +427,6 @@ class _Waiters:
         except Exception as error:  # the store was closed under us: nobody is to wait for ever
             for future in [future for waiting in self._waiting.values() for future in waiting]:
                 _settle(future, error)
-        finally:
-            unsubscribe()
 
     async def _look_once(self) -> None:
         try:

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from endwell.client import SPEC_SECONDS
+from endwell.doorbell.contract import BellHealth
 from endwell.errors import TaskFailed
 from endwell.model import commands as c
 from endwell.model.task import Task
 from endwell.policy.limits import SECOND
+from endwell.worker.worker import Worker
 from tests.execution.test_library import small_app
 from tests.execution.test_worker import drained
-from tests.execution.world import World
+from tests.execution.world import World, eventually
 
 
 async def test_an_agent_that_others_serve_is_soon_known_as_it_was_registered_last(world: World) -> None:
@@ -65,6 +67,73 @@ async def test_a_task_that_ends_while_one_looks_at_it_is_heard_of(
 
     monkeypatch.setattr(world.store, "task", look_and_be_overtaken)
     assert await handle.result(20) == "done"
+
+
+@pytest.fixture
+async def quick(patient_world: World, monkeypatch: pytest.MonkeyPatch) -> Quick:
+    """A client that has waited for an end before, and so hears of every end."""
+
+    @patient_world.app.agent("quick")
+    async def at_once() -> str:
+        return "done"
+
+    quick = Quick(patient_world, await patient_world.started_worker())
+    handle = await quick.world.client.submit("quick")
+    await drained(quick.worker, quick.world.client)
+    assert await handle.result(20) == "done"
+    monkeypatch.setattr(patient_world.store, "task", quick.look)
+    return quick
+
+
+class Quick:
+    """A worker whose tasks end at once, and how often somebody looked at one."""
+
+    def __init__(self, world: World, worker: Worker) -> None:
+        self.world = world
+        self.worker = worker
+        self.looks = 0
+        self._task = world.store.task
+
+    async def look(self, namespace: str, task_id: str) -> Task:
+        self.looks += 1
+        return await self._task(namespace, task_id)
+
+
+async def test_a_new_task_is_not_looked_at_before_something_has_ended(quick: Quick) -> None:
+    handle = await quick.world.client.submit("quick")
+    waiting = asyncio.ensure_future(handle.result(20))
+    await asyncio.sleep(0)
+    await drained(quick.worker, quick.world.client)
+    assert await waiting == "done"
+    assert quick.looks == 0
+
+
+async def test_what_ended_before_one_waits_for_it_is_found_at_once(quick: Quick) -> None:
+    waiters = quick.world.client._waiters
+    before = waiters.ends_heard
+    handle = await quick.world.client.submit("quick")
+    await drained(quick.worker, quick.world.client)
+    await eventually(lambda: waiters.ends_heard != before, "its end was heard of")
+    assert await handle.result(20) == "done"
+
+
+async def test_a_task_that_was_there_before_is_looked_at(quick: Quick) -> None:
+    first = await quick.world.client.submit("quick", key="k")
+    await drained(quick.worker, quick.world.client)
+    await first.result(20)
+    again = await quick.world.client.submit("quick", key="k")
+    assert again.deduplicated
+    assert await again.result(20) == "done"
+
+
+async def test_without_a_bell_a_new_task_is_looked_at(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = BellHealth(kind="dead", connected=False)
+    monkeypatch.setattr(quick.world.client._waiters._bell, "health", lambda: dead)
+    handle = await quick.world.client.submit("quick")
+    waiting = asyncio.ensure_future(handle.result(20))
+    await eventually(lambda: quick.looks == 1, "it was looked at")
+    await drained(quick.worker, quick.world.client)
+    assert await waiting == "done"
 
 
 def test_a_blocking_call_on_the_fronts_own_loop_is_refused(store_url: str) -> None:
