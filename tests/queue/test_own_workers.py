@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from endwell import TaskFailed
-from endwell.model.commands import Command
+from endwell.model.commands import Claim, Command
 from endwell.model.moments import moment
 from endwell.pmo import stream_feed
 from endwell.queue.redis_streams import consumer
@@ -90,6 +90,37 @@ async def test_what_has_ended_is_handed_in_before_more_is_taken(
     await streamed.supervised()
     await asyncio.gather(*(handle.result(timeout=40) for handle in handles))
     assert max(left_behind) == 0
+
+
+async def test_a_backlog_from_a_stream_is_worked_off_in_two_commits_at_once_where_a_store_can(
+    on_each_store: Streamed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The turns of one run while the other is written."""
+    world = on_each_store.world
+    for module in (stream_feed, consumer):  # as if there were always enough to take
+        monkeypatch.setattr(module, "AHEAD_SECONDS", 100.0)
+
+    @world.app.agent("clerk")
+    async def clerk() -> None: ...
+
+    await world.registered("clerk")
+    handles = await world.client.submit_many("clerk", [None] * 400)
+    worker = await world.working(concurrency=32)
+    at_once, commit = [0, 0], worker._store.commit
+
+    async def counted(commands: Sequence[Command]) -> list[Reply]:
+        takes = any(isinstance(command, Claim) for command in commands)
+        at_once[0] += takes
+        at_once[1] = max(at_once)
+        try:
+            return await commit(commands)
+        finally:
+            at_once[0] -= takes
+
+    monkeypatch.setattr(worker._store, "commit", counted)
+    await on_each_store.supervised()
+    await asyncio.gather(*(handle.result(timeout=40) for handle in handles))
+    assert at_once[1] == world.store.lines
 
 
 @pytest.mark.covers("S4.14", "S4.29", "S4.30", "S4.36", "S4.58")

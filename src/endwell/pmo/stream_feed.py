@@ -17,7 +17,8 @@ from endwell.store.contract import Store
 from endwell.store.rows import Feeding, Offer
 
 DISPATCH_LIMIT = 128
-"""As many as share a transaction; more keep workers from a SQLite file for so long that they wait."""
+"""Turns offered in one commit, for each that a store can make at once: more would keep workers from a SQLite
+file for so long that they wait."""
 STANDING_LIMIT = 1000
 AHEAD_SECONDS = 0.25
 """So much work may lie on the stream beyond the free slots; with slow tasks that is nothing."""
@@ -25,6 +26,8 @@ AHEAD_SLOTS = 4
 """And for each slot at most so many turns: workers go on with them until the next ones are offered."""
 COUNTED_SECONDS = 1.0
 """For so long room that was counted is given away without another count: meanwhile turns only end."""
+COUNT_AGAIN_SECONDS = 0.02
+"""While turns lie ahead of the workers there is time to count for many that ended at once."""
 FIRST_PASS_SECONDS = 0.05
 LONGEST_PASS_SECONDS = 2.0
 
@@ -80,7 +83,7 @@ class Feed:
     async def _offer(self, agents: Collection[str]) -> int:
         left, limits = self._room.copy(), dict[str, int]()
         for agent in agents:
-            limits[agent] = min(left.for_agent(agent), DISPATCH_LIMIT)
+            limits[agent] = min(left.for_agent(agent), DISPATCH_LIMIT * self._store.lines)
             left.take(agent, limits[agent])
         offers = await self._offered({agent: limit for agent, limit in limits.items() if limit > 0})
         counts = Counter(offer.task.agent for offer in offers)
@@ -93,6 +96,12 @@ class Feed:
         self._note_pace(len(offers))
         self.dispatched += len(offers)
         return len(offers)
+
+    def seconds_to_count(self) -> float:
+        """How long to wait for more room before it is counted again."""
+        if not self._ahead():
+            return 0.0
+        return self._counted_at + COUNT_AGAIN_SECONDS - self._runtime.clock.monotonic()
 
     def rest(self) -> None:
         """Nothing is ready."""

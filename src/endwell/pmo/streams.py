@@ -85,6 +85,7 @@ class Streams:
         self._something = asyncio.Event()
         self._rung: set[str] = set()
         self._look_at = -math.inf
+        self._seen_at = (0, 0.0)
         self._has_ended = False
         self._ended = asyncio.Event()
         self._ended.set()
@@ -209,23 +210,35 @@ class Streams:
             await self._runtime.wait(self._stop, self._lead_seconds / 3)
             return
         clock = self._runtime.clock
-        if rung and clock.monotonic() < self._look_at and await self.feed.offer(rung):
+        if clock.monotonic() >= self._look_at:
+            await self._look()
+        elif rung and await self.feed.offer(rung):
             self._look_at = min(self._look_at, clock.monotonic() + LOOK_SOON_SECONDS)
+        elif self.feed.is_short and self._has_ended:
+            await self._count()
         else:
             await self._look()
         self._rung |= self.feed.more
-        may_go_on = self._rung or (self.feed.is_short and self._has_ended)
-        if not may_go_on:
-            await self._runtime.wait(self._something, max(0.0, self._look_at - clock.monotonic()))
+        if self._rung or (self.feed.is_short and self._has_ended):
+            return
+        await self._runtime.wait(self._something, max(0.0, self._look_at - clock.monotonic()))
 
     async def _look(self) -> None:
         self._has_ended = False
         seen = await self._looked_for.ask()
+        self._seen_at = seen.now, self._runtime.clock.monotonic()
         if seen["long_ready"]:
             await self.feed.run_once(seen.now)
         else:
             self.feed.rest()
         self._look_at = self._runtime.clock.monotonic() + self._rest_seconds(seen)
+
+    async def _count(self) -> None:
+        """Something waits for room, and there may be some again."""
+        await self._runtime.wait(self._stop, self.feed.seconds_to_count())
+        self._has_ended = False
+        now, at = self._seen_at
+        await self.feed.run_once(now + int((self._runtime.clock.monotonic() - at) * SECOND))
 
     def _rest_seconds(self, seen: Seen) -> float:
         """Until the next start, or a look for what no ring announced."""

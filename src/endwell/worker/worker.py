@@ -188,7 +188,7 @@ class Worker:
 
     def _work_beside(self) -> None:
         """Where a store works elsewhere, a backlog is worked off on two lines: one's turns run, one waits."""
-        if self._was_full and self._store.lines > 1 and (self._beside is None or self._beside.done()):
+        if self._has_other_line and (self._beside is None or self._beside.done()):
             self._beside = self._runtime.spawn(self._work_off(), self.name)
 
     async def _work_off(self) -> None:
@@ -213,7 +213,8 @@ class Worker:
     async def _take_delivered(self, intake: Intake) -> bool:
         """Hand in what has ended and ask the store for what a queue brought, in one commit."""
         ended = sum(map(len, self._outbox))  # which go first: what has ended must not wait ever longer
-        deliveries = intake.arrived(min(self._room(), CLAIM_LIMIT, max(HAND_IN_LIMIT + 1 - ended, 0)))
+        most = self._share(min(self._room(), CLAIM_LIMIT))
+        deliveries = intake.arrived(min(most, max(HAND_IN_LIMIT + 1 - ended, 0)))
         if not deliveries:
             return await self._hand_in()
         batch, session_id = self._new_id(), self.session_id
@@ -237,7 +238,7 @@ class Worker:
                 self._turns.begin(offer, self.name)
         finally:
             del self._claiming[batch]
-        self._was_full = len(deliveries) == CLAIM_LIMIT
+        self._was_full = len(deliveries) == most
         return True
 
     def _room(self) -> int:
@@ -290,14 +291,10 @@ class Worker:
         return Named(held, tuple(self._claiming), self._turns.doing(), self.watch.tick_age)
 
     def _claim(self) -> c.ClaimNext | None:
-        free = min(self._free, CLAIM_LIMIT)
+        free = self._share(min(self._free, CLAIM_LIMIT))
         if self._stopping or not self._may_be_work or free <= 0 or not self._session.is_good:
             return None
-        has_other_line = self._was_full and self._store.lines > 1
-        if has_other_line:  # which takes its share of the backlog
-            free = min(free, (self.concurrency + 1) // 2)
-        # a ring that comes while we look counts again
-        self._may_be_work = has_other_line and not self._claiming
+        self._may_be_work = self._has_other_line and not self._claiming  # a ring meanwhile counts again
         self._lookout.claimed()
         live = self._turns.live()
         has_suspect = any(is_suspect(turn.task.crash_count, self._limits.crash_limit) for turn in live)
@@ -311,6 +308,14 @@ class Worker:
             may_take_suspect=not has_suspect and not self._claiming,
             versions=self._versions,
         )
+
+    @property
+    def _has_other_line(self) -> bool:
+        return self._was_full and self._store.lines > 1
+
+    def _share(self, free: int) -> int:
+        """Of a backlog the other line takes its part."""
+        return min(free, (self.concurrency + 1) // 2) if self._has_other_line else free
 
     @property
     def _free(self) -> int:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from endwell.errors import UsageError
-from endwell.model.commands import ClaimNext, Command, DispatchNext
+from endwell.model.commands import Claim, ClaimNext, Command, DispatchNext
 from endwell.runtime.base import Runtime
 from endwell.store.rows import Outcome, Reply
 
@@ -21,7 +21,7 @@ class Letter:
 
     def __init__(self, commands: Sequence[Command]) -> None:
         self.commands = commands
-        self.takes = any(isinstance(command, ClaimNext | DispatchNext) for command in commands)
+        self.takes = any(isinstance(command, Claim | ClaimNext | DispatchNext) for command in commands)
         self.future: asyncio.Future[list[Reply]] = asyncio.get_running_loop().create_future()
 
 
@@ -77,7 +77,9 @@ class Line:
             await self._idle[number]
 
     def _taken(self) -> list[Letter]:
-        """One taker in each batch: two would be offered the same tasks, and the second get nothing."""
+        """One taker in each batch: two would be offered the same tasks, and the second get nothing; and
+        what a stream brought is taken on both connections, so that turns of one run while the other waits.
+        """
         taken: list[Letter] = []
         size, takes = 0, False
         for line in (self._urgent, self._usual):
