@@ -92,6 +92,24 @@ async def test_what_has_ended_is_handed_in_before_more_is_taken(
     assert max(left_behind) == 0
 
 
+async def test_a_ring_wakes_a_worker_only_while_no_stream_brings_the_work(
+    streamed: Streamed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @streamed.app.agent("clerk")
+    async def clerk() -> None: ...
+
+    worker = await streamed.world.started_worker()
+    assert worker._intake is not None
+    assert worker._intake.is_up
+    work = frozenset({f"work:{streamed.world.namespace}:clerk"})
+    worker._wake.clear()
+    worker._heard(work)
+    assert not worker._wake.is_set()
+    monkeypatch.setattr(worker._intake, "_is_connected", False)
+    worker._heard(work)
+    assert worker._wake.is_set()
+
+
 async def test_a_backlog_from_a_stream_is_worked_off_in_two_commits_at_once_where_a_store_can(
     on_each_store: Streamed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import traceback
+from collections.abc import Sequence
+from itertools import accumulate, takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -211,3 +213,10 @@ def _failed(
         retry_after=retry_after,
         fraction=fraction,
     )
+
+
+def fitting(endings: Sequence[tuple[TaskCommand, ...]], limit: int) -> list[tuple[TaskCommand, ...]]:
+    """As many as fit into one commit, and at least one."""
+    sizes = accumulate(len(ending) for ending in endings)
+    count = sum(1 for _ in takewhile(lambda size: size <= limit, sizes))
+    return list(endings[: max(count, 1)])

@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, takewhile
 
 from endwell.doorbell.contract import Doorbell, is_rung
 from endwell.errors import EndwellError, NotFound, StaleAttempt, StoreError
@@ -30,7 +29,7 @@ from endwell.worker import suspending
 from endwell.worker.agents import Agent
 from endwell.worker.delivered import answered, claims_of
 from endwell.worker.directory import Directory
-from endwell.worker.endings import attempt_of, hand_back, ids_of
+from endwell.worker.endings import attempt_of, fitting, hand_back, ids_of
 from endwell.worker.health import Health
 from endwell.worker.heart import Named
 from endwell.worker.lookout import Lookout
@@ -251,7 +250,7 @@ class Worker:
 
     async def _exchange(self, claims: Sequence[c.Command] = ()) -> list[Reply] | None:
         """One commit: endings in, claims with them. The replies; None when the store is away."""
-        session_id, handed_in = self.session_id, self._next_endings(HAND_IN_LIMIT + 1 - len(claims))
+        session_id, handed_in = self.session_id, fitting(self._outbox, HAND_IN_LIMIT + 1 - len(claims))
         self._handing_in.append(handed_in)
         del self._outbox[: len(handed_in)]
         commands: list[c.Command] = [command for ending in handed_in for command in ending]
@@ -271,12 +270,6 @@ class Worker:
         self._may_be_work = True
         await self._runtime.sleep(PAUSE_SECONDS)
         return None
-
-    def _next_endings(self, limit: int) -> list[Ending]:
-        """As many as fit into one commit, and at least one."""
-        sizes = accumulate(len(ending) for ending in self._outbox)
-        fitting = sum(1 for _ in takewhile(lambda size: size <= limit, sizes))
-        return self._outbox[: max(fitting, 1)]
 
     def _keep(self, session_id: str, handed_in: list[Ending], unsettled: list[Ending]) -> None:
         """Nothing that has ended is forgotten, unless the lease it ran under is gone."""
@@ -385,7 +378,8 @@ class Worker:
             self._session.beat_now()
         if any(is_rung(f"work:{self._namespace}:{agent}", topics) for agent in self._agents):
             self._may_be_work = True
-            self._wake.set()
+            if not (self._intake and self._intake.is_up):  # which wakes us when it has brought something
+                self._wake.set()
 
     def _told(self, seen: Seen) -> None:
         """The watchdog has looked, for us too."""
