@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from endwell.pmo import streams
+from endwell.pmo import stream_rounds
 from endwell.pmo.stream_feed import COUNTED_SECONDS
-from endwell.pmo.streams import LOOK_SOON_SECONDS, Streams
+from endwell.pmo.stream_rounds import LOOK_SOON_SECONDS
+from endwell.pmo.streams import Streams
 from tests.execution.world import Session, eventually
 from tests.queue.streamed import Streamed
 
@@ -29,7 +30,7 @@ class Office:
             await self.streamed.world.submitted("clerk", number)
 
     def ring(self, topic: str) -> None:
-        self.streams._heard(frozenset({topic.format(self.streamed.world.namespace)}))
+        self.streams.rounds.heard(frozenset({topic.format(self.streamed.world.namespace)}))
 
     async def on_the_stream(self, count: int) -> None:
         async def are_there() -> bool:
@@ -63,17 +64,17 @@ async def test_what_is_rung_for_is_offered_without_another_look(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await office.submit(1)
-    await office.streams._look()
+    await office.streams.rounds.look()
     looks = list[str]()
 
     async def noted(*_: Any) -> Any:
         looks.append("a look")
         raise AssertionError("there was no need to look")
 
-    monkeypatch.setattr(office.streams._looked_for, "ask", noted)
+    monkeypatch.setattr(office.streams.rounds.looked_for, "ask", noted)
     monkeypatch.setattr(office.streams._store, "feeding", noted)
-    monkeypatch.setattr(streams, "LOOK_SOON_SECONDS", 3600)
-    office.streams._look_at += 3600  # no look is due for long
+    monkeypatch.setattr(stream_rounds, "LOOK_SOON_SECONDS", 3600)
+    office.streams.rounds._look_at += 3600  # no look is due for long
     await office.submit(1)
     office.ring("work:{}:clerk")
     async with office.fed():
@@ -83,7 +84,7 @@ async def test_what_is_rung_for_is_offered_without_another_look(
 
 async def test_room_that_was_counted_is_given_away_once(office: Office) -> None:
     await office.submit(1)
-    await office.streams._look()
+    await office.streams.rounds.look()
     await office.submit(4)
     feed = office.streams.feed
     assert await feed.offer({"clerk"})
@@ -94,21 +95,21 @@ async def test_room_that_was_counted_is_given_away_once(office: Office) -> None:
 
 async def test_a_count_of_the_room_grows_old(office: Office) -> None:
     await office.submit(1)
-    await office.streams._look()
+    await office.streams.rounds.look()
     office.streams.feed._counted_at -= COUNTED_SECONDS + 0.1
     assert not await office.streams.feed.offer({"clerk"})
 
 
 async def test_an_agent_that_no_worker_serves_is_not_offered_to_anybody(office: Office) -> None:
     await office.submit(1)
-    await office.streams._look()
+    await office.streams.rounds.look()
     assert not await office.streams.feed.offer({"stranger"})
 
 
 async def test_what_waits_for_room_is_offered_when_a_turn_ends(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(office.streams, "_rest_seconds", lambda _: 3600.0)  # no look is due for long
+    monkeypatch.setattr(office.streams.rounds, "_rest_seconds", lambda _: 3600.0)  # no look is due for long
     await office.submit(4)
     async with office.fed():
         await office.on_the_stream(3)
@@ -131,7 +132,7 @@ async def test_after_a_ring_one_looks_soon_for_what_starts_a_little_later(office
     await office.submit(1)
     async with office.fed():
         await office.on_the_stream(1)
-        office.streams._look_at += 3600  # no look is due for long
+        office.streams.rounds._look_at += 3600  # no look is due for long
         await office.submit(1)
         await office.streamed.world.submitted("clerk", 9, delay=4 * LOOK_SOON_SECONDS)
         office.ring("work:{}:clerk")

@@ -138,8 +138,10 @@ async def test_user_password_and_database_are_told_to_the_server(own_valkey: Val
     assert who == b"me"
     assert b" db=5 " in listed
     assert b" name=endwell " in listed
-    outside = line_to(own_valkey.url.replace("//", "//me:wrong@"))
-    with pytest.raises(LineLost, match="WRONGPASS"):
-        await outside.ask([("PING",)])
-    for each in (own, inside, outside):
+    for wrong in ("me:wrong", "me"):
+        outside = line_to(own_valkey.url.replace("//", f"//{wrong}@"))
+        with pytest.raises(LineLost, match="WRONGPASS"):
+            await outside.ask([("PING",)])
+        outside.close()
+    for each in (own, inside):
         each.close()

@@ -11,14 +11,14 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 
-from endwell.doorbell.contract import EVERYTHING, Doorbell
+from endwell.doorbell.contract import Doorbell, is_rung
 from endwell.errors import StoreError
 from endwell.model.moments import moment
 from endwell.pmo.foreign import Foreign
 from endwell.pmo.stream_feed import Feed
 from endwell.pmo.stream_letters import StreamLetters
 from endwell.pmo.stream_reclaim import StreamReclaimer
-from endwell.policy.limits import SECOND
+from endwell.pmo.stream_rounds import Rounds
 from endwell.queue.redis_streams.condition import KEEPS_STREAMS, eviction_policy
 from endwell.queue.redis_streams.connection import Refusal, Unreachable
 from endwell.queue.redis_streams.entries import Malformed, Result
@@ -28,16 +28,12 @@ from endwell.queue.redis_streams.pace import Pace
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings, masked
 from endwell.store.contract import Store
-from endwell.store.glance import NOW, Ask, Seen
-from endwell.store.standing import Standing
 
 log = logging.getLogger(__name__)
 
 LEAD_SECONDS = 12.0
 """How long after an orchestrator's death another may take to feed the stream."""
 LETTERS_SECONDS = 1.0
-LOOK_SOON_SECONDS = 0.05
-"""After offering what a ring named: some of it may have to start a little later."""
 LEFT_RESULT_SECONDS = 30.0
 """After so long a result that another orchestrator has read is seen to here."""
 
@@ -78,15 +74,10 @@ class Streams:
             progress_seconds=pmo.active_reap_seconds / 3,
             **about,
         )
-        self._looked_for = _looked_for(store, namespace)
+        self.rounds = Rounds(store, bell, runtime, settings, self.feed, namespace=namespace)
         self.letters = StreamLetters(store, stream, namespace=namespace)
         self._lead_seconds = LEAD_SECONDS
         self._care_seconds = min(queue.RECLAIM_INTERVAL_S, queue.HEARTBEAT_INTERVAL_S, again / 2)
-        self._something = asyncio.Event()
-        self._rung: set[str] = set()
-        self._look_at = -math.inf
-        self._seen_at = (0, 0.0)
-        self._has_ended = False
         self._ended = asyncio.Event()
         self._ended.set()
         self._stop = asyncio.Event()
@@ -152,7 +143,7 @@ class Streams:
         """Make what is missing. A server without our groups has forgotten what was on the streams as well."""
         if await self.stream.make_groups():
             self.feed.forgot()
-            self._something.set()
+            self.rounds.look_again()
         if not self._is_up:
             self._is_up = True
             log.info("the task stream at %s is there", masked(self.stream.url))
@@ -186,67 +177,15 @@ class Streams:
             log.warning("the task stream: %s", error)
 
     def _heard(self, topics: frozenset[str]) -> None:
-        if EVERYTHING in topics:
-            self._look_at = -math.inf
+        if is_rung(f"ended:{self._namespace}", topics):
             self._ended.set()
-            self._something.set()
-            return
-        if f"ended:{self._namespace}" in topics:
-            self._ended.set()
-            self._has_ended = True
-            if self.feed.is_short:  # who did not wait for room has nothing to do
-                self._something.set()
-        work = f"work:{self._namespace}:"
-        agents = {topic.removeprefix(work) for topic in topics if topic.startswith(work)}
-        if agents:
-            self._rung |= agents
-            self._something.set()
+        self.rounds.heard(topics)
 
     async def _feed_once(self) -> None:
-        """For agents that were rung for there is no need to look around; but now and then one does."""
-        self._something.clear()
-        rung, self._rung = self._rung, set()
-        if not await self._leads():
+        if await self._leads():
+            await self.rounds.run_once()
+        else:
             await self._runtime.wait(self._stop, self._lead_seconds / 3)
-            return
-        clock = self._runtime.clock
-        if clock.monotonic() >= self._look_at:
-            await self._look()
-        elif rung and await self.feed.offer(rung):
-            self._look_at = min(self._look_at, clock.monotonic() + LOOK_SOON_SECONDS)
-        elif self.feed.is_short and self._has_ended:
-            await self._count()
-        else:
-            await self._look()
-        self._rung |= self.feed.more
-        if self._rung or (self.feed.is_short and self._has_ended):
-            return
-        await self._runtime.wait(self._something, max(0.0, self._look_at - clock.monotonic()))
-
-    async def _look(self) -> None:
-        self._has_ended = False
-        seen = await self._looked_for.ask()
-        self._seen_at = seen.now, self._runtime.clock.monotonic()
-        if seen["long_ready"]:
-            await self.feed.run_once(seen.now)
-        else:
-            self.feed.rest()
-        self._look_at = self._runtime.clock.monotonic() + self._rest_seconds(seen)
-
-    async def _count(self) -> None:
-        """Something waits for room, and there may be some again."""
-        await self._runtime.wait(self._stop, self.feed.seconds_to_count())
-        self._has_ended = False
-        now, at = self._seen_at
-        await self.feed.run_once(now + int((self._runtime.clock.monotonic() - at) * SECOND))
-
-    def _rest_seconds(self, seen: Seen) -> float:
-        """Until the next start, or a look for what no ring announced."""
-        is_rung, is_free = self._bell.health().connected, self._store.has_stamps
-        rest = self._settings.worker.pace_seconds(is_free=is_free, is_rung=is_rung)
-        start = seen["next_start"]
-        soon = math.inf if start is None else (start - seen.now) / SECOND
-        return max(0.0, min(rest, soon, self._lead_seconds / 3))
 
     async def _leads(self) -> bool:
         now = self._runtime.clock.monotonic()
@@ -254,7 +193,8 @@ class Streams:
             lead = await self.stream.lead(self._lead_seconds)
             if lead == "new":
                 self.feed.forgot()  # somebody else may have made the groups again
-                self._reclaimed_at = self._told_at = self._look_at = -math.inf
+                self._reclaimed_at = self._told_at = -math.inf
+                self.rounds.look_again()
                 self._ended.set()
             self._is_leader = lead != "other"
             self._led_at = now
@@ -347,9 +287,3 @@ class Streams:
         for name in silent:
             if not name.startswith(live):
                 await self.stream.forget_consumer(name)
-
-
-def _looked_for(store: Store, namespace: str) -> Standing:
-    """One statement for both questions, and none while nothing happens: most looks find nothing."""
-    ready = Ask("long_ready", (namespace, NOW, 0))
-    return Standing(store, ready, Ask("next_start", (namespace, NOW), is_value=True), due="next_start")

@@ -118,8 +118,10 @@ class RedisLine:
         commands: list[Sequence[Word]] = [("CLIENT", "SETNAME", CLIENT_NAME)]
         if database:
             commands.insert(0, ("SELECT", database))
-        if password:
-            commands.insert(0, ("AUTH", username, password) if username else ("AUTH", password))
+        if username:
+            commands.insert(0, ("AUTH", username, password))
+        elif password:
+            commands.insert(0, ("AUTH", password))
         try:
             answers = await wire.ask(commands)
         except BaseException:
