@@ -261,7 +261,9 @@ async def test_a_forked_child_is_refused(world: World) -> None:
     assert (await world.reply(command)).is_new
 
 
-async def test_the_server_says_how_durable_it_is(honest_postgres_server: PostgresServer) -> None:
+async def test_the_server_says_how_durable_it_is_and_what_it_may_use(
+    honest_postgres_server: PostgresServer,
+) -> None:
     store = store_at(honest_postgres_server.create_database())
     await store.open()
     settings = await store.settings()
@@ -272,5 +274,7 @@ async def test_the_server_says_how_durable_it_is(honest_postgres_server: Postgre
         "synchronous_commit": "on",
         "full_page_writes": "on",
         "isolation": "read committed",
+        "shared_buffers": "64MB",
+        "max_wal_size": "1GB",
     }
     await store.close()

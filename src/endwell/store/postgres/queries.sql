@@ -424,11 +424,12 @@ ORDER BY e.tx, e.seq LIMIT $4;
 SELECT (pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1)::text || '.9223372036854775807';
 
 -- name: settings
--- The server's version and what it promises when it says that something is stored.
+-- The server's version, what it promises when it says that something is stored, and what it may use for it.
 SELECT current_setting('server_version') AS server_version, current_setting('fsync') AS fsync,
     current_setting('synchronous_commit') AS synchronous_commit,
     current_setting('full_page_writes') AS full_page_writes,
-    current_setting('transaction_isolation') AS isolation;
+    current_setting('transaction_isolation') AS isolation,
+    current_setting('shared_buffers') AS shared_buffers, current_setting('max_wal_size') AS max_wal_size;
 
 -- name: latest_moment
 -- The latest moment that the record knows of: of its last event, and of its sessions.
