@@ -8,11 +8,13 @@ from collections.abc import Sequence
 import pytest
 
 from endwell import TaskFailed
+from endwell.client import AsyncHandle
 from endwell.model.commands import Claim, Command
 from endwell.model.moments import moment
 from endwell.pmo import stream_feed
 from endwell.queue.redis_streams import consumer
 from endwell.store.rows import Reply
+from endwell.worker.worker import Worker
 from tests.execution.world import eventually, terminal
 from tests.queue.streamed import Streamed
 
@@ -66,20 +68,26 @@ async def test_an_entry_is_pending_for_as_long_as_its_turn_runs(on_each_store: S
     await streamed.nothing_pending()
 
 
+async def backlogged(
+    streamed: Streamed, monkeypatch: pytest.MonkeyPatch, *, tasks: int, concurrency: int
+) -> tuple[list[AsyncHandle], Worker]:
+    """Tasks that end at once, and a worker; as if there were always enough on the stream to take."""
+    for module in (stream_feed, consumer):
+        monkeypatch.setattr(module, "AHEAD_SECONDS", 100.0)
+
+    @streamed.app.agent("clerk")
+    async def clerk() -> None: ...
+
+    await streamed.world.registered("clerk")
+    handles = await streamed.world.client.submit_many("clerk", [None] * tasks)
+    return handles, await streamed.world.working(concurrency=concurrency)
+
+
 async def test_what_has_ended_is_handed_in_before_more_is_taken(
     streamed: Streamed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise results would wait the longer, the longer a backlog lasts."""
-    world = streamed.world
-    for module in (stream_feed, consumer):  # as if there were always enough to take
-        monkeypatch.setattr(module, "AHEAD_SECONDS", 100.0)
-
-    @world.app.agent("clerk")
-    async def clerk() -> None: ...
-
-    await world.registered("clerk")
-    handles = await world.client.submit_many("clerk", [None] * 1500)
-    worker = await world.working(concurrency=128)
+    handles, worker = await backlogged(streamed, monkeypatch, tasks=1500, concurrency=128)
     left_behind, commit = list[int](), worker._store.commit
 
     async def noted(commands: Sequence[Command]) -> list[Reply]:
@@ -114,16 +122,7 @@ async def test_a_backlog_from_a_stream_is_worked_off_in_two_commits_at_once_wher
     on_each_store: Streamed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The turns of one run while the other is written."""
-    world = on_each_store.world
-    for module in (stream_feed, consumer):  # as if there were always enough to take
-        monkeypatch.setattr(module, "AHEAD_SECONDS", 100.0)
-
-    @world.app.agent("clerk")
-    async def clerk() -> None: ...
-
-    await world.registered("clerk")
-    handles = await world.client.submit_many("clerk", [None] * 400)
-    worker = await world.working(concurrency=32)
+    handles, worker = await backlogged(on_each_store, monkeypatch, tasks=400, concurrency=32)
     at_once, commit = [0, 0], worker._store.commit
 
     async def counted(commands: Sequence[Command]) -> list[Reply]:
@@ -138,7 +137,7 @@ async def test_a_backlog_from_a_stream_is_worked_off_in_two_commits_at_once_wher
     monkeypatch.setattr(worker._store, "commit", counted)
     await on_each_store.supervised()
     await asyncio.gather(*(handle.result(timeout=40) for handle in handles))
-    assert at_once[1] == world.store.lines
+    assert at_once[1] == on_each_store.world.store.lines
 
 
 @pytest.mark.covers("S4.14", "S4.29", "S4.30", "S4.36", "S4.58")
