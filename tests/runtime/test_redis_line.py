@@ -67,6 +67,13 @@ async def test_who_does_not_wait_for_an_answer_takes_nobody_elses(line: RedisLin
     assert await patient == [b"kept"]
 
 
+async def test_a_command_that_cannot_be_sent_leaves_the_line_in_step(line: RedisLine) -> None:
+    await line.ask([("PING",)])
+    with pytest.raises(UnicodeEncodeError):
+        await line.ask([("ECHO", "\ud800")])
+    assert await line.ask([("ECHO", "next")]) == [b"next"]
+
+
 async def test_a_read_that_nobody_waits_for_any_more_is_ended_at_the_server(
     own_valkey: ValkeyServer,
 ) -> None:

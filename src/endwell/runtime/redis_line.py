@@ -165,17 +165,14 @@ class _Wire(asyncio.Protocol):
         self.is_open = True
 
     async def ask(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
-        """Questions in one write; their answers."""
+        """Questions in one write; their answers. What cannot be packed is not waited for."""
+        packed = b"".join([self._packed(tuple(words)) for words in commands])
+        if not self.is_open:
+            raise LineLost("the server closed the connection")
         future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._waiting.append((future, len(commands)))
-        self.send(commands)
+        self._transport.write(packed)
         return await future
-
-    def send(self, commands: Sequence[Sequence[Word]]) -> None:
-        if not self.is_open:
-            self._fail(LineLost("the server closed the connection"))
-            return
-        self._transport.write(b"".join([self._packed(tuple(words)) for words in commands]))
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)

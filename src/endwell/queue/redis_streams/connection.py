@@ -3,7 +3,7 @@
 redis-py gives a command five seconds and repeats it without a word; a blocking read would never return.
 Reads that block therefore have a connection of their own without such a limit, and every caller here decides
 itself when to try again. Replies are left as they come, because their shapes differ from server to server.
-A plain address is spoken to without redis-py (`runtime/redis_line.py`), which takes a fifth of the time.
+A plain address is spoken to without redis-py (`runtime/redis_line.py`): a third of the time for each entry.
 """
 
 from __future__ import annotations
