@@ -123,6 +123,12 @@ REFUSALS: dict[str, No] = {
         e.WrongStatus,
         "stale_offer",
     ),
+    "a turn that is not the next": No(
+        queued_task(), to(c.Claim, turn_id="t.t2", epoch=1), e.WrongStatus, "stale_offer"
+    ),
+    "an epoch that is not the next": No(
+        queued_task(), to(c.Claim, turn_id="t.t1", epoch=2), e.WrongStatus, "stale_offer"
+    ),
     "a start that lies ahead": No(queued_task(delay=1), to(c.Claim), e.WrongStatus, "too_early"),
     "a key that is held": No(
         KEYED, to(c.Claim), e.WrongStatus, "key_is_held", Seen(key_holder="t7"), mentions="coder/k"

@@ -126,7 +126,7 @@ async def test_a_tool_that_nobody_serves_is_passed_on_without_a_hot_loop(streame
 
     await eventually(is_passed, "the clerk passed it on")
     assert await (await world.submitted("clerk")).result(timeout=40) == "done"
-    assert (await handle.task()).status == "dispatched"
+    assert (await handle.task()).status == "queued"
     await world.working(await world.another_node(), agents=["baker"], name="baker-1")
     assert await handle.result(timeout=40) == "bread"
 
@@ -196,12 +196,13 @@ async def test_a_foreign_worker_with_an_impossible_name_is_passed_over(streamed:
     assert [worker.name for worker in await streams.stream.foreign_workers()] == ["w-1"]
 
 
+@pytest.mark.parametrize("limit", [None, 1])  # of which one is announced, the other dispatched
 async def test_a_claim_from_an_entry_is_granted_only_for_the_very_offer_that_stands(
-    streamed: Streamed,
+    streamed: Streamed, limit: int | None
 ) -> None:
     world = streamed.world
 
-    @world.app.agent("clerk")
+    @world.app.agent("clerk", concurrency=limit)
     async def clerk() -> None: ...
 
     await world.registered("clerk")
@@ -209,7 +210,8 @@ async def test_a_claim_from_an_entry_is_granted_only_for_the_very_offer_that_sta
     streams = await streamed.orchestrator()
     handle = await world.submitted("clerk")
     assert await streams.feed.run_once() == 1
-    task = await handle.task()
+    ((_, fields),) = await streamed.entries(streamed.names.task)
+    task, right, right_epoch = await handle.task(), fields["turn"], int(fields["epoch"])
 
     def claim(turn: str, epoch: int) -> c.Claim:
         named: dict[str, Any] = {
@@ -220,10 +222,10 @@ async def test_a_claim_from_an_entry_is_granted_only_for_the_very_offer_that_sta
         }
         return c.Claim(command_id=f"{turn}{epoch}", namespace=world.namespace, attempt_id="a.0", **named)
 
-    right = task.turn_id or ""
-    for turn, epoch in ((right, task.epoch - 1), (right, task.epoch + 1), (f"{task.id}.t9", task.epoch)):
+    wrong = ((right, right_epoch - 1), (right, right_epoch + 1), (f"{task.id}.t9", right_epoch))
+    for turn, epoch in wrong:
         (reply,) = await world.store.commit((claim(turn, epoch),))
         assert reply.refusal is not None
         assert reply.refusal.code == "stale_offer"
-    (reply,) = await world.store.commit((claim(right, task.epoch),))
+    (reply,) = await world.store.commit((claim(right, right_epoch),))
     assert reply.refusal is None

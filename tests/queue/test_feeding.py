@@ -88,9 +88,9 @@ async def test_room_that_was_counted_is_given_away_once(office: Office) -> None:
     await office.submit(4)
     feed = office.streams.feed
     assert await feed.offer({"clerk"})
-    assert (feed.dispatched, feed.is_short) == (3, True)
+    assert (feed.offered, feed.is_short) == (3, True)
     assert not await feed.offer({"clerk"})
-    assert feed.dispatched == 3
+    assert feed.offered == 3
 
 
 async def test_a_count_of_the_room_grows_old(office: Office) -> None:

@@ -99,6 +99,7 @@ async def test_a_server_that_comes_back_empty_gets_groups_offers_and_dead_letter
     streams._led_at = float("-inf")
     assert await streams._leads()
     await streams.care()
+    await streams.rounds.look()
     assert [letter["task_id"] for letter in await alone.letters()] == [dead.id]
     ((_, fields),) = await alone.read("somebody")
     assert fields["task_id"] == live.id

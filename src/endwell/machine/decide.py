@@ -17,6 +17,7 @@ from endwell.machine.approvals import approve, reject
 from endwell.machine.clocks import due
 from endwell.machine.decision import NOTHING, Decision, Seen, refuse
 from endwell.machine.fired import FIRED
+from endwell.machine.offers import next_turn, offered_turn
 from endwell.machine.steps import progress_deadline
 from endwell.machine.unblocking import is_held_for, unblock
 from endwell.model import commands as c
@@ -213,8 +214,9 @@ def _claim(task: Task, command: c.Claim, now: int, limits: Limits, seen: Seen) -
 
 
 def _is_offer(task: Task, command: c.Claim) -> bool:
-    """Whether the offer that a claim names is the one that stands."""
-    return task.status == s.DISPATCHED and (task.turn_id, task.epoch) == (command.turn_id, command.epoch)
+    """Whether the turn that a claim names is the one that can be taken now."""
+    turn = offered_turn(task)
+    return turn is not None and turn.key == (command.turn_id, command.epoch)
 
 
 def _not_deliverable(task: Task, now: int, seen: Seen) -> Decision | None:
@@ -239,13 +241,12 @@ def _dispatched(task: Task, slot: int | None, now: int, limits: Limits) -> f.Tas
     is_free = task.redelivery in ("resume", "hand_back")
     count = task.dispatch_count + (0 if is_free else 1)
     along = count + deliveries_along(task) - task.dispatch_count
-    is_new_turn = task.turn_id is None
-    number = task.turn_number + is_new_turn
+    turn_id, number, epoch = next_turn(task)
     return f.TaskDispatched(
-        turn_id=f"{task.id}.t{number}" if is_new_turn else task.turn_id or "",
+        turn_id=turn_id,
         turn_number=number,
         dispatch_count=count,
-        epoch=task.epoch + 1,
+        epoch=epoch,
         slot=slot,
         guard_at=now if is_runaway(along, limits.runaway_limit) else None,
     )

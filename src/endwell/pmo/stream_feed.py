@@ -1,20 +1,26 @@
-"""Feeding the stream: what has a free slot is dispatched and put there, and put again if need be.
+"""Feeding the stream: what has a free slot is put there, and put again if need be.
 
-The dispatch is committed first. If the entry then gets lost, or the whole server forgets, the turn still
-stands as dispatched in the store, and is put again when it is asked about; the store grants it once.
+Most turns are put by their names alone (`stream_announced.py`), and cost the store a question. Turns with
+slots or agent keys, and those that nobody took for a while, are dispatched first. If an entry gets lost, or
+the whole server forgets, the task still waits in the store and is put again; the store grants it once.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from endwell.machine.offers import offered_turn
 from endwell.model.commands import DispatchNext
+from endwell.pmo.stream_announced import Announced
+from endwell.pmo.stream_carried import Key, carried
+from endwell.pmo.stream_room import Room
+from endwell.queue.redis_streams.entries import Carried
 from endwell.queue.redis_streams.orchestrator import StreamOrchestrator
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
-from endwell.store.rows import Feeding, Offer
+from endwell.store.rows import Offer
 
 DISPATCH_LIMIT = 128
 """Turns offered in one commit, for each that a store can make at once: more would keep workers from a SQLite
@@ -22,17 +28,12 @@ file for so long that they wait."""
 STANDING_LIMIT = 1000
 AHEAD_SECONDS = 0.25
 """So much work may lie on the stream beyond the free slots; with slow tasks that is nothing."""
-AHEAD_SLOTS = 4
-"""And for each slot at most so many turns: workers go on with them until the next ones are offered."""
 COUNTED_SECONDS = 1.0
 """For so long room that was counted is given away without another count: meanwhile turns only end."""
-COUNT_AGAIN_SECONDS = 0.02
+COUNT_AGAIN_SECONDS = 0.04
 """While turns lie ahead of the workers there is time to count for many that ended at once."""
 FIRST_PASS_SECONDS = 0.05
 LONGEST_PASS_SECONDS = 2.0
-
-Key = tuple[str, int]
-"""A turn and its epoch: what an entry names."""
 
 
 class Feed:
@@ -47,6 +48,7 @@ class Feed:
         namespace: str,
         actor: str,
         again_seconds: float,
+        crash_limit: int,
     ) -> None:
         self._store = store
         self._runtime = runtime
@@ -57,19 +59,22 @@ class Feed:
         self._put_at: dict[Key, float] = {}
         self._passes: Counter[Key] = Counter()
         self._recent: list[tuple[float, int]] = []
-        self._room = _Room()
+        self._room = Room()
+        self._announced = Announced(store, runtime.clock, namespace=namespace, crash_limit=crash_limit)
         self._counted_at = -math.inf
         self.more: set[str] = set()
         """Agents that may have more ready tasks, for which there is room."""
         self.is_short = False
         """Whether some agent may have more ready tasks than there was room for."""
-        self.dispatched = 0
+        self.offered = 0
         self.put_again = 0
 
     async def run_once(self, now: int | None = None) -> int:
         """Count who has room, then offer; how many turns. `now` by the store's clock, if just read."""
+        await self._announced.settle()  # first, so that what is taken meanwhile is counted twice, not never
         found = await self._store.feeding(self._namespace, await self._store.now() if now is None else now)
-        self._room, self._counted_at = _Room(found, self._ahead()), self._runtime.clock.monotonic()
+        self._room = Room(found, self._ahead(), self._announced.counts())
+        self._counted_at = self._runtime.clock.monotonic()
         return await self._offer(found.ready)
 
     async def offer(self, agents: Collection[str]) -> bool:
@@ -85,17 +90,30 @@ class Feed:
         for agent in agents:
             limits[agent] = min(left.for_agent(agent), DISPATCH_LIMIT * self._store.lines)
             left.take(agent, limits[agent])
-        offers = await self._offered({agent: limit for agent, limit in limits.items() if limit > 0})
-        counts = Counter(offer.task.agent for offer in offers)
+        turns = await self._put_all({agent: limit for agent, limit in limits.items() if limit > 0})
+        counts = Counter(turn.agent for turn in turns)
         for agent, count in counts.items():
             self._room.take(agent, count)
         filled = [agent for agent, limit in limits.items() if counts[agent] == limit]
         self.more = {agent for agent in filled if self._room.for_agent(agent)}
         self.is_short = len(self.more) < len(filled)
-        await self._put(offers)
-        self._note_pace(len(offers))
-        self.dispatched += len(offers)
-        return len(offers)
+        self._note_pace(len(turns))
+        self.offered += len(turns)
+        return len(turns)
+
+    async def _put_all(self, limits: dict[str, int]) -> list[Carried]:
+        """As many turns of each agent as it has room for, by name where that will do."""
+        named: list[Carried] = []
+        others: dict[str, int] = {}
+        for agent, limit in limits.items():
+            found = await self._announced.next_of(agent, limit)
+            if found is None:
+                others[agent] = limit
+            else:
+                named += found
+        await self._stream.put(named)
+        self._announced.note(named)
+        return named + await self._dispatched(others)
 
     def seconds_to_count(self) -> float:
         """How long to wait for more room before it is counted again."""
@@ -120,20 +138,24 @@ class Feed:
     async def heal(self) -> int:
         """Put again what has been offered for a while and nobody took; how many."""
         now = self._runtime.clock.monotonic()
-        standing: list[Offer] = []
+        standing: list[Carried] = []
         for agent in await self._store.offered_counts(self._namespace):
-            standing += await self._store.offers_standing(self._namespace, agent, STANDING_LIMIT)
-        keys = {_key(offer) for offer in standing}
+            standing += _standing(await self._store.offers_standing(self._namespace, agent, STANDING_LIMIT))
+        keys = {turn.key for turn in standing}
         self._put_at = {key: at for key, at in self._put_at.items() if key in keys}
-        self._passes = Counter({key: n for key, n in self._passes.items() if key in keys})
-        missing = [o for o in standing if now - self._put_at.get(_key(o), -1e9) >= self._again_seconds]
+        on_offer = keys | self._announced.keys()
+        self._passes = Counter({key: n for key, n in self._passes.items() if key in on_offer})
+        missing = [turn for turn in standing if now - self._put_at.get(turn.key, -1e9) >= self._again_seconds]
         await self._put(missing)
-        self.put_again += len(missing)
-        return len(missing)
+        await self._announced.settle()
+        again = missing + await self._dispatched(self._announced.give_up(self._again_seconds))
+        self.put_again += len(again)
+        return len(again)
 
     def forgot(self) -> None:
         """The server has nothing any more: whatever stands is to be put again at once."""
         self._put_at.clear()
+        self._announced.forget()
 
     async def passed(self, task_id: str, key: Key) -> None:
         """A worker does not serve it: put it again, after a while that grows."""
@@ -141,11 +163,22 @@ class Feed:
         self._passes[key] += 1
         await self._runtime.sleep(pause)
         task = await self._store.find_task(self._namespace, task_id)
-        if task is not None and task.status == "dispatched" and (task.turn_id, task.epoch) == key:
+        turn = None if task is None else offered_turn(task)
+        if task is not None and turn is not None and turn.key == key:
             card = await self._store.card(self._namespace, task.payload_card)
-            await self._put((Offer(task, card.content),))
+            await self._put((carried(task, turn, card.content),))
 
-    async def _offered(self, limits: dict[str, int]) -> list[Offer]:
+    async def _dispatched(self, limits: Mapping[str, int]) -> list[Carried]:
+        """Turns of these agents that now stand as dispatched; what was announced before is there already."""
+        turns = _standing(await self._offered(limits))
+        now = self._runtime.clock.monotonic()
+        there = [turn.key for turn in turns if turn.key in self._announced]
+        self._announced.drop(there)
+        self._put_at |= dict.fromkeys(there, now)
+        await self._put([turn for turn in turns if turn.key not in set(there)])
+        return turns
+
+    async def _offered(self, limits: Mapping[str, int]) -> list[Offer]:
         """In one commit for all agents."""
         commands = [
             DispatchNext(
@@ -165,44 +198,17 @@ class Feed:
                 raise reply.refusal
         return [offer for reply in replies for offer in reply.taken]
 
-    async def _put(self, offers: Sequence[Offer]) -> None:
+    async def _put(self, turns: Sequence[Carried]) -> None:
         """If the server does not take them, they stay unknown here and are put by the next `heal`."""
-        await self._stream.put(offers)
+        await self._stream.put(turns)
         now = self._runtime.clock.monotonic()
-        self._put_at |= {_key(offer): now for offer in offers}
+        self._put_at |= {turn.key: now for turn in turns}
 
 
-class _Room:
-    """The free slots of live workers. One that serves several agents has its slots once, not for each."""
-
-    def __init__(self, found: Feeding | None = None, ahead: int = 0) -> None:
-        self._free: dict[str, int] = {}
-        self._serving: dict[str, list[str]] = {}
-        if found is None:
-            return
-        for each in found.workers:
-            share = min(ahead // len(found.workers), AHEAD_SLOTS * each.slots)
-            self._free[each.session_id] = max(each.slots + share - each.held, 0)
-            for agent in each.agents:
-                self._serving.setdefault(agent, []).append(each.session_id)
-        for agent, count in found.offered.items():
-            self.take(agent, count)
-
-    def copy(self) -> _Room:
-        """The same room, to try something out."""
-        other = _Room()
-        other._free, other._serving = dict(self._free), self._serving
-        return other
-
-    def for_agent(self, agent: str) -> int:
-        return sum(self._free[session] for session in self._serving.get(agent, ()))
-
-    def take(self, agent: str, count: int) -> None:
-        for session in self._serving.get(agent, ()):
-            taken = min(self._free[session], count)
-            self._free[session] -= taken
-            count -= taken
-
-
-def _key(offer: Offer) -> Key:
-    return offer.task.turn_id or "", offer.task.epoch
+def _standing(offers: Sequence[Offer]) -> list[Carried]:
+    """Turns that were dispatched."""
+    return [
+        carried(offer.task, turn, offer.payload)
+        for offer in offers
+        if (turn := offered_turn(offer.task)) is not None
+    ]

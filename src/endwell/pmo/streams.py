@@ -64,7 +64,8 @@ class Streams:
         again = pmo.dispatched_retry_seconds or queue.RECLAIM_INTERVAL_S
         about = {"namespace": namespace, "actor": actor}
         seconds = queue.VISIBILITY_TIMEOUT_S
-        self.feed = Feed(store, runtime, stream, again_seconds=again, **about)
+        limit = pmo.crash_limit
+        self.feed = Feed(store, runtime, stream, again_seconds=again, crash_limit=limit, **about)
         self.reclaimer = StreamReclaimer(store, runtime, stream, visibility_seconds=seconds, **about)
         self.foreign = Foreign(
             store,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,9 +17,9 @@ from endwell.model.effect import Effect
 from endwell.model.message import InboxRow, Message
 from endwell.model.session import Session
 from endwell.model.task import Task
+from endwell.store.carrying import Carrying
 from endwell.store.glance import Ask, Seen
 from endwell.store.log import Event, Logged
-from endwell.store.rows import Feeding, Offer
 from endwell.store.turns import Turn, turns_in
 
 
@@ -120,12 +120,8 @@ class Conservation(msgspec.Struct, frozen=True):
         return (self.accepted, self.ended) == (self.tasks, self.ended_tasks)
 
 
-class Reads(ABC):
+class Reads(Carrying):
     """Domain questions over `_rows`, which runs one named query."""
-
-    @abstractmethod
-    async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
-        """The rows of a named query."""
 
     @abstractmethod
     async def glance(self, *asked: Ask) -> Seen:
@@ -356,19 +352,6 @@ class Reads(ABC):
     async def offered_count(self, namespace: str, agent: str) -> int:
         """How many turns of an agent are offered and not yet taken."""
         return int((await self._rows("offered_count", namespace, agent))[0][0])
-
-    async def feeding(self, namespace: str, now: int) -> Feeding:
-        """What could be offered, and who could take it."""
-        return Feeding.of(await self._rows("feeding", namespace, now))
-
-    async def offered_counts(self, namespace: str) -> dict[str, int]:
-        """How many turns of each agent are offered and not yet taken."""
-        return {row[0]: row[1] for row in await self._rows("offered_counts", namespace)}
-
-    async def offers_standing(self, namespace: str, agent: str, limit: int) -> list[Offer]:
-        """Turns of an agent that are offered and not yet taken, most urgent first."""
-        rows = await self._rows("offers_standing", namespace, agent, limit)
-        return [Offer(Task(*row[:-1]), row[-1] or b"null") for row in rows]
 
     async def agent(self, namespace: str, name: str) -> AgentSpec | None:
         """What is known of one agent."""

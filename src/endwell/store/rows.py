@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import msgspec
 
@@ -57,36 +56,6 @@ class Wanted(msgspec.Struct):
 
 LITTLE_BYTES = 16_384
 """Deliverables up to this size are read with their tasks; many may be waited for at once."""
-
-
-class Serving(NamedTuple):
-    """A live worker: what it serves, how many tasks it holds, how many it may."""
-
-    session_id: str
-    agents: tuple[str, ...]
-    held: int
-    slots: int
-
-
-class Feeding(NamedTuple):
-    """Agents with something ready, turns of each that are offered and not taken, and who could take more."""
-
-    ready: list[str]
-    offered: dict[str, int]
-    workers: list[Serving]
-
-    @classmethod
-    def of(cls, rows: Iterable[Sequence[Any]]) -> Self:
-        """The rows of one question, each of which says what it is about."""
-        found = cls([], {}, [])
-        for what, name, serves, count, slots in rows:
-            if what == "ready":
-                found.ready.append(name)
-            elif what == "offered":
-                found.offered[name] = count
-            else:
-                found.workers.append(Serving(name, tuple(serves.split()), count, slots))
-        return found
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):

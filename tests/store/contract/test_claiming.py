@@ -153,6 +153,37 @@ async def test_it_is_told_what_could_be_offered_and_who_could_take_it(world: Wor
     assert (sorted(later.ready), later.workers) == (["coder", "tester"], [])
 
 
+async def test_ready_turns_come_in_the_order_in_which_they_are_taken_from_behind_a_place_on(
+    world: World,
+) -> None:
+    await world.register(c.AgentSpec(name="coder"), c.AgentSpec(name="tester", concurrency=2))
+    await world.open_session(lease=3600)
+    low, first, second = [await world.queued_task(priority=p, payload=b"7") for p in (1, 5, 5)]
+    await world.queued_task(priority=5, delay=60 * SECOND)
+    await world.queued_task(agent="tester", agent_key="k")
+    found = await world.store.ready_turns("default", "coder", 10)
+    assert [turn.id for turn in found] == [first.id, second.id, low.id]
+    assert (found[0].payload, found[0].slots, found[0].agent_key) == (b"7", None, None)
+    behind = await world.store.ready_turns("default", "coder", 10, found[0].place)
+    assert [turn.id for turn in behind] == [second.id, low.id]
+    urgent = await world.queued_task(priority=9)
+    some = await world.store.ready_turns("default", "coder", 2, found[0].place)
+    assert [turn.id for turn in some] == [urgent.id, second.id], "what is more urgent goes first all the same"
+    (other,) = await world.store.ready_turns("default", "tester", 10)
+    assert (other.slots, other.agent_key) == (2, "k")
+    assert await world.store.ready_turns("default", "nobody", 10) == []
+
+
+async def test_it_is_told_which_of_some_tasks_still_wait_and_in_which_epoch(world: World) -> None:
+    await world.open_session()
+    waiting, taken = await world.queued_task(), await world.queued_task()
+    back = await world.claim(await world.queued_task())
+    await world.claim(taken)
+    await world.do(world.to(c.HandBack, back))
+    found = await world.store.epochs_of_queued("default", [waiting.id, taken.id, back.id, "nobody"])
+    assert found == {waiting.id: 0, back.id: 1}
+
+
 async def test_tasks_of_agents_that_were_not_asked_for_are_left(world: World) -> None:
     await world.open_session()
     await world.queued_task(agent="tester")

@@ -11,8 +11,9 @@ import pytest
 from endwell.model import commands as c
 from endwell.model.task import Task
 from endwell.runtime import ManualClock, Runtime
+from endwell.store.carrying import START, Place
 from endwell.store.postgres.connection import COMMITTING
-from endwell.store.postgres.reached import FROM_START_SECONDS, START, Place
+from endwell.store.postgres.reached import FROM_START_SECONDS
 from endwell.store.postgres.statements import QUERIES
 from tests.store.world import PostgresDatabase, World
 

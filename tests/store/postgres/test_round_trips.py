@@ -10,6 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from endwell.machine.offers import next_turn
 from endwell.model import commands as c
 from endwell.model.task import Task
 from endwell.store.contract import Store
@@ -53,18 +54,11 @@ async def offered(store: Store, world: World, limit: int = 1) -> list[Task]:
     return [offer.task for offer in (await store.one(carried(world, limit))).taken]
 
 
-async def test_what_an_orchestrator_offers_is_read_and_written_with_two_questions(world: World) -> None:
-    task = await world.queued_task()
-    with asked_of(world.store) as sent:
-        (found,) = await offered(world.store, world)
-    assert found.id == task.id
-    assert len(sent) == 2
-
-
 async def test_a_turn_that_a_stream_brought_is_taken_with_two_questions(world: World) -> None:
-    await world.queued_task()
-    (task,) = await offered(world.store, world)
-    claim = world.to(c.Claim, task, session_id="s1", attempt_id=world.new_id())
+    task = await world.queued_task()
+    turn = next_turn(task)
+    named = {"turn_id": turn.turn_id, "epoch": turn.epoch}
+    claim = world.to(c.Claim, task, session_id="s1", attempt_id=world.new_id(), **named)
     with asked_of(world.store) as sent:
         taken = await world.do(claim)
     assert taken.status == "running"

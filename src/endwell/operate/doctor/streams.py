@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from endwell.operate.doctor.finding import Finding, Patient
+from endwell.pmo.stream_room import AHEAD_SLOTS
 from endwell.queue.redis_streams.condition import (
     KEEPS_STREAMS,
     Condition,
@@ -78,12 +79,23 @@ async def _of_namespace(patient: Patient, connection: Line, namespace: str) -> l
     names = Names.of(patient.settings.redis.prefix, namespace)
     patience = 2 * queue.VISIBILITY_TIMEOUT_S + 2 * queue.RECLAIM_INTERVAL_S
     seen = await condition(connection, names, int(1000 * patience))
-    counts = await patient.store.counts(namespace)
-    needed = counts.get("dispatched", 0) + counts.get("running", 0)
+    needed = await _needed(patient, namespace)
     found = [*_missing(seen, needed, namespace), *_left_alone(seen, patience, namespace)]
     found += _growing(namespace, names.task, seen.lengths[names.task], needed)
     found += _growing(namespace, names.result, seen.lengths[names.result], 0)
     return found + _letters(seen, seen.lengths[names.dlq], namespace)
+
+
+async def _needed(patient: Patient, namespace: str) -> int:
+    """How many turns may be on the stream: those under way, and queued ones for which workers have room."""
+    counts, now = await patient.store.counts(namespace), await patient.store.now()
+    slots = sum(
+        session.concurrency
+        for session in await patient.store.open_sessions(namespace)
+        if session.kind == "worker" and session.lease_until > now
+    )
+    announced = min(counts.get("queued", 0), (1 + AHEAD_SLOTS) * slots)
+    return counts.get("dispatched", 0) + counts.get("running", 0) + announced
 
 
 def _missing(seen: Condition, needed: int, namespace: str) -> list[Finding]:

@@ -13,7 +13,7 @@ import msgspec
 
 from endwell.machine.endings import fingerprint
 from endwell.model.content import MAX_BYTES, clean_text
-from endwell.model.task import ErrorInfo, Task
+from endwell.model.task import ErrorInfo
 from endwell.queue.contract import Delivery
 from endwell.queue.redis_streams.names import RESULT, TASK
 
@@ -99,20 +99,38 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     tool_name: str = ""
 
 
-def task_entry(task: Task, payload: bytes) -> list[bytes | str | int]:
-    """A dispatched turn as the fields of an entry, in the order of the protocol."""
-    turn = task.turn_id or ""
+class Carried(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A turn that is offered on the stream: what its entry says."""
+
+    task_id: str
+    turn_id: str
+    turn_number: int
+    epoch: int
+    agent: str
+    parent_id: str | None
+    idempotency_key: str | None
+    retry_count: int
+    payload: bytes
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Turn and epoch: which offer it is."""
+        return self.turn_id, self.epoch
+
+
+def task_entry(turn: Carried) -> list[bytes | str | int]:
+    """A turn as the fields of an entry, in the order of the protocol."""
     values: tuple[bytes | str | int, ...] = (
-        task.id,
-        turn,
-        task.agent,
-        payload,
-        task.parent_id or task.id,
-        task.turn_number,
-        task.retry_count,
-        task.idempotency_key or task.id,
-        turn,
-        task.epoch,
+        turn.task_id,
+        turn.turn_id,
+        turn.agent,
+        turn.payload,
+        turn.parent_id or turn.task_id,
+        turn.turn_number,
+        turn.retry_count,
+        turn.idempotency_key or turn.task_id,
+        turn.turn_id,
+        turn.epoch,
     )
     entry: list[bytes | str | int] = []
     for name, value in zip(TASK_FIELDS, values, strict=True):

@@ -13,6 +13,7 @@ import msgspec
 from endwell.queue.contract import Delivery
 from endwell.queue.redis_streams.connection import Connect, Refusal, Unreachable, Word
 from endwell.queue.redis_streams.entries import (
+    Carried,
     Malformed,
     RawFields,
     Result,
@@ -26,7 +27,6 @@ from endwell.queue.redis_streams.groups import make_groups
 from endwell.queue.redis_streams.names import ORCHESTRATOR_GROUP, WORKERS_GROUP, Names
 from endwell.queue.redis_streams.pending import PendingEntries, entries_of
 from endwell.runtime.base import Runtime
-from endwell.store.rows import Offer
 
 ANSWER_SECONDS = 5.0
 READ_LIMIT = 256
@@ -98,11 +98,11 @@ class StreamOrchestrator:
         await self.connection.ask("PEXPIRE", self.names.leader, milliseconds)
         return "kept"
 
-    async def put(self, offers: Sequence[Offer]) -> None:
-        """Dispatched turns, in one round trip."""
-        if offers:
+    async def put(self, turns: Sequence[Carried]) -> None:
+        """Turns that are offered, in one round trip."""
+        if turns:
             add = ("XADD", self.names.task, "*")
-            await self.connection.ask_all([(*add, *task_entry(each.task, each.payload)) for each in offers])
+            await self.connection.ask_all([(*add, *task_entry(each)) for each in turns])
 
     async def next_results(self) -> list[Result | Malformed]:
         """What foreign workers have said; waits a while for it."""

@@ -1,14 +1,13 @@
 """The door's driver for PostgreSQL: one connection, one try at one batch.
 
-A batch about named tasks, or of what an orchestrator offers, is read without locks and written by one
-statement that is its own transaction: two round trips, guarded by the versions that were seen. Whatever
-else takes the next tasks, renews a session or was overtaken once before runs with the rows' locks.
+A batch about named tasks is read without locks and written by one statement that is its own transaction: two
+round trips, guarded by the versions that were seen. Whatever takes the next tasks, renews a session or was
+overtaken once before runs with the rows' locks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from endwell.model import commands as c
@@ -17,7 +16,7 @@ from endwell.runtime.clock import MICROSECONDS, Clock
 from endwell.store import door
 from endwell.store.held import Held
 from endwell.store.postgres.reached import Reached
-from endwell.store.postgres.reading import LocksNeeded, Reading
+from endwell.store.postgres.reading import Reading
 from endwell.store.postgres.statements import QUERIES
 from endwell.store.postgres.writing import Statement, statements
 from endwell.store.rows import Outcome, Wanted, Writes
@@ -55,8 +54,7 @@ class PostgresDriver:
         want = door.wanted(commands, careful=careful)
         sessions = _sessions_query(commands)
         if not careful and _is_guarded(want, sessions):
-            with suppress(LocksNeeded):
-                return await self._guarded(commands, want, self._reading(want, sessions, shift), shift)
+            return await self._guarded(commands, want, self._reading(want, sessions, shift), shift)
         reading = self._reading(want, sessions, shift, locking=True, careful=careful)
         await self.connection.execute("BEGIN")
         try:
@@ -146,8 +144,7 @@ def _sessions_query(commands: Sequence[c.Command]) -> str:
 
 def _is_guarded(want: Wanted, sessions: str) -> bool:
     """Whether versions and unique keys alone keep two writers of these rows apart."""
-    takes = any(not isinstance(each, c.DispatchNext) or not each.is_carried for each in want.ready)
-    is_locking = want.held_by or takes or want.effects or want.cursors
+    is_locking = want.held_by or want.ready or want.effects or want.cursors
     return not is_locking and (sessions == SEEN or not want.sessions)
 
 

@@ -474,6 +474,40 @@ SELECT min((SELECT min(t.run_at) FROM tasks t WHERE t.namespace = $1 AND t.agent
             AND t.status = 'queued' AND t.priority = p.priority AND t.run_at > $3))
 FROM p WHERE p.priority IS NOT NULL;
 
+-- name: ready_turns
+-- Up to $3 ready tasks of one agent ($2) by priority, start time and id, with as much as it takes to offer them on a
+-- stream. $4 shifts the clock. Of one priority ($5) only those behind a place ($6, $7) are looked at.
+SELECT t.id, t.agent, t.agent_key, t.idempotency_key, t.parent_id, t.turn_id, t.turn_number, t.epoch, t.retry_count,
+       t.crash_count, t.priority, t.run_at, g.concurrency, c.content
+FROM (
+    WITH RECURSIVE p(priority) AS (
+        SELECT max(priority) FROM tasks WHERE namespace = $1 AND agent = $2 AND status = 'queued'
+        UNION ALL
+        SELECT (SELECT max(x.priority) FROM tasks x WHERE x.namespace = $1 AND x.agent = $2
+                  AND x.status = 'queued' AND x.priority < p.priority)
+        FROM p WHERE p.priority IS NOT NULL
+    )
+    SELECT priority, CASE WHEN priority = $5::bigint THEN $6::bigint ELSE -1 END AS at_time,
+        CASE WHEN priority = $5::bigint THEN $7::text ELSE '' END AS at_id
+    FROM p WHERE priority IS NOT NULL
+) p
+CROSS JOIN LATERAL (
+    SELECT * FROM tasks t
+    WHERE t.namespace = $1 AND t.agent = $2 AND t.status = 'queued' AND t.priority = p.priority
+      AND t.run_at <= {now} + $4::bigint AND (t.run_at, t.id) > (p.at_time, p.at_id)
+    ORDER BY t.run_at, t.id LIMIT $3
+) t
+JOIN agents g ON g.namespace = $1 AND g.name = $2
+LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.payload_card
+LIMIT $3;
+
+-- name: epochs_of_queued
+-- Those of some tasks that are queued, with their epochs. The status is not looked at before a row is found by its
+-- id: otherwise the planner may go over the index of all ready tasks for each of them.
+SELECT q.id, q.epoch FROM (
+    SELECT id, epoch, status FROM tasks WHERE namespace = $1 AND id = ANY($2::text[]) OFFSET 0
+) q WHERE q.status = 'queued';
+
 -- name: schema_objects
 -- The tables and indexes that there are.
 SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'i');

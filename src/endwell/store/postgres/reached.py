@@ -10,26 +10,15 @@ is less than was asked for, a claim looks from the start again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from endwell.model.status import QUEUED
 from endwell.model.task import Task
 from endwell.runtime.clock import Clock
+from endwell.store.carrying import START, Place
 
 FROM_START_SECONDS = 1.0
 LEAST = 16
 """Tasks that a claim must ask for to be remembered: small ones go by their exact order."""
-
-
-class Place(NamedTuple):
-    """Behind this task of an agent: the order in which ready tasks are taken."""
-
-    priority: int | None
-    run_at: int | None
-    id: str | None
-
-
-START = Place(None, None, None)
 
 
 class Reached:

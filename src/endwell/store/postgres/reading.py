@@ -12,7 +12,8 @@ from endwell.model.message import Message
 from endwell.model.session import SESSION_FIELDS, Session
 from endwell.model.task import FIELDS, Task
 from endwell.policy.limits import Limits
-from endwell.store.postgres.reached import START, Place, Reached
+from endwell.store.carrying import START, Place
+from endwell.store.postgres.reached import Reached
 from endwell.store.postgres.statements import QUERIES
 from endwell.store.rows import HolderKey, Offer, Rows, TaskKey, Wanted
 
@@ -20,10 +21,6 @@ A_FEW = 8
 """Tasks that are read together with their session: its columns come with each of them."""
 _WIDTH = len(FIELDS)
 _SESSION = len(SESSION_FIELDS)
-
-
-class LocksNeeded(Exception):
-    """What is offered has slots or keys, which only locks keep apart."""
 
 
 class Reading:
@@ -160,10 +157,8 @@ class Reading:
         self, command: c.ClaimNext | c.DispatchNext, agents: Sequence[str], places: Sequence[Place]
     ) -> list[Offer]:
         asked = (command.namespace, agents, command.limit, self._shift, *self._asked(command))
-        query = "offers" if self._locking else "see_offers"
-        found = [self._offer(row) for row in await self._fetch(query, *asked, *zip(*places, strict=True))]
-        if not self._locking and (self.rows.free_slots or any(_key_to_take(o.task) for o in found)):
-            raise LocksNeeded
+        rows = await self._fetch("offers", *asked, *zip(*places, strict=True))
+        found = [self._offer(row) for row in rows]
         for agent in agents:
             tasks = [offer.task for offer in found if offer.task.agent == agent]
             self._reached.note(command.namespace, agent, tasks, command.limit)

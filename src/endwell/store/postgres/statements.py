@@ -33,8 +33,6 @@ def _marked(sql: str) -> str:
 QUERIES: Final = {
     name: _marked(sql) for name, sql in load("queries.sql", "postgres/queries.sql", parameter="$").items()
 }
-# what one orchestrator offers alone: nobody else takes it meanwhile, and if so, its version tells
-QUERIES["see_offers"] = QUERIES["offers"].replace(" FOR UPDATE SKIP LOCKED", "")
 
 
 JOINER: Final = Joiner(

@@ -14,6 +14,7 @@ from endwell.model.task import Task
 from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
 from endwell.runtime.processes import process_id
+from endwell.store.carrying import START, Place, ReadyTurn
 from endwell.store.contract import BATCH_LIMIT, Ring, Store
 from endwell.store.glance import Ask, Seen
 from endwell.store.held import Held
@@ -38,11 +39,13 @@ STEADY_QUESTIONS: Final = frozenset(
         "cards_between",
         "cards_by_ids",
         "clock",
+        "epochs_of_queued",
         "feeding",
         "load_of_sessions",
         "offered_counts",
         "offers_standing",
         "open_sessions",
+        "ready_turns",
         "results_by_ids",
         "session",
         "task_by_id",
@@ -167,6 +170,15 @@ class PostgresStore(Store):
 
     async def cards_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Card]:
         return [Card(*row) for row in await self._rows("cards_by_ids", namespace, list(ids))]
+
+    async def ready_turns(
+        self, namespace: str, agent: str, limit: int, after: Place = START
+    ) -> list[ReadyTurn]:
+        rows = await self._rows("ready_turns", namespace, agent, limit, self._shift(), *after)
+        return [ReadyTurn(*row) for row in rows]
+
+    async def epochs_of_queued(self, namespace: str, ids: Sequence[str]) -> dict[str, int]:
+        return dict(await self._rows("epochs_of_queued", namespace, list(ids)))  # type: ignore[arg-type]
 
     async def events_after(self, namespace: str, cursor: str, limit: int) -> list[Logged]:
         rows = await self._rows("events_after", namespace, *place_of(cursor, 2), limit)

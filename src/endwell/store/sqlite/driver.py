@@ -24,6 +24,7 @@ from endwell.model.session import SESSION_FIELDS, Session
 from endwell.model.task import FIXED_FIELDS, Task
 from endwell.policy.limits import Limits
 from endwell.store import door
+from endwell.store.carrying import Place, ReadyTurn
 from endwell.store.glance import Ask, Joiner
 from endwell.store.held import Held
 from endwell.store.queries import load
@@ -301,6 +302,17 @@ class SqliteDriver:
             found += [
                 _offer(row) for row in self.rows("ready", (namespace, agent, priority, now, left, crashes))
             ]
+        return found
+
+    def ready_turns(self, namespace: str, agent: str, limit: int, after: Place) -> list[ReadyTurn]:
+        """Ready tasks by priority, start time and id, from behind a place on."""
+        now, found = self._now(), list[ReadyTurn]()
+        for (priority,) in self.rows("priorities", (namespace, agent)):
+            behind = after[1:] if priority == after.priority else (-1, "")
+            asked = (namespace, agent, priority, now, *behind, limit - len(found))
+            found += [ReadyTurn(*row) for row in self.rows("ready_turns", asked)]
+            if len(found) == limit:
+                break
         return found
 
     def _limit_by_slots(self, namespace: str, agent: str, limit: int, rows: Rows) -> int:

@@ -306,6 +306,23 @@ SELECT min((SELECT min(t.run_at) FROM tasks t WHERE t.namespace = $1 AND t.agent
             AND t.status = 'queued' AND t.priority = p.priority AND t.run_at > $3))
 FROM p WHERE p.priority IS NOT NULL;
 
+-- name: ready_turns
+-- Ready tasks of one agent and priority behind a place ($5, $6), oldest first, with as much as it takes to offer
+-- them on a stream.
+SELECT t.id, t.agent, t.agent_key, t.idempotency_key, t.parent_id, t.turn_id, t.turn_number, t.epoch, t.retry_count,
+       t.crash_count, t.priority, t.run_at, g.concurrency, c.content
+FROM tasks t
+CROSS JOIN agents g ON g.namespace = t.namespace AND g.name = t.agent
+LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.payload_card
+WHERE t.namespace = $1 AND t.agent = $2 AND t.status = 'queued' AND t.priority = $3 AND t.run_at <= $4
+  AND (t.run_at, t.id) > ($5, $6)
+ORDER BY t.run_at, t.id LIMIT $7;
+
+-- name: epochs_of_queued
+-- Those of some tasks that are queued, with their epochs; the ids come as one JSON array.
+SELECT t.id, t.epoch FROM json_each($2) ids
+CROSS JOIN tasks t ON t.namespace = $1 AND t.id = ids.value WHERE t.status = 'queued';
+
 -- name: schema_objects
 -- The tables and indexes that there are.
 SELECT name FROM sqlite_master WHERE type IN ('table', 'index');

@@ -8,6 +8,7 @@ loop (`runtime.here`); the caller's thread then waits.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -20,6 +21,7 @@ from endwell.model.task import Task
 from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
 from endwell.runtime.here import is_here
+from endwell.store.carrying import START, Place, ReadyTurn
 from endwell.store.contract import BATCH_LIMIT, Ring, Store
 from endwell.store.glance import Ask, Seen, Stamp
 from endwell.store.log import Event, Logged, place_of
@@ -36,6 +38,7 @@ SHORT_QUESTIONS: Final = frozenset(
         "task_by_key",
         "card",
         "agent",
+        "epochs_of_queued",
         "session",
         "key_holder",
         "priorities",
@@ -180,6 +183,18 @@ class SqliteStore(Store):
             lambda driver: driver.tasks_by_ids(namespace, ids), is_short=len(ids) <= FEW
         )
         return found
+
+    async def ready_turns(
+        self, namespace: str, agent: str, limit: int, after: Place = START
+    ) -> list[ReadyTurn]:
+        found: list[ReadyTurn] = await self._asked(
+            lambda driver: driver.ready_turns(namespace, agent, limit, after), is_short=True
+        )
+        return found
+
+    async def epochs_of_queued(self, namespace: str, ids: Sequence[str]) -> dict[str, int]:
+        rows = await self._rows("epochs_of_queued", namespace, json.dumps(list(ids)))
+        return {row[0]: row[1] for row in rows}
 
     async def results_by_ids(self, namespace: str, ids: Sequence[str]) -> list[tuple[Task, bytes | None]]:
         found: list[tuple[Task, bytes | None]] = await self._asked(
