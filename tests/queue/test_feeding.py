@@ -88,7 +88,7 @@ async def test_room_that_was_counted_is_given_away_once(office: Office) -> None:
     await office.submit(4)
     feed = office.streams.feed
     assert await feed.offer({"clerk"})
-    assert (feed.offered, feed.is_short) == (3, True)
+    assert (feed.offered, feed.short) == (3, {"clerk"})
     assert not await feed.offer({"clerk"})
     assert feed.offered == 3
 
@@ -117,6 +117,29 @@ async def test_what_waits_for_room_is_offered_when_a_turn_ends(
         await office.worker.finish(offer)
         office.ring("ended:{}")
         await office.on_the_stream(4)
+
+
+async def test_who_waits_for_room_is_not_forgotten_when_another_agent_is_rung_for(office: Office) -> None:
+    world, feed = office.streamed.world, office.streams.feed
+
+    @world.app.agent("baker")
+    async def baker(number: int) -> int:
+        return number
+
+    await world.registered("clerk", "baker")
+    oven = await world.silent_session("baker", concurrency=1)
+    for number in range(2):
+        await world.submitted("baker", number)
+    await office.submit(1)
+    await office.streams.rounds.look()
+    assert feed.short == {"baker"}
+    await office.submit(1)
+    assert await feed.offer({"clerk"})
+    assert feed.short == {"baker"}, "it still waits"
+    (offer,) = await world.claimed(oven, "baker")
+    await oven.finish(offer)
+    await office.streams.rounds._count()
+    assert (feed.offered, feed.short) == (4, {"baker"})
 
 
 async def test_a_backlog_is_offered_in_all_the_room_that_there_is(office: Office) -> None:

@@ -64,15 +64,18 @@ class Feed:
         self._counted_at = -math.inf
         self.more: set[str] = set()
         """Agents that may have more ready tasks, for which there is room."""
-        self.is_short = False
-        """Whether some agent may have more ready tasks than there was room for."""
+        self.short: set[str] = set()
+        """Agents that may have more ready tasks than there was room for."""
         self.offered = 0
         self.put_again = 0
 
-    async def run_once(self, now: int | None = None) -> int:
-        """Count who has room, then offer; how many turns. `now` by the store's clock, if just read."""
+    async def run_once(self, now: int | None = None, ready: Collection[str] | None = None) -> int:
+        """Count who has room, then offer; how many turns. `now` by the store's clock, if just read, and
+        `ready`, the agents that have something to offer, if known.
+        """
         await self._announced.settle()  # first, so that what is taken meanwhile is counted twice, not never
-        found = await self._store.feeding(self._namespace, await self._store.now() if now is None else now)
+        now = await self._store.now() if now is None else now
+        found = await self._store.feeding(self._namespace, now, None if ready is None else list(ready))
         self._room = Room(found, self._ahead(), self._announced.counts())
         self._counted_at = self._runtime.clock.monotonic()
         return await self._offer(found.ready)
@@ -96,7 +99,7 @@ class Feed:
             self._room.take(agent, count)
         filled = [agent for agent, limit in limits.items() if counts[agent] == limit]
         self.more = {agent for agent in filled if self._room.for_agent(agent)}
-        self.is_short = len(self.more) < len(filled)
+        self.short = (self.short - limits.keys()) | (set(filled) - self.more)
         self._note_pace(len(turns))
         self.offered += len(turns)
         return len(turns)
@@ -123,7 +126,7 @@ class Feed:
 
     def rest(self) -> None:
         """Nothing is ready."""
-        self.more, self.is_short = set(), False
+        self.more, self.short = set(), set()
 
     def _ahead(self) -> int:
         """How many turns may wait on the stream for a slot: as many as this pace begins in a moment."""

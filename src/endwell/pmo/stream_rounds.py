@@ -63,7 +63,7 @@ class Rounds:
             return
         if f"ended:{self._namespace}" in topics:
             self._has_ended = True
-            if self._feed.is_short:  # who did not wait for room has nothing to do
+            if self._feed.short:  # who did not wait for room has nothing to do
                 self._something.set()
         work = f"work:{self._namespace}:"
         agents = {topic.removeprefix(work) for topic in topics if topic.startswith(work)}
@@ -80,12 +80,12 @@ class Rounds:
             await self.look()
         elif rung and await self._feed.offer(rung):
             self._look_at = min(self._look_at, clock.monotonic() + LOOK_SOON_SECONDS)
-        elif self._feed.is_short and self._has_ended:
+        elif self._feed.short and self._has_ended:
             await self._count()
         else:
             await self.look()
         self._rung |= self._feed.more
-        if self._rung or (self._feed.is_short and self._has_ended):
+        if self._rung or (self._feed.short and self._has_ended):
             return
         await self._runtime.wait(self._something, max(0.0, self._look_at - clock.monotonic()))
 
@@ -105,7 +105,8 @@ class Rounds:
         await self._runtime.sleep(max(0.0, self._feed.seconds_to_count()))
         self._has_ended = False
         now, at = self._seen_at
-        await self._feed.run_once(now + int((self._runtime.clock.monotonic() - at) * SECOND))
+        passed = int((self._runtime.clock.monotonic() - at) * SECOND)
+        await self._feed.run_once(now + passed, self._feed.short)
 
     def _rest_seconds(self, seen: Seen) -> float:
         """Until the next start, or a look for what no ring announced."""

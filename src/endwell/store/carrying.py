@@ -29,13 +29,11 @@ class Feeding(NamedTuple):
     workers: list[Serving]
 
     @classmethod
-    def of(cls, rows: Iterable[Sequence[Any]]) -> Self:
-        """The rows of one question, each of which says what it is about."""
-        found = cls([], {}, [])
+    def of(cls, ready: Sequence[str], rows: Iterable[Sequence[Any]]) -> Self:
+        """These agents, and the rows of one question, each of which says what it is about."""
+        found = cls(list(ready), {}, [])
         for what, name, serves, count, slots in rows:
-            if what == "ready":
-                found.ready.append(name)
-            elif what == "offered":
+            if what == "offered":
                 found.offered[name] = count
             else:
                 found.workers.append(Serving(name, tuple(serves.split()), count, slots))
@@ -94,9 +92,11 @@ class Carrying(ABC):
     async def epochs_of_queued(self, namespace: str, ids: Sequence[str]) -> dict[str, int]:
         """Which of these tasks are queued, and in which epoch."""
 
-    async def feeding(self, namespace: str, now: int) -> Feeding:
-        """What could be offered, and who could take it."""
-        return Feeding.of(await self._rows("feeding", namespace, now))
+    async def feeding(self, namespace: str, now: int, ready: Sequence[str] | None = None) -> Feeding:
+        """What could be offered, and who could take it. `ready`: the agents that have something, if known."""
+        if ready is None:
+            ready = [row[0] for row in await self._rows("ready_agents", namespace, now)]
+        return Feeding.of(ready, await self._rows("serving", namespace, now))
 
     async def offered_counts(self, namespace: str) -> dict[str, int]:
         """How many turns of each agent are offered and not yet taken."""

@@ -365,9 +365,8 @@ SELECT {message_columns} FROM agent_inbox
 WHERE namespace = $1 AND status IN ('pending', 'processing') AND message_type <> 'turn' AND id > $2
 ORDER BY id LIMIT $3;
 
--- name: feeding
--- What is to be known before turns are offered ($2 is now): agents that have a ready task; how many turns of
--- each are offered and not taken; live workers with what they serve, what they hold and their slots.
+-- name: ready_agents
+-- Agents that have a ready task ($2 is now).
 WITH RECURSIVE p(agent, priority) AS (
     SELECT a.name, (SELECT max(t.priority) FROM tasks t
                     WHERE t.namespace = $1 AND t.agent = a.name AND t.status = 'queued')
@@ -377,10 +376,13 @@ WITH RECURSIVE p(agent, priority) AS (
                      AND t.status = 'queued' AND t.priority < p.priority)
     FROM p WHERE p.priority IS NOT NULL
 )
-SELECT DISTINCT 'ready', p.agent, '', 0, 0 FROM p WHERE p.priority IS NOT NULL AND
+SELECT DISTINCT p.agent FROM p WHERE p.priority IS NOT NULL AND
     (SELECT min(t.run_at) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
-     AND t.status = 'queued' AND t.priority = p.priority) <= $2
-UNION ALL
+     AND t.status = 'queued' AND t.priority = p.priority) <= $2;
+
+-- name: serving
+-- Who could take turns, and what they have already ($2 is now): how many turns of each agent are offered and not
+-- taken; live workers with what they serve, what they hold and their slots.
 SELECT 'offered', agent, '', count(*), 0 FROM tasks WHERE namespace = $1 AND status = 'dispatched' GROUP BY agent
 UNION ALL
 SELECT 'worker', s.id, s.agents,
