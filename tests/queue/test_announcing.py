@@ -14,8 +14,9 @@ from endwell.operate.doctor.finding import Patient
 from endwell.pmo import stream_feed
 from endwell.pmo.stream_announced import FROM_START_SECONDS
 from endwell.pmo.streams import Streams
+from endwell.queue.redis_streams.names import WORKERS_GROUP
 from endwell.store.rows import Reply
-from tests.execution.world import Session
+from tests.execution.world import Session, eventually
 from tests.queue.streamed import Streamed
 
 
@@ -201,6 +202,24 @@ async def test_what_was_announced_is_not_put_twice_when_it_is_dispatched_beside_
     first, second = await hall.on_the_stream()
     assert (first["task_id"], second["task_id"]) == (plain, keyed.id)
     assert (await hall.claim(first)).refusal is None, "its dispatch has the name by which it was announced"
+
+
+async def test_whoever_waits_at_an_empty_stream_gets_all_that_is_put_at_once(hall: Hall) -> None:
+    """Otherwise it would begin with the first alone, and ask the store for that one."""
+    waiting, names = hall.world.app.open_line(blocking=True), hall.streamed.names
+    words = ("XREADGROUP", "GROUP", WORKERS_GROUP, "somebody", "COUNT", 10, "BLOCK", 20_000)
+    reading = asyncio.create_task(waiting.ask(*words, "STREAMS", names.task, ">"))
+
+    async def is_waited_for() -> bool:
+        found = await hall.streamed.redis.ask("XINFO", "CONSUMERS", names.task, WORKERS_GROUP)
+        return any(b"somebody" in consumer for consumer in found)
+
+    await eventually(is_waited_for, "somebody waits")
+    await hall.submit(1, 2, 3)
+    await hall.streams.feed.run_once()
+    ((_, entries),) = await reading
+    assert len(entries) == 3
+    await waiting.close()
 
 
 async def test_turns_that_are_announced_do_not_make_a_stream_longer_than_it_should_be(

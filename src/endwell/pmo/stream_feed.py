@@ -30,7 +30,7 @@ AHEAD_SECONDS = 0.25
 """So much work may lie on the stream beyond the free slots; with slow tasks that is nothing."""
 COUNTED_SECONDS = 1.0
 """For so long room that was counted is given away without another count: meanwhile turns only end."""
-COUNT_AGAIN_SECONDS = 0.04
+COUNT_AGAIN_SECONDS = 0.05
 """While turns lie ahead of the workers there is time to count for many that ended at once."""
 FIRST_PASS_SECONDS = 0.05
 LONGEST_PASS_SECONDS = 2.0

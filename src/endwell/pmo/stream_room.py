@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from endwell.store.carrying import Feeding
 
-AHEAD_SLOTS = 4
+AHEAD_SLOTS = 8
 """For each slot so many turns at most may lie on the stream: workers go on with them until more come."""
 
 

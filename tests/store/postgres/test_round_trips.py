@@ -9,6 +9,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from endwell.machine.offers import next_turn
 from endwell.model import commands as c
@@ -54,15 +55,28 @@ async def offered(store: Store, world: World, limit: int = 1) -> list[Task]:
     return [offer.task for offer in (await store.one(carried(world, limit))).taken]
 
 
-async def test_a_turn_that_a_stream_brought_is_taken_with_two_questions(world: World) -> None:
-    task = await world.queued_task()
+def claim_of(world: World, task: Task) -> c.Claim:
     turn = next_turn(task)
-    named = {"turn_id": turn.turn_id, "epoch": turn.epoch}
-    claim = world.to(c.Claim, task, session_id="s1", attempt_id=world.new_id(), **named)
+    about: dict[str, Any] = {"session_id": "s1", "attempt_id": world.new_id()}
+    claim: c.Claim = world.to(c.Claim, task, turn_id=turn.turn_id, epoch=turn.epoch, **about)
+    return claim
+
+
+@pytest.mark.parametrize("count", [1, 20])
+async def test_turns_that_a_stream_brought_are_taken_with_two_questions(world: World, count: int) -> None:
+    claims = [claim_of(world, await world.queued_task()) for _ in range(count)]
     with asked_of(world.store) as sent:
-        taken = await world.do(claim)
-    assert taken.status == "running"
+        replies = await world.store.commit(claims)
+    assert [reply.unwrap().status for reply in replies] == ["running"] * count
     assert len(sent) == 2
+
+
+async def test_a_session_is_found_although_the_first_of_its_claims_is_of_no_task(world: World) -> None:
+    known, unknown = await world.queued_task(), await world.queued_task()
+    claims = [claim_of(world, replace(unknown, id="0")), claim_of(world, known)]
+    first, second = await world.store.commit(claims)
+    assert first.refusal is not None
+    assert second.unwrap().status == "running"
 
 
 async def test_a_claim_for_a_session_that_nobody_opened_is_refused(world: World) -> None:

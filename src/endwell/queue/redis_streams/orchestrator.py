@@ -99,10 +99,11 @@ class StreamOrchestrator:
         return "kept"
 
     async def put(self, turns: Sequence[Carried]) -> None:
-        """Turns that are offered, in one round trip."""
+        """Turns that are offered, in one round trip; all at once, or whoever waits gets the first alone."""
         if turns:
             add = ("XADD", self.names.task, "*")
-            await self.connection.ask_all([(*add, *task_entry(each)) for each in turns])
+            adding = [(*add, *task_entry(each)) for each in turns]
+            await self.connection.ask_all(adding, atomic=len(adding) > 1)
 
     async def next_results(self) -> list[Result | Malformed]:
         """What foreign workers have said; waits a while for it."""

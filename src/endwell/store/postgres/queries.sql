@@ -17,10 +17,10 @@ SELECT {now}, {t.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, id
 JOIN tasks t ON t.namespace = k.namespace AND t.id = k.id;
 
 -- name: see_tasks_and_session
--- The same for a few tasks together with one session: one round trip less on the way to an idle worker's turn.
-SELECT {now}, {s.columns}, {t.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, id)
+-- The same together with one session, which comes with the first of them: one round trip less.
+SELECT {now}, {s.columns}, {t.columns} FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS k(namespace, id, n)
 JOIN tasks t ON t.namespace = k.namespace AND t.id = k.id
-LEFT JOIN sessions s ON s.namespace = $3 AND s.id = $4;
+LEFT JOIN sessions s ON k.n = 1 AND s.namespace = $3 AND s.id = $4;
 
 -- name: lock_tasks
 -- The same with their locks, always taken in the same order.

@@ -17,8 +17,6 @@ from endwell.store.postgres.reached import Reached
 from endwell.store.postgres.statements import QUERIES
 from endwell.store.rows import HolderKey, Offer, Rows, TaskKey, Wanted
 
-A_FEW = 8
-"""Tasks that are read together with their session: its columns come with each of them."""
 _WIDTH = len(FIELDS)
 _SESSION = len(SESSION_FIELDS)
 
@@ -49,7 +47,7 @@ class Reading:
     async def read(self, want: Wanted) -> Rows:
         """Everything that is not known. Locks are taken in one order: tasks, sessions, then what is free."""
         unknown = want.tasks - self.rows.tasks.keys()
-        if len(want.sessions) == 1 and 0 < len(unknown) <= A_FEW and self._sessions_query == "see_sessions":
+        if unknown and len(want.sessions) == 1 and self._sessions_query == "see_sessions":
             await self._tasks_and_session(unknown, *want.sessions)
         elif unknown:
             await self._tasks(unknown)
