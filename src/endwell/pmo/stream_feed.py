@@ -19,6 +19,7 @@ from endwell.pmo.stream_room import Room
 from endwell.queue.redis_streams.entries import Carried
 from endwell.queue.redis_streams.orchestrator import StreamOrchestrator
 from endwell.runtime.base import Runtime
+from endwell.runtime.recent import Recent
 from endwell.store.contract import Store
 from endwell.store.rows import Offer
 
@@ -58,7 +59,7 @@ class Feed:
         self._again_seconds = again_seconds
         self._put_at: dict[Key, float] = {}
         self._passes: Counter[Key] = Counter()
-        self._recent: list[tuple[float, int]] = []
+        self._recent = Recent(runtime.clock)
         self._room = Room()
         self._announced = Announced(store, runtime.clock, namespace=namespace, crash_limit=crash_limit)
         self._counted_at = -math.inf
@@ -100,7 +101,7 @@ class Feed:
         filled = [agent for agent, limit in limits.items() if counts[agent] == limit]
         self.more = {agent for agent in filled if self._room.for_agent(agent)}
         self.short = (self.short - limits.keys()) | (set(filled) - self.more)
-        self._note_pace(len(turns))
+        self._recent.note(len(turns))
         self.offered += len(turns)
         return len(turns)
 
@@ -130,13 +131,7 @@ class Feed:
 
     def _ahead(self) -> int:
         """How many turns may wait on the stream for a slot: as many as this pace begins in a moment."""
-        now = self._runtime.clock.monotonic()
-        self._recent = [(at, count) for at, count in self._recent if now - at < 1.0]
-        return int(AHEAD_SECONDS * sum(count for _, count in self._recent))
-
-    def _note_pace(self, count: int) -> None:
-        if count:
-            self._recent.append((self._runtime.clock.monotonic(), count))
+        return self._recent.within(AHEAD_SECONDS)
 
     async def heal(self) -> int:
         """Put again what has been offered for a while and nobody took; how many."""

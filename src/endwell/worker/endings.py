@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import traceback
@@ -28,6 +29,8 @@ from endwell.policy.retry import LONGEST_BACKOFF_SECONDS
 from endwell.worker.agents import Agent
 from endwell.worker.outside import Reported
 from endwell.worker.suspended import Suspended
+
+log = logging.getLogger(__name__)
 
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 8_000
@@ -101,6 +104,16 @@ def hand_back(task: Task, attempt_id: str, command_id: str, actor: str) -> HandB
         task_id=task.id,
         attempt_id=attempt_id,
     )
+
+
+def tell_refused(command: TaskCommand, refusal: e.EndwellError) -> bool:
+    """Say what the store refused; whether because the attempt is stale, which is nobody's fault."""
+    is_stale = isinstance(refusal, e.StaleAttempt)
+    if is_stale:
+        log.warning("refused as stale: %s", refusal.message, extra=ids_of(command))
+    else:
+        log.error("%s was refused: %s", type(command).__name__, refusal.message, extra=ids_of(command))
+    return is_stale
 
 
 def attempt_of(command: TaskCommand) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from endwell.doorbell.contract import Doorbell, is_rung
-from endwell.errors import EndwellError, NotFound, StaleAttempt, StoreError
+from endwell.errors import NotFound, StoreError
 from endwell.model import commands as c
 from endwell.policy.guard import is_suspect
 from endwell.policy.limits import Limits
@@ -27,9 +27,10 @@ from endwell.store.glance import Seen
 from endwell.store.rows import Reply
 from endwell.worker import suspending
 from endwell.worker.agents import Agent
+from endwell.worker.capacity import Capacity
 from endwell.worker.delivered import answered, claims_of
 from endwell.worker.directory import Directory
-from endwell.worker.endings import attempt_of, fitting, hand_back, ids_of
+from endwell.worker.endings import attempt_of, fitting, hand_back, tell_refused
 from endwell.worker.health import Health
 from endwell.worker.heart import Named
 from endwell.worker.lookout import Lookout
@@ -96,6 +97,7 @@ class Worker:
         self._wake = asyncio.Event()
         self._may_be_work = True
         self._was_full = False
+        self._capacity = Capacity(self.concurrency, runtime.clock)
         self._beside: asyncio.Task[None] | None = None
         self._stopping = False
         self.refused = 0
@@ -110,6 +112,7 @@ class Worker:
             self._agents,
             self._settings,
             self._limits,
+            slots=self.concurrency,
             effects=effects,
             directory=self.directory,
             lease_left=lambda: self._session.seconds_left,
@@ -197,6 +200,8 @@ class Worker:
     async def run_once(self) -> bool:
         """Hand in what has ended and take what is ready. False when there was nothing to do."""
         await self._runtime.sleep(0)  # let turns that are about to end, end: one commit for all of them
+        if self._turns.hand_back_waiting():
+            self._capacity.waited_in_vain()
         if self._intake is not None and self._intake.is_up:
             return await self._take_delivered(self._intake)
         claim = self._claim()
@@ -308,11 +313,11 @@ class Worker:
 
     def _share(self, free: int) -> int:
         """Of a backlog the other line takes its part."""
-        return min(free, (self.concurrency + 1) // 2) if self._has_other_line else free
+        return min(free, (self._capacity.most + 1) // 2) if self._has_other_line else free
 
     @property
     def _free(self) -> int:
-        return self.concurrency - self._turns.count - sum(self._claiming.values())
+        return self._capacity.most - self._turns.count - sum(self._claiming.values())
 
     def _settle(self, endings: Sequence[Ending], replies: Sequence[Reply]) -> list[Ending]:
         """What the store could not take, for another try."""
@@ -327,20 +332,14 @@ class Worker:
             done.append(attempt_of(ending[-1]))
             for command, reply in settled:
                 if reply.refusal is not None:
-                    self._note_refusal(command, reply.refusal)
+                    self.refused += tell_refused(command, reply.refusal)
             if isinstance(ending[-1], c.Suspend):
                 self.watch.nudge()  # its waits may be over before the next tick
                 self._runtime.spawn(self._after_suspend(settled), "endwell-deliver")
+        self._capacity.ended(len(done))
         if self._intake is not None and done:
             self._intake.done(done)
         return unsettled
-
-    def _note_refusal(self, command: c.TaskCommand, refusal: EndwellError) -> None:
-        if isinstance(refusal, StaleAttempt):
-            self.refused += 1
-            log.warning("refused as stale: %s", refusal.message, extra=ids_of(command))
-        else:
-            log.error("%s was refused: %s", type(command).__name__, refusal.message, extra=ids_of(command))
 
     async def _after_suspend(self, settled: Settled) -> None:
         """Hand on what came for the turn while it suspended. If that fails, a watchdog does it."""
@@ -407,7 +406,8 @@ class Worker:
             return
         self._wake.clear()  # what it stood for has been seen to
         poll = self._poll_seconds
-        rung = await self._runtime.wait(self._wake, min(start, poll))
+        late = max(0.0, self._turns.seconds_to_hand_back)
+        rung = await self._runtime.wait(self._wake, min(start, poll, late))
         if not rung and start <= poll:
             self._may_be_work = True
         elif not rung or self._poll_seconds <= 0:
@@ -465,6 +465,7 @@ class Worker:
 
     async def _drain(self) -> None:
         """Finish what runs, within the limit; hand the rest back, which costs the tasks nothing."""
+        self._turns.hand_back_waiting(for_seconds=0.0)
         deadline = self._runtime.clock.monotonic() + self._settings.drain_seconds
         while self._outbox or self._turns.live():
             left = deadline - self._runtime.clock.monotonic()

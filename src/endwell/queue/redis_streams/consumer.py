@@ -20,6 +20,7 @@ from endwell.queue.redis_streams.groups import make_groups
 from endwell.queue.redis_streams.names import WORKERS_GROUP, Names
 from endwell.queue.redis_streams.pace import Pace
 from endwell.runtime.base import Runtime
+from endwell.runtime.recent import Recent
 from endwell.settings import masked
 
 READ_LIMIT = 128
@@ -65,7 +66,7 @@ class StreamIntake:
         self._loops: list[asyncio.Task[None]] = []
         self._arrived: deque[Delivery] = deque()
         self._held: dict[str, Delivery] = {}
-        self._recent: deque[tuple[float, int]] = deque(maxlen=10_000)
+        self._recent = Recent(runtime.clock)
         self._acks: list[str] = []
         self._others: list[list[list[Word]]] = []
         self._to_send = asyncio.Event()
@@ -140,7 +141,7 @@ class StreamIntake:
 
     def done(self, attempts: Collection[str]) -> None:
         found = [self._held.pop(attempt, None) for attempt in attempts]
-        self._recent.append((self._runtime.clock.monotonic(), len(found)))
+        self._recent.note(len(found))
         self.drop([delivery for delivery in found if delivery is not None])
         self._has_room.set()
 
@@ -156,7 +157,8 @@ class StreamIntake:
     async def _read_on(self) -> None:
         pace = Pace(self._runtime)
         while not self._stopping:
-            count = min(self._room() + self._ahead() - len(self._arrived), READ_LIMIT)
+            ahead = self._recent.within(AHEAD_SECONDS)
+            count = min(self._room() + ahead - len(self._arrived), READ_LIMIT)
             if count <= 0:
                 self._expected_since = None  # what does not come is not missed
                 self._has_room.clear()
@@ -168,13 +170,6 @@ class StreamIntake:
                 pace.reset()
             except (Unreachable, Refusal) as error:
                 await self._recover(error, pace)
-
-    def _ahead(self) -> int:
-        """How many may be read before there is room: as many as are done in a moment, at this pace."""
-        now = self._runtime.clock.monotonic()
-        while self._recent and now - self._recent[0][0] > 1.0:
-            self._recent.popleft()
-        return int(AHEAD_SECONDS * sum(count for _, count in self._recent))
 
     async def _read_once(self, count: int) -> None:
         words = ("XREADGROUP", "GROUP", WORKERS_GROUP, self.consumer, "COUNT", count)
