@@ -204,6 +204,25 @@ async def test_what_was_announced_is_not_put_twice_when_it_is_dispatched_beside_
     assert (await hall.claim(first)).refusal is None, "its dispatch has the name by which it was announced"
 
 
+async def test_what_is_announced_while_another_counts_is_not_forgotten(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced = hall.streams.feed._announced
+    epochs_of_queued = hall.world.store.epochs_of_queued
+    await hall.submit(1)
+    await hall.streams.feed.run_once()
+
+    async def answered_late(namespace: str, ids: Sequence[str]) -> Any:
+        found = await epochs_of_queued(namespace, ids)
+        await hall.submit(2)
+        announced.note(await announced.next_of("clerk", 1) or ())
+        return found
+
+    monkeypatch.setattr(announced._store, "epochs_of_queued", answered_late)
+    await announced.settle()
+    assert announced.counts() == {"clerk": 2}
+
+
 async def test_whoever_waits_at_an_empty_stream_gets_all_that_is_put_at_once(hall: Hall) -> None:
     """Otherwise it would begin with the first alone, and ask the store for that one."""
     waiting, names = hall.world.app.open_line(blocking=True), hall.streamed.names

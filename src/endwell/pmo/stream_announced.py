@@ -92,12 +92,11 @@ class Announced:
         self._put |= {turn.key: _Put(turn.task_id, turn.agent, now) for turn in turns}
 
     async def settle(self) -> None:
-        """Forget those that are not waiting any more."""
-        if self._put:
-            queued = await self._store.epochs_of_queued(
-                self._namespace, [put.task_id for put in self._put.values()]
-            )
-            self._put = {key: put for key, put in self._put.items() if queued.get(put.task_id) == key[1] - 1}
+        """Forget those that are not waiting any more; what is announced meanwhile is kept."""
+        asked = {key: put.task_id for key, put in self._put.items()}
+        if asked:
+            queued = await self._store.epochs_of_queued(self._namespace, list(asked.values()))
+            self.drop([key for key, task_id in asked.items() if queued.get(task_id) != key[1] - 1])
 
     def drop(self, keys: Sequence[Key]) -> None:
         """These are not only announced any more."""
