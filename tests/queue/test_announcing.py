@@ -113,6 +113,13 @@ async def test_a_name_is_granted_once_however_many_entries_carry_it(hall: Hall) 
     assert refusal.code in ("stale_offer", "wrong_status")
 
 
+async def test_a_task_whose_card_is_gone_keeps_nobody_from_the_stream(hall: Hall) -> None:
+    spoiled, _ = await hall.submit(1, 2)
+    await hall.world.sql("DELETE FROM cards WHERE task_id = ?", spoiled)
+    assert await hall.streams.feed.run_once() == 2
+    assert await hall.payloads() == ["null", "2"]
+
+
 async def test_what_is_announced_takes_room_until_it_has_ended(hall: Hall) -> None:
     await hall.submit(*range(6))
     assert await hall.streams.feed.run_once() == 4

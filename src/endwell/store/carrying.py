@@ -67,7 +67,12 @@ class ReadyTurn(msgspec.Struct, frozen=True, gc=False):
     priority: int
     run_at: int
     slots: int | None
-    payload: bytes
+    content: bytes | None
+
+    @property
+    def payload(self) -> bytes:
+        """What was asked; whoever takes a task whose card is gone finds out by its hash."""
+        return self.content or b"null"
 
     @property
     def place(self) -> Place:
