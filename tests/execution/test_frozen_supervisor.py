@@ -12,7 +12,7 @@ import pytest
 from endwell.model.commands import CloseSession, Command
 from endwell.pmo.service import Pmo
 from endwell.store.rows import Reply
-from tests.execution.world import Session, World, terminal
+from tests.execution.world import Session, World, eventually, terminal
 
 TASKS = 12
 ROUNDS = 60
@@ -64,7 +64,7 @@ async def played(url: str, seed: int, *, with_second: bool) -> tuple[list[Outcom
                     sleeper = asyncio.ensure_future(second.run_once())
                 if chance.random() < 0.3:
                     frozen.gate.set()
-                await asyncio.sleep(0)
+                await frozen_or_done(frozen, sleeper)
             world.clock.advance(5)
             await first.run_once()
         if frozen is not None and sleeper is not None:
@@ -75,6 +75,11 @@ async def played(url: str, seed: int, *, with_second: bool) -> tuple[list[Outcom
                 await asyncio.sleep(0.001)
         outcomes = [await outcome(world, handle) for handle in handles]
         return outcomes, 0 if frozen is None else frozen.frozen
+
+
+async def frozen_or_done(frozen: FrozenStore, sleeper: asyncio.Task[None]) -> None:
+    """However busy the machine is, so that the same story is told every time."""
+    await eventually(lambda: sleeper.done() or not frozen.gate.is_set(), "it goes no further")
 
 
 async def second_supervisor(world: World, chance: random.Random) -> tuple[Pmo, FrozenStore]:
