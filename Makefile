@@ -9,7 +9,7 @@ HOURS ?= 8
 SUITE := $(BIN)/python -m pytest -n 3 --dist worksteal
 
 .DEFAULT_GOAL := setup
-.PHONY: setup demo test lint format docs covered explore campaign soak mutants bench clean help
+.PHONY: setup demo test test-quick lint format docs covered explore campaign soak mutants bench clean help
 
 setup: $(READY)  ## build .venv
 	@echo "Ready: $(BIN)/endwell"
@@ -19,6 +19,10 @@ demo: $(READY)  ## 200 tasks, workers killed while you watch
 
 test: lint  ## everything that must hold: lint, types, tests, requirement report
 	@$(SUITE)
+
+test-quick: $(READY)  ## a selection for the inner loop, about two minutes
+	@$(BIN)/ruff check
+	@$(SUITE) --quick
 
 lint: $(READY)  ## ruff and mypy
 	@$(BIN)/ruff check
@@ -55,7 +59,7 @@ clean:  ## remove .venv and what tools left behind
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## show this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 # The stamp is older than these files exactly when the environment may be out of date.
 $(READY): pyproject.toml constraints.txt

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from tests.servers.postgres import Postgres, PostgresServer, postgres_for_tests
 from tests.servers.small import NatsServer, SmallServer, ValkeyServer
+
+TESTS = Path(__file__).parent
 
 
 def pytest_configure() -> None:
@@ -22,6 +25,53 @@ def pytest_configure() -> None:
     os.environ.setdefault("ENDWELL_EVENT_LOOP", "asyncio")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+QUICK = ("machine", "model", "policy", "rules", "runtime", "store", "doorbell", "execution")
+"""Rooms of `--quick`: what a change of the product usually breaks first."""
+NOT_QUICK = frozenset(
+    (
+        "machine/test_explore.py",
+        "machine/test_planted_defects.py",
+        "machine/test_planted_inside.py",
+        "machine/test_stateful.py",
+        "execution/test_bounds.py",
+        "execution/test_every_commit.py",
+        "execution/test_faults.py",
+        "execution/test_effect_crashes.py",
+        "execution/test_processes.py",
+        "store/contract/test_processes.py",
+        "store/contract/test_random_runs.py",
+        "store/sqlite/test_many_rows.py",
+    )
+)
+"""Files of these rooms that take longest: walks, random histories and real processes."""
+WHOLE_SUITE = (
+    "the whole suite takes about ten minutes on two idle processors, and longer while they are busy; "
+    "`make test-quick` takes about two"
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """One option of our own."""
+    parser.addoption("--quick", action="store_true", help="a selection for the inner loop, about two minutes")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """How long it will take, before it begins."""
+    if config.getoption("quick"):
+        return "a selection for the inner loop: about two minutes on two idle processors"
+    is_part = config.args_source is pytest.Config.ArgsSource.ARGS
+    return None if is_part else WHOLE_SUITE
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--quick`, only the rooms and files of the inner loop."""
+    if not config.getoption("quick") or not collection_path.is_relative_to(TESTS):
+        return None
+    place = collection_path.relative_to(TESTS)
+    is_left_out = bool(place.parts) and (place.parts[0] not in QUICK or place.as_posix() in NOT_QUICK)
+    return True if is_left_out else None
 
 
 Small = TypeVar("Small", bound=SmallServer)

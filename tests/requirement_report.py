@@ -17,6 +17,7 @@ import pytest
 PROPERTY = "covers"
 NARROWING = (
     "collectonly",
+    "quick",
     "deselect",
     "ignore",
     "ignore_glob",
@@ -26,7 +27,12 @@ NARROWING = (
     "maxfail",
     "stepwise",
 )
-_ENTRY = re.compile(r"^- \*\*(?P<id>[ST][\w.]+)\*\* (?P<documented>\(documented\) )?", re.MULTILINE)
+_ENTRY = re.compile(
+    r"^- \*\*(?P<id>[ST][\w.]+)\*\* (?P<documented>\(documented\) )?(?P<planned>\(not built yet\) )?",
+    re.MULTILINE,
+)
+_SECTION = re.compile(r"^## (?P<title>.*)$", re.MULTILINE)
+_PLANNED = "(not built yet)"
 _HEADER = """\
 # Requirements that a passing test shows to hold, one id per line.
 # A run of the whole suite fails when one of them loses its test. Written by `make covered`.
@@ -35,10 +41,11 @@ _HEADER = """\
 
 @dataclass(frozen=True, kw_only=True)
 class Requirements:
-    """The ids in the order of the document; `documented` ones explain and cannot be tested."""
+    """The ids in the order of the document. `documented` ones give reasons, `planned` ones are not built."""
 
     ids: tuple[str, ...]
     documented: frozenset[str]
+    planned: frozenset[str]
 
     def in_order(self, ids: Iterable[str]) -> list[str]:
         wanted = set(ids)
@@ -65,11 +72,22 @@ class Run:
 
 
 def read_requirements(path: Path) -> Requirements:
-    entries = list(_ENTRY.finditer(path.read_text(encoding="utf-8")))
+    text = path.read_text(encoding="utf-8")
+    entries = list(_ENTRY.finditer(text))
     ids = tuple(entry["id"] for entry in entries)
     if repeated := {one for one in ids if ids.count(one) > 1}:
         raise pytest.UsageError(f"{path} has an id twice: {', '.join(sorted(repeated))}")
-    return Requirements(ids=ids, documented=frozenset(one["id"] for one in entries if one["documented"]))
+    return Requirements(
+        ids=ids,
+        documented=frozenset(one["id"] for one in entries if one["documented"]),
+        planned=frozenset(one["id"] for one in entries if one["planned"] or _is_planned(text, one.start())),
+    )
+
+
+def _is_planned(text: str, place: int) -> bool:
+    """Whether the heading above says so of its whole section."""
+    titles = [one["title"] for one in _SECTION.finditer(text, 0, place)]
+    return bool(titles) and titles[-1].endswith(_PLANNED)
 
 
 def read_claims(path: Path) -> set[str]:
@@ -140,13 +158,16 @@ class RequirementReport:
         write_claims(self._claims_path, self._requirements.in_order(self._run.covered()))
 
     def _summary(self) -> str:
-        documented = self._requirements.documented
-        covered = self._run.covered() - documented
-        total = len(self._requirements.ids)
-        still_open = total - len(covered) - len(documented)
-        counts = f"{len(covered)} of {total} covered, {len(documented)} documented, {still_open} open"
+        known = self._requirements
+        covered = self._run.covered() - known.documented
+        planned = known.planned - covered - known.documented
+        built = len(known.ids) - len(known.documented) - len(planned)
         where = f"{self._shown(self._requirements_path)} and {self._shown(self._claims_path)}"
-        return f"requirements: {counts} (see {where})"
+        return (
+            f"requirements: tests of this run show {len(covered)} of the {built} that are built; "
+            f"{len(planned)} belong to features that are not built yet, "
+            f"{len(known.documented)} only give reasons (see {where})"
+        )
 
     def _names(self, ids: Iterable[str]) -> str:
         return ", ".join(self._requirements.in_order(ids))

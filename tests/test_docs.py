@@ -42,7 +42,7 @@ def environment() -> dict[str, str]:
 
 def ran(arguments: list[str], directory: Path, expect: int = 0) -> str:
     done = subprocess.run(
-        arguments, cwd=directory, env=environment(), capture_output=True, text=True, timeout=110, check=False
+        arguments, cwd=directory, env=environment(), capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout
@@ -88,7 +88,7 @@ def started_example(directory: Path) -> Child:
 
 def killed(child: Child) -> None:
     child.kill()
-    child.wait(timeout=10)
+    child.wait(timeout=600)
     child.close()
 
 

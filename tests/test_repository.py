@@ -112,3 +112,40 @@ def test_what_is_too_long_is_found(tmp_path: Path) -> None:
     assert list(_too_long(long)) == [f"{long}: f has 41 lines"]
     long.write_text("# a line\n" * 500)
     assert list(_too_long(long)) == [f"{long}: 500 lines"]
+
+
+WAITING = frozenset(
+    ("acquire", "communicate", "get_message", "join", "read_line", "result", "timeout", "wait", "wait_for")
+)
+"""Calls whose last argument, `timeout` or `seconds` is a limit in wall-clock time."""
+SHORTEST_PATIENCE = 600
+
+
+def _too_impatient(source: Path) -> Iterator[str]:
+    """Limits that a busy machine may reach; up to a second a test may wait for what must not come."""
+    for call in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            continue
+        if call.func.attr not in (*WAITING, "run"):
+            continue
+        limits = [] if call.func.attr == "run" else call.args[-1:]
+        limits += [keyword.value for keyword in call.keywords if keyword.arg in ("timeout", "seconds")]
+        for limit in limits:
+            seconds = limit.value if isinstance(limit, ast.Constant) else None
+            if isinstance(seconds, int | float) and 1 < seconds < SHORTEST_PATIENCE:
+                yield f"{source}:{call.lineno}: {ast.unparse(call)}"
+
+
+def test_no_test_waits_so_short_that_a_busy_machine_fails_it() -> None:
+    sources = sorted((REPOSITORY / "tests").rglob("*.py"))
+    assert sources
+    assert [complaint for source in sources for complaint in _too_impatient(source)] == []
+
+
+def test_impatience_is_found(tmp_path: Path) -> None:
+    hasty = tmp_path / "hasty.py"
+    hasty.write_text(
+        "await handle.result(timeout=40)\nprocess.wait(10)\nprocess.wait(0.05)\nflag.wait(600)\n"
+    )
+    found = {complaint.rpartition(": ")[2] for complaint in _too_impatient(hasty)}
+    assert found == {"handle.result(timeout=40)", "process.wait(10)"}

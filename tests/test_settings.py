@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from endwell import settings
 from endwell.errors import BadSetting
@@ -72,6 +74,8 @@ DEFAULTS = {
     "queue.HEARTBEAT_INTERVAL_S": 30,
     "queue.MAX_RETRIES": 3,
     "queue.RECLAIM_INTERVAL_S": 30,
+    "queue.foreign_agents": ("*",),
+    "queue.results_kept": 10_000,
     "redis.url": "",
     "redis.prefix": "",
     "redis.block_seconds": 2,
@@ -331,11 +335,51 @@ def test_an_unknown_doorbell_is_refused() -> None:
         ("nats://a:b@one,nats://c:d@two", "nats://a:***@one,nats://c:***@two"),
         ("sqlite:///endwell.db", "sqlite:///endwell.db"),
         ("sqlite:////data/a:b@c.db", "sqlite:////data/a:b@c.db"),
+        ("postgres//me:hunter2@db/prod", "postgres//***@db/prod"),
+        ("postgresql:/me:hunter2@db", "postgresql:/***@db"),
+        ("postgresql:///me:hunter2@db", "postgresql:///***@db"),
+        ("me:hunter2@db/prod", "me:***@db/prod"),
+        ("postgresql://me:hunter2/prod", "postgresql://me:***/prod"),
+        ("postgresql://db:5432/prod", "postgresql://db:5432/prod"),
+        ("https://t0ken@hooks.test/a", "https://***@hooks.test/***"),
+        ("https://hooks.test:8443/services/T0/B0?sig=x", "https://hooks.test:8443/***"),
+        ("https://hooks.test?t0ken", "https://hooks.test/***"),
+        ("https://hooks.test", "https://hooks.test"),
         ("", ""),
     ],
 )
 def test_passwords_are_masked(url: str, shown: str) -> None:
     assert masked(url) == shown
+    assert masked(shown) == shown, "what is masked twice stays readable"
+
+
+SECRET = "hunter2"
+_SCHEME = st.sampled_from(
+    ["postgresql", "postgres", "redis", "nats", "https", "HTTP", "wss", "", "pg", "x+y"]
+)
+_GAP = st.sampled_from(["://", ":/", "//", ":", ":///", ";//", "/", ""])
+_USER = st.sampled_from(["", "me", "m%40e", "a.b"])
+_PASSWORD = st.sampled_from(
+    [SECRET, f"{SECRET}/x", f"a@{SECRET}", f"{SECRET}:y", f"{SECRET}?z", f"#{SECRET}"]
+)
+_TAIL = st.sampled_from(["db", "db:5432/x", "db/x?y=1", "[::1]/x", ""])
+
+
+@given(_SCHEME, _GAP, _USER, _PASSWORD, _TAIL)
+def test_no_mistyped_url_shows_its_password(
+    scheme: str, gap: str, user: str, password: str, tail: str
+) -> None:
+    assert SECRET not in masked(f"{scheme}{gap}{user}:{password}@{tail}")
+
+
+@given(
+    st.sampled_from(["https://", "http:/", "HTTPS://"]),
+    st.sampled_from(["db", "db:8443", "[::1]"]),
+    st.sampled_from("/?#@"),
+)
+def test_no_web_address_shows_more_than_its_host(scheme: str, host: str, mark: str) -> None:
+    secret = f"{SECRET}@{host}" if mark == "@" else f"{host}{mark}{SECRET}/{SECRET}?a={SECRET}"
+    assert SECRET not in masked(scheme + secret)
 
 
 def test_what_is_described_holds_no_password(tmp_path: Path) -> None:

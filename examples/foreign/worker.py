@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -13,54 +14,70 @@ me = f"python-{os.getpid()}"
 server = redis.Redis.from_url(url, decode_responses=True)
 reader = redis.Redis.from_url(url, decode_responses=True, socket_timeout=None)  # it blocks
 TASK, RESULT, GROUP = prefix + "stream:task", prefix + "stream:result", "cg:workers"
-BEAT_SECONDS = float(os.environ.get("HEARTBEAT_INTERVAL_S", "30"))
 
 
 def resize(payload):  # the tool itself
     return {"width": payload["width"] // 2}
 
 
-def granted(task, attempt):
-    key = f"{prefix}grant:{task['turn']}:{task['epoch']}"
+def granted(grant, attempt):
     for _ in range(200):
-        if (answer := server.get(key)) is not None:
+        if (answer := server.get(grant)) is not None:
             return answer == attempt
         time.sleep(0.05)
-    return None  # nobody answered: leave the entry alone
+    return None  # no answer: leave the entry alone, the orchestrator puts the turn on the stream again
 
 
 def work(message_id, task):
-    said = {key: task[key] for key in ("task_id", "turn", "epoch")} | {
-        "worker_id": me,
-        "message_id": message_id,
-    }
+    said = {key: task[key] for key in ("task_id", "turn", "epoch")}
+    said |= {"worker_id": me, "message_id": message_id}
     if task["tool_name"] != "resize":
         server.xadd(RESULT, {**said, "status": "passed", "tool_name": task["tool_name"]})
     else:
         attempt = f"{me}:{server.xadd(RESULT, {**said, 'status': 'claimed'})}"
-        answer = granted(task, attempt)
-        if answer is None:
+        grant = f"{prefix}grant:{task['turn']}:{task['epoch']}"
+        if (answer := granted(grant, attempt)) is None:
             return
         if answer:
-            done = threading.Event()
-            threading.Thread(target=beat, args=(message_id, done), daemon=True).start()
+            done, lost = threading.Event(), threading.Event()
+            threading.Thread(target=beat, args=(message_id, grant, attempt, done, lost), daemon=True).start()
             try:
                 ending = {"status": "succeeded", "output": json.dumps(resize(json.loads(task["payload"])))}
             except Exception as error:
                 ending = {"status": "failed", "error": json.dumps({"message": repr(error)})}
             done.set()
+            if lost.is_set():  # a tool that takes long looks at `lost` itself, and stops
+                ending = {"status": "returned"}
             server.xadd(RESULT, {**said, **ending, "attempt": attempt})
     server.xack(TASK, GROUP, message_id)
 
 
-def beat(message_id, done):
-    while not done.wait(BEAT_SECONDS):
-        server.xclaim(TASK, GROUP, me, 0, [message_id], justid=True)
+def beat(message_id, grant, attempt, done, lost):
+    interval = float(server.hget(prefix + "settings", "HEARTBEAT_INTERVAL_S") or 30)
+    while not done.wait(interval):
+        try:
+            server.xclaim(TASK, GROUP, me, 0, [message_id], justid=True)
+            if server.get(grant) != attempt:
+                lost.set()
+                return
+        except redis.RedisError:
+            pass  # NOGROUP, or the server is away: carry on, the attempt decides whether the result counts
 
 
+def leave(*_):  # a turn at work is handed back, which counts as no failure
+    server.xadd(RESULT, {"status": "leaving", "worker_id": me})
+    os._exit(0)
+
+
+signal.signal(signal.SIGTERM, leave)
 while True:
     server.sadd(prefix + "workers", me)
     server.set(f"{prefix}worker:{me}", json.dumps({"tools": ["resize"], "slots": 1}), ex=60)
-    for _, entries in reader.xreadgroup(GROUP, me, {TASK: ">"}, count=1, block=2000) or []:
+    try:
+        found = reader.xreadgroup(GROUP, me, {TASK: ">"}, count=1, block=2000) or []
+    except redis.ResponseError:  # NOGROUP: the orchestrator makes the group
+        time.sleep(1)
+        continue
+    for _, entries in found:
         for message_id, task in entries:
             work(message_id, task)

@@ -1,6 +1,37 @@
-"""`python -m endwell` is the command line."""
+"""The entry points of the command line: `endwell`, `dlq_replay` and `python -m endwell`.
 
-from endwell.cli.main import main
+Imports nothing before it can answer Ctrl-C: an interruption during the imports below exits with 130 as well.
+"""
+
+import sys
+from typing import NoReturn
+
+_INTERRUPTED = 130
+
+
+def main() -> NoReturn:
+    """Run the command line and leave with its exit code."""
+    _run_and_exit(sys.argv[1:])
+
+
+def dlq_replay() -> NoReturn:
+    """Run `endwell dlq replay`, or with --abandon as the first argument, `endwell dlq abandon`."""
+    words = sys.argv[1:]
+    is_abandoning = words[:1] == ["--abandon"]
+    _run_and_exit(["dlq", "abandon", *words[1:]] if is_abandoning else ["dlq", "replay", *words])
+
+
+def _run_and_exit(arguments: list[str]) -> NoReturn:
+    try:
+        from endwell.cli.main import run
+        from endwell.cli.whole_output import replace_standard_streams
+
+        replace_standard_streams()
+        sys.exit(run(arguments))
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(_INTERRUPTED)
+
 
 if __name__ == "__main__":
     main()

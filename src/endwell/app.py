@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from endwell.client import Client, Handle
 from endwell.doorbell.contract import Doorbell
 from endwell.doorbell.local import LocalDoorbell
-from endwell.errors import UsageError
+from endwell.errors import BadSetting, UsageError
 from endwell.model import names
 from endwell.model.effect import Verdict
 from endwell.operate.why import Pace
@@ -30,10 +30,12 @@ from endwell.runtime.base import Runtime
 from endwell.runtime.here import run_here
 from endwell.runtime.portal import Portal
 from endwell.runtime.processes import os_user
+from endwell.runtime.running_calls import RunningCalls
 from endwell.settings import Settings, as_queued, check, load, override
 from endwell.settings.store_url import sqlite_path, store_url
 from endwell.store.contract import Store
 from endwell.store.effect_store import EffectStore
+from endwell.store.reclaiming import Absence
 from endwell.store.sqlite.store import SqliteStore
 from endwell.worker.agents import Agent
 from endwell.worker.worker import Worker
@@ -66,6 +68,7 @@ class Endwell(Registry):
         self.limits = Limits.of(self.settings, self.owner)
         self.runtime = runtime or Runtime.system(threads=max(32, self.settings.worker.concurrency))
         self.effects = effects
+        self.calls = RunningCalls()
         self.agents: dict[str, Agent] = {}
         self._front: _Front | None = None
         self._front_lock = self.runtime.lock()
@@ -152,10 +155,10 @@ class Endwell(Registry):
         return self._asked(lambda client: client.reject(approval_id, by=by))
 
     def settle_effect(
-        self, key: str, verdict: Verdict, result: Any = None, *, by: str | None = None
+        self, key: str, verdict: Verdict, result: Any = None, *, by: str | None = None, force: bool = False
     ) -> dict[str, Any]:
         """Say what became of an unknown effect: `done`, `not_done` or `abandon`."""
-        return self._asked(lambda client: client.settle_effect(key, verdict, result, by=by))
+        return self._asked(lambda client: client.settle_effect(key, verdict, result, by=by, force=force))
 
     def unblock(self, task_id: str) -> None:
         """Let a blocked task go on."""
@@ -244,6 +247,7 @@ class Node:
             name=name,
             concurrency=concurrency,
             effects=app.effects,
+            calls=app.calls,
             intake=self._intake(name, served),
         )
 
@@ -266,7 +270,7 @@ class Node:
             quiet_seconds=settings.pmo.dispatched_retry_seconds or settings.queue.RECLAIM_INTERVAL_S,
         )
 
-    def _streams(self, name: str, is_patient: Callable[[], bool]) -> Streams:
+    def _streams(self, name: str, absence: Absence) -> Streams:
         from endwell.queue.redis_streams.orchestrator import StreamOrchestrator  # redis is an extra
 
         app, settings = self.app, self.app.settings
@@ -288,7 +292,7 @@ class Node:
             stream,
             namespace=app.namespace,
             actor=name,
-            is_patient=is_patient,
+            absence=absence,
         )
 
     def pmo(self, *, name: str | None = None) -> Pmo:
@@ -435,6 +439,12 @@ def _sink(settings: Settings, runtime: Runtime) -> Sink:
 
             url, prefix = relay.url or settings.redis.url, settings.redis.prefix
             return RedisSink(url, prefix=prefix, is_stream=relay.kind == "redis_stream")
+    if not relay.secret and settings.source("relay.secret") != "default":
+        raise BadSetting(
+            f"relay.secret is empty, as set by {settings.source('relay.secret')}: nothing would be signed",
+            hint="give it a value, or leave it out altogether",
+            field="relay.secret",
+        )
     return Webhook(
         relay.url,
         runtime=runtime,

@@ -164,7 +164,7 @@ class Client:
         turn = CURRENT_TURN.get()
         if turn is None or turn.namespace != self.namespace:
             return None
-        return Cause(turn.task_id, turn.deliveries)
+        return Cause(turn.task_id, turn.deliveries, turn.origin_at)
 
     def _order(self, request: Request, spec: AgentSpec) -> Submit:
         return order_for(request, spec, namespace=self.namespace, owner=self._owner, approval=self._approval)
@@ -210,11 +210,14 @@ class Client:
         return await self._approvals(by).reject(approval_id)
 
     async def settle_effect(
-        self, key: str, verdict: Verdict, result: Any = None, *, by: str | None = None
+        self, key: str, verdict: Verdict, result: Any = None, *, by: str | None = None, force: bool = False
     ) -> dict[str, Any]:
-        """Say what became of an unknown effect: `done`, `not_done` or `abandon`."""
+        """Say what became of an unknown effect: `done`, `not_done` or `abandon`.
+
+        `not_done` while a call of it may be in progress is refused; `force` says it nevertheless.
+        """
         about = {"namespace": self.namespace, "actor": by or self._owner}
-        return await Effects(self.store, self._runtime, **about).settle(key, verdict, result)
+        return await Effects(self.store, self._runtime, **about).settle(key, verdict, result, force=force)
 
     async def why(self, task_id: str) -> dict[str, Any]:
         """Where a task is, what moves it next, when it ends at the latest."""

@@ -21,6 +21,7 @@ from endwell.client import Client
 from endwell.errors import EndwellError
 from endwell.model import commands as c
 from endwell.model import status as s
+from endwell.model.restoring import MarkRestored
 from endwell.policy.limits import SECOND
 from endwell.queue.redis_streams.connection import Word
 from endwell.testing.cluster import Member
@@ -249,6 +250,11 @@ async def _takes_over_a_record(sim: Everything, client: Client) -> bool:
     return True
 
 
+async def _says_that_the_record_was_restored(sim: Everything, client: Client) -> bool:
+    await client.store.one(MarkRestored(**sim.about()))
+    return True
+
+
 @cache
 def _record() -> tuple[str, tuple[tuple[Any, ...], ...], tuple[Any, ...]]:
     """What another store recorded of a task that has ended."""
@@ -283,6 +289,7 @@ ERRANDS: Final[tuple[Errand, ...]] = (
     _cares_for_dead_letters,
     _sends_a_worker_home,
     _takes_over_a_record,
+    _says_that_the_record_was_restored,
 )
 
 

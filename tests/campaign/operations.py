@@ -11,8 +11,11 @@ DERIVED: Final = {
     "Claim": "ClaimNext",
     "Disown": "SettleChildren",
     "Dispatch": "DispatchNext",
+    "Resubmit": "Replay",
 }
 """Made by the door out of another one, in that one's commit."""
+ONLY_STREAMED: Final = frozenset({"ForeignReport"})
+"""Take place only where turns travel over streams."""
 
 
 def _below(kind: type[c.Command]) -> Iterator[type[c.Command]]:
@@ -21,16 +24,18 @@ def _below(kind: type[c.Command]) -> Iterator[type[c.Command]]:
         yield from _below(one)
 
 
-OPERATIONS: Final = frozenset(
-    kind.__name__ for kind in _below(c.Command) if kind not in (c.TaskCommand, c.AttemptCommand)
-) - frozenset(DERIVED)
+OPERATIONS: Final = (
+    frozenset(kind.__name__ for kind in _below(c.Command) if kind not in (c.TaskCommand, c.AttemptCommand))
+    - frozenset(DERIVED)
+    - ONLY_STREAMED
+)
 
 STREAMED: Final = frozenset(
     f"{who}/{operation}"
     for who, operations in {
         "pmo": (
             *("DispatchNext", "XADD:stream:task", "XACK:stream:task", "Reclaim"),  # passing turns on
-            *("Claim", "Finish", "FailTurn", "XACK:stream:result"),  # taking what foreign workers say
+            *("Claim", *ONLY_STREAMED, "XACK:stream:result"),  # taking what foreign workers say
             *("XADD:stream:dlq", "HSET:dlq:index", "HDEL:dlq:index"),  # dead letters
         ),
         "worker": (

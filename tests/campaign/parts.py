@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 
 from endwell.testing.campaign import Figures
-from endwell.testing.shrinking import keep, shrink, simulate
+from endwell.testing.restoring import lose_and_restore
+from endwell.testing.shrinking import keep, shrink, simulate, told
 from tests.campaign.figures import Line
 from tests.store.world import Database, PostgresDatabase, SqliteDatabase
 
@@ -61,6 +62,15 @@ def simulations(seed: int, size: int, say: Say) -> None:
         figures = Figures.of(result)
         counts = {"seeds": 1, "faults": figures.fault_count, "judgements": figures.judged}
         say(Line(counts=counts, kinds={"fault kinds": list(figures.faults)}, failed=figures.failures))
+
+
+def restores(seed: int, size: int, say: Say) -> None:
+    """Installations that are lost, and go on with a copy of their store from before."""
+    for each in seeds_of(seed, size):
+        with tempfile.TemporaryDirectory(prefix="endwell-restore-") as directory:
+            result = lose_and_restore(each, Path(directory))
+        failed = () if result.is_good else (f"the restore of seed {each} broke\n{told(result)}",)
+        say(Line(counts={"restores": 1}, failed=failed))
 
 
 def states(seed: int, size: int, say: Say) -> None:

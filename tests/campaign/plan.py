@@ -21,6 +21,7 @@ PARTS: Final[dict[str, Part]] = {
         Part("faults", "kills", 30, p.faults, figures=("kills", "zombies")),
         Part("boundaries", "boundaries", 1, p.boundaries, rounds=2, repeats=True, figures=_OPERATIONS),
         Part("simulations", "seeds", 20, p.simulations, figures=("seeds", "faults", "fault kinds")),
+        Part("restores", "restores", 20, p.restores, figures=("restores",)),
         Part("states", "states", 450_000, p.states, rounds=7, figures=("states",)),
         Part(
             "planted",
@@ -69,7 +70,17 @@ class Plan:
         )
 
 
-SCALABLE: Final = ("seeds", "faults", "states", "kills", "zombies", "histories", "inputs", "pairs")
+SCALABLE: Final = (
+    "seeds",
+    "faults",
+    "restores",
+    "states",
+    "kills",
+    "zombies",
+    "histories",
+    "inputs",
+    "pairs",
+)
 
 
 def _figures(scale: dict[str, int]) -> tuple[Figure, ...]:
@@ -77,6 +88,7 @@ def _figures(scale: dict[str, int]) -> tuple[Figure, ...]:
         "seeds": "simulated seeds of 2 simulated hours",
         "faults": "faults injected in them",
         "fault kinds": "kinds of these faults",
+        "restores": "simulated installations lost and restored from a copy",
         "states": "states of the task machine",
         "operations before": "operations whose commit was crashed before it",
         "operations after": "operations whose commit was crashed after it",
@@ -103,6 +115,7 @@ CAMPAIGN: Final = Plan(
             "seeds": 400,
             "faults": 5_000,
             "fault kinds": 25,
+            "restores": 100,
             "states": 2_000_000,
             "operations before": len(OPERATIONS),
             "operations after": len(OPERATIONS),
@@ -124,6 +137,7 @@ SOAK: Final = Plan(
             "seeds": 50_000,
             "faults": 600_000,
             "fault kinds": 25,
+            "restores": 10_000,
             "states": 50_000_000,
             "operations before": len(OPERATIONS),
             "operations after": len(OPERATIONS),

@@ -18,6 +18,7 @@ from tests.campaign.nuts import ALL_SHELLS, NUTS, SHELLS, TWENTY, nothing, plan_
 from tests.campaign.outlook import Outlook
 from tests.campaign.parts import Part
 from tests.campaign.plan import PARTS, Plan
+from tests.patience import PATIENCE_SECONDS
 
 SIX = Figure("kinds", "kinds of nuts", 6)
 NUTS_AND_SHELLS = Plan((NUTS, ALL_SHELLS), (TWENTY, SHELLS))
@@ -32,7 +33,7 @@ soak.run(plan_of(TWENTY), Path(sys.argv[2]), 1.0, jobs=1)
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, "that took too long"
         time.sleep(0.02)
@@ -109,7 +110,7 @@ def test_a_real_piece_ends_when_its_input_closes() -> None:
         assert piece.poll() is None
         assert piece.stdin is not None
         piece.stdin.close()
-        assert piece.wait(60) == -9
+        assert piece.wait(PATIENCE_SECONDS) == -9
 
 
 def test_a_soak_fails_while_a_figure_is_missing_and_says_how_long_it_will_take(

@@ -12,6 +12,7 @@ import pytest
 from endwell import Endwell, TaskNotSucceeded
 from endwell.cli.main import run
 from tests.cli.shell import APP, Answer, Shell
+from tests.patience import PATIENCE_SECONDS
 
 Command = Callable[..., Answer]
 
@@ -62,9 +63,9 @@ def stock(store: str, tmp_path: Path) -> Stock:
     with _app(tmp_path).running() as app:
         good = app.submit("clerk", {"id": "42", "items": 2}, key="order-42")
         bad = app.submit("picky", {"value": -1, "notes": ["a", {"b": 1}]})
-        assert good.result(timeout=30) == 6
+        assert good.result(PATIENCE_SECONDS) == 6
         with pytest.raises(TaskNotSucceeded):
-            bad.result(timeout=30)
+            bad.result(PATIENCE_SECONDS)
         return Stock(good.id, bad.id)
 
 

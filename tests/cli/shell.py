@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from endwell.runtime.processes import Child, start
+from tests.patience import PATIENCE_SECONDS
 
-SECONDS = 60.0
+SECONDS = PATIENCE_SECONDS
 """Longer than anything here takes; a test that waits so long has failed."""
 
 APP = """

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-import pytest
 
 from endwell.cli import bench_bare, bench_bare_postgres
 from endwell.cli.bench_checked import check
@@ -17,6 +16,7 @@ from endwell.cli.bench_place import Ground
 from endwell.cli.bench_rows import FLOORS, Row, against_bare, against_floor
 from endwell.model.commands import Cancel
 from endwell.runtime.base import Runtime
+from tests.patience import PATIENCE_SECONDS
 
 ALWAYS = {
     "submit_one_by_one",
@@ -34,7 +34,7 @@ ALWAYS = {
 
 def run_bench(directory: Path, *options: str) -> dict[str, Any]:
     argv = [sys.executable, "-m", "endwell", "bench", "--quick", "--json", *options]
-    done = subprocess.run(argv, cwd=directory, capture_output=True, timeout=280)
+    done = subprocess.run(argv, cwd=directory, capture_output=True, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr.decode()
     document: dict[str, Any] = json.loads(done.stdout)
     return document
@@ -52,7 +52,6 @@ def assert_is_whole(document: dict[str, Any], store: str) -> None:
     assert document["dropped"] == 0
 
 
-@pytest.mark.timeout(300)
 def test_on_sqlite_every_figure_is_there_at_full_durability(tmp_path: Path) -> None:
     document = run_bench(tmp_path)
     assert_is_whole(document, "sqlite")
@@ -61,7 +60,6 @@ def test_on_sqlite_every_figure_is_there_at_full_durability(tmp_path: Path) -> N
     assert "bare_drain_1_worker" in {row["name"] for row in document["rows"]}
 
 
-@pytest.mark.timeout(300)
 def test_on_postgresql_every_figure_is_there(tmp_path: Path, postgres_url: str) -> None:
     document = run_bench(tmp_path, "--store", postgres_url)
     assert_is_whole(document, "postgresql")
@@ -69,17 +67,15 @@ def test_on_postgresql_every_figure_is_there(tmp_path: Path, postgres_url: str) 
     assert "bare_drain_1_worker" in {row["name"] for row in document["rows"]}
 
 
-@pytest.mark.timeout(300)
 def test_one_row_can_be_measured_by_itself_and_a_row_that_there_is_not_is_refused(tmp_path: Path) -> None:
     document = run_bench(tmp_path, "--only", "submit_one_by_one")
     assert [row["name"] for row in document["rows"]] == ["submit_one_by_one"]
     argv = [sys.executable, "-m", "endwell", "bench", "--only", "drain_3_workers"]
-    refused = subprocess.run(argv, cwd=tmp_path, capture_output=True, timeout=60)
+    refused = subprocess.run(argv, cwd=tmp_path, capture_output=True, timeout=PATIENCE_SECONDS)
     assert refused.returncode == 2
     assert b"no such row: drain_3_workers" in refused.stderr
 
 
-@pytest.mark.timeout(300)
 async def test_a_drain_whose_results_are_not_all_there_has_problems(tmp_path: Path) -> None:
     async with Ground(Runtime.system(), tmp_path, None).place() as place:
         await place.submit(20)
@@ -100,7 +96,6 @@ async def test_a_drain_whose_results_are_not_all_there_has_problems(tmp_path: Pa
     assert place.ids[7] in checked.problems[0]
 
 
-@pytest.mark.timeout(300)
 async def test_a_place_with_a_task_too_few_has_problems(tmp_path: Path) -> None:
     async with Ground(Runtime.system(), tmp_path, None).place() as place:
         await place.submit(3)

@@ -24,14 +24,14 @@ from endwell.cli.demo_table import Freeze, Kill, Table, shortcomings
 from endwell.runtime.clock import SystemClock
 from endwell.runtime.processes import pid_alive
 from endwell.settings import Settings, check, override
+from tests.patience import PATIENCE_SECONDS
 
 DEMO = (sys.executable, "-m", "endwell", "demo", "--json")
-WAIT_SECONDS = 90
 
 
 def run_demo(directory: Path, *options: str) -> dict[str, Any]:
     """The JSON document of a run that exited with 0."""
-    done = subprocess.run([*DEMO, *options], cwd=directory, capture_output=True, timeout=WAIT_SECONDS)
+    done = subprocess.run([*DEMO, *options], cwd=directory, capture_output=True, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
     document: dict[str, Any] = json.loads(done.stdout)
     return document
@@ -48,7 +48,7 @@ def assert_shows_what_it_must(document: dict[str, Any], tasks: int) -> None:
     assert document["reclaims"] >= 5
     assert document["refused_stale"] >= 1
     assert document["sink_calls"] >= tasks
-    assert document["seconds"] < 60
+    assert 0 < document["seconds"] < PATIENCE_SECONDS
 
 
 class Kept:
@@ -76,7 +76,7 @@ class Kept:
         extra = {NAMESPACE: str(namespace), SINK: str(self.directory / "sink.jsonl")}
         env = clean_environment(f"sqlite:///{self.store}", QUICK, extra)
         argv = [sys.executable, "-m", "endwell.cli.demo_reader", str(self.directory / "journal.jsonl")]
-        answer = subprocess.run(argv, env=env, capture_output=True, check=True, timeout=WAIT_SECONDS)
+        answer = subprocess.run(argv, env=env, capture_output=True, check=True, timeout=PATIENCE_SECONDS)
         return msgspec.json.decode(answer.stdout, type=Table)
 
 
@@ -89,19 +89,16 @@ def a_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Kep
 
 
 @pytest.mark.covers("S1.1")
-@pytest.mark.timeout(150)
 def test_on_sqlite_everything_ends_whoever_is_killed(a_run: tuple[dict[str, Any], Kept]) -> None:
     assert_shows_what_it_must(a_run[0], 80)
 
 
 @pytest.mark.covers("S1.1")
-@pytest.mark.timeout(150)
 def test_on_postgresql_everything_ends_whoever_is_killed(tmp_path: Path, postgres_url: str) -> None:
     document = run_demo(tmp_path, "--tasks", "60", "--store", postgres_url)
     assert_shows_what_it_must(document, 60)
 
 
-@pytest.mark.timeout(150)
 def test_the_table_is_what_store_and_sink_say(a_run: tuple[dict[str, Any], Kept]) -> None:
     document, kept = a_run
     types = Counter(row[0] for row in kept.rows("SELECT type FROM events"))
@@ -112,7 +109,6 @@ def test_the_table_is_what_store_and_sink_say(a_run: tuple[dict[str, Any], Kept]
     assert len((kept.directory / "sink.jsonl").read_bytes().splitlines()) == document["sink_calls"]
 
 
-@pytest.mark.timeout(150)
 def test_every_victim_that_counts_had_its_tasks_taken_from_it(a_run: tuple[dict[str, Any], Kept]) -> None:
     document, kept = a_run
     holder = "json_extract(CAST(e.data AS TEXT), '$.session_id')"
@@ -124,14 +120,12 @@ def test_every_victim_that_counts_had_its_tasks_taken_from_it(a_run: tuple[dict[
         assert not pid_alive(kill["pid"])
 
 
-@pytest.mark.timeout(150)
 def test_store_and_logs_are_for_their_owner_alone(a_run: tuple[dict[str, Any], Kept]) -> None:
     _, kept = a_run
     assert kept.directory.stat().st_mode & 0o777 == 0o700
     assert {path.name for path in kept.directory.iterdir() if path.stat().st_mode & 0o077} == set()
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize(
     ("harm", "field"),
     [
@@ -150,7 +144,6 @@ def test_the_reader_notices_harm_to_the_store(
     assert shortcomings(table)
 
 
-@pytest.mark.timeout(150)
 def test_the_reader_notices_a_result_that_nobody_worked_for(
     a_run: tuple[dict[str, Any], Kept], tmp_path: Path
 ) -> None:
@@ -162,7 +155,6 @@ def test_the_reader_notices_a_result_that_nobody_worked_for(
     assert sabotaged.read_again().lost == 1
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize(("harm", "field"), [("doubled", "effects_duplicated"), ("missing", "lost")])
 def test_the_reader_notices_an_effect_that_happened_twice_or_not_at_all(
     a_run: tuple[dict[str, Any], Kept], tmp_path: Path, harm: str, field: str
@@ -177,7 +169,6 @@ def test_the_reader_notices_an_effect_that_happened_twice_or_not_at_all(
     assert shortcomings(table)
 
 
-@pytest.mark.timeout(150)
 def test_interrupted_it_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     demo = subprocess.Popen([*DEMO], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -187,14 +178,13 @@ def test_interrupted_it_leaves_no_process_and_no_file(tmp_path: Path) -> None:
             break
     children = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()
     demo.send_signal(signal.SIGINT)
-    demo.communicate(timeout=WAIT_SECONDS)
+    demo.communicate(timeout=PATIENCE_SECONDS)
     assert demo.returncode == 130
     assert children
     assert not any(pid_alive(int(child)) for child in children)
     assert list(tmp_path.glob("endwell-demo-*")) == []
 
 
-@pytest.mark.timeout(150)
 async def test_a_run_that_does_not_come_to_rest_in_time_ends_and_is_no_success(tmp_path: Path) -> None:
     plan = Plan(
         url=f"sqlite:///{tmp_path}/demo.db",

@@ -121,7 +121,7 @@ def test_an_abandoned_dead_letter_is_closed_for_good(command: Command, stock: St
 def test_the_dlq_replay_tool_replays_and_abandons(
     shell: Shell, stock: Stock, words: tuple[str, ...], status: str
 ) -> None:
-    call = "from endwell.cli.main import dlq_replay; dlq_replay()"
+    call = "from endwell.__main__ import dlq_replay; dlq_replay()"
     done = subprocess.run(
         [sys.executable, "-c", call, *words, stock.failed, "--json"],
         cwd=shell.directory,

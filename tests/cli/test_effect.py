@@ -87,7 +87,8 @@ def test_an_unknown_effect_is_listed_and_settled_by_a_person(
 
 @pytest.mark.parametrize(("word", "status"), [("not-done", "not_done"), ("abandon", "abandoned")])
 def test_the_other_verdicts(command: Command, unknown: str, store: str, word: str, status: str) -> None:
-    done = command("effect", "settle", "pay:42", word, "--store", store, "--json")
+    forced = ["--force"] if word == "not-done" else []
+    done = command("effect", "settle", "pay:42", word, *forced, "--store", store, "--json")
     assert (done.code, done.document["status"]) == (0, status)
 
 
@@ -97,3 +98,12 @@ def test_an_effect_that_is_not_there(command: Command, store: str) -> None:
         assert (answer.code, answer.error["code"]) == (3, "no_such_effect")
     assert command("effect", "settle", "x", "perhaps", "--store", store).code == 2
     assert command("effect", "list", "--store", store).out.strip() == "no effects"
+
+
+def test_not_done_is_refused_while_a_call_may_be_in_progress(
+    command: Command, unknown: str, store: str
+) -> None:
+    refused = command("effect", "settle", "pay:42", "not-done", "--store", store, "--json")
+    shown = command("effect", "show", "pay:42", "--store", store, "--json")
+    assert (refused.code, refused.error["code"]) == (4, "effect_in_flight")
+    assert shown.document["status"] == "unknown"

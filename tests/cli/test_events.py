@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import asyncpg
 import pytest
 
 from endwell import Endwell
+from endwell.cli import events as cli_events
 from endwell.operate import verify
 from endwell.runtime.processes import start
 from endwell.store.log import Event
 from tests.cli.conftest import Command, Stock
 from tests.cli.shell import SECONDS, Shell
+from tests.store.copies import WRITTEN
 
 Tamper = Callable[[Path], None]
 
@@ -38,6 +42,27 @@ def test_a_cursor_goes_on_where_it_was(command: Command, stock: Stock, store: st
     rest = command("events", "tail", "--after", every[2]["cursor"], "--store", store, "--json").lines
     assert rest == every[3:]
     assert command("events", "tail", "--after", "now", "--store", store).out == ""
+
+
+async def test_events_that_a_transaction_holds_back_are_not_left_out_silently(
+    command: Command, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_events, "HELD_BACK_SECONDS", -1.0)
+    words = ("events", "tail", "--store", postgres_url)
+    assert (await asyncio.to_thread(command, "migrate", "--store", postgres_url)).code == 0
+    writer = await asyncpg.connect(postgres_url)
+    await writer.execute("BEGIN")
+    await writer.execute(WRITTEN, "late")
+    other = await asyncpg.connect(postgres_url)
+    await other.execute(WRITTEN.replace("'default', $1", "'default', 'done'"))
+    answer = await asyncio.to_thread(command, *words)
+    assert (answer.code, answer.out) == (0, "")
+    assert answer.err.count("held back by an open transaction; endwell doctor names it") == 1
+    await writer.execute("ROLLBACK")
+    answer = await asyncio.to_thread(command, *words)
+    assert (len(answer.out.splitlines()), answer.err) == (1, "")
+    await writer.close()
+    await other.close()
 
 
 def test_a_follower_sees_what_happens_meanwhile(shell: Shell, stock: Stock) -> None:
@@ -176,7 +201,11 @@ def test_an_export_makes_another_store_with_the_same_results(
     assert shown == command("task", "show", stock.succeeded, "--store", store, "--json").document
     assert shown["result"] == 6
     second = command("events", "import", backup, "--store", other, "--json")
-    assert (second.code, second.error["code"]) == (4, "store_not_empty")
+    assert (second.code, second.document["already_there"]) == (0, True)
+    assert command("events", "import", backup, "--store", other).out.startswith("already there, nothing was")
+    assert command("dlq", "replay", stock.failed, "--store", other).code == 0
+    third = command("events", "import", backup, "--store", other, "--json")
+    assert (third.code, third.error["code"]) == (4, "store_not_empty")
 
 
 def test_an_export_that_fails_leaves_no_file_that_would_be_in_the_way(

@@ -79,7 +79,7 @@ def test_a_blocked_task_is_assigned_and_unblocked(command: Command, told: str, s
     where = ("--store", store, "--json")
     assigned = command("task", "assign", told, "--to", "grace", *where).document
     assert (assigned["status"], assigned["owner"]) == ("blocked", "grace")
-    assert "grace holds it since" in command("why", told, "--store", store).out
+    assert "grace accepted to hold it" in command("why", told, "--store", store).out
     moved = command("task", "unblock", told, *where).document
     assert (moved["status"], moved["reason"]) == ("queued", None)
     again = command("task", "unblock", told, *where)

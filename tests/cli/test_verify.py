@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from endwell.testing.campaign import LEAST_KINDS, Figures
+from tests.patience import PATIENCE_SECONDS
 
 ENOUGH = {f"fault {number}": 20 for number in range(LEAST_KINDS)}
 WITHOUT_PYTHON = "import sys; sys.executable = '/bin/false'; from endwell.__main__ import main; main()"
@@ -17,7 +18,7 @@ WITHOUT_PYTHON = "import sys; sys.executable = '/bin/false'; from endwell.__main
 
 def test_a_history_is_tried_and_told(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "endwell", "verify", "--seeds", "1", "--jobs", "1", "--json"]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, timeout=100, check=False)
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
 
     document = json.loads(done.stdout)
     assert done.returncode == 0, document
@@ -28,7 +29,7 @@ def test_a_history_is_tried_and_told(tmp_path: Path) -> None:
 
 def test_a_process_that_breaks_off_fails_it(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", WITHOUT_PYTHON, "verify", "--seeds", "2"]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, timeout=100, check=False)
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
 
     assert done.returncode == 1
     assert b"ended with code 1" in done.stdout

@@ -21,7 +21,7 @@ from endwell.doorbell import EVERYTHING, Doorbell, is_rung
 from endwell.runtime import processes
 from endwell.runtime.processes import Child
 
-PATIENCE = 60.0
+PATIENCE = 600.0
 OTHER_PROCESS = Path(__file__).with_name("other_process.py")
 
 StartOther = Callable[..., Child]

@@ -6,18 +6,23 @@ sink file, which no Endwell process looks at.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from endwell import NOT_DONE, Context, Done, Endwell
 from endwell.runtime.processes import Child
+from endwell.runtime.signals import on_stop_signals
 from endwell.store.sqlite.effect_store import SqliteEffectStore
 from tests.execution.ten_steps import Sink
 from tests.nursery import born
+from tests.patience import PATIENCE_SECONDS
 
 KEY = "pay:42"
 WINDOWS = ("before the call", "after the call", "after the put", "between intent and call")
@@ -63,11 +68,39 @@ def app_for(url: str, namespace: str, settings: dict[str, object], home: Path, w
     def find(key: str, amount: int) -> Any:
         return Done(f"found {amount}") if sink.has("pay", key) else NOT_DONE
 
+    def pay_when_let_go(amount: int, idempotency_key: str) -> str:
+        (home / "reached").touch()
+        while not (home / "go-on").exists():
+            time.sleep(0.01)
+        sink.note("pay", idempotency_key)
+        return f"receipt for {amount}"
+
+    until_let_go = f"touch {home}/reached; while [ ! -e {home}/go-on ]; do sleep 0.02; done"
+    script = f"{until_let_go}; echo pay {KEY} >> {home}/sink"
+
+    def pay_in_subprocess(amount: int) -> str:
+        subprocess.run(["sh", "-c", script], check=True)
+        return f"receipt for {amount}"
+
+    async def pay_in_subprocess_of_asyncio(amount: int) -> str:
+        await (await asyncio.create_subprocess_exec("sh", "-c", script)).wait()
+        return f"receipt for {amount}"
+
+    async def pay_in_thread(amount: int, idempotency_key: str) -> str:
+        return await asyncio.to_thread(pay_when_let_go, amount, idempotency_key)
+
     @app.agent("payer")
     async def payer(ctx: Context, options: dict[str, Any]) -> str:
         reconcile = find if options.pop("reconcile", True) else None
         options = {"timeout": 1.0, **options}
-        paid: str = await ctx.effect("pay", pay, 5, key=KEY, reconcile=reconcile, **options)
+        ways: dict[str, Callable[..., Any]] = {
+            "a thread": pay_in_thread,
+            "a def function": pay_when_let_go,
+            "a subprocess": pay_in_subprocess,
+            "a subprocess of asyncio": pay_in_subprocess_of_asyncio,
+        }
+        pays = ways.get(window, pay)
+        paid: str = await ctx.effect("pay", pays, 5, key=KEY, reconcile=reconcile, **options)
         return paid
 
     return app
@@ -75,7 +108,7 @@ def app_for(url: str, namespace: str, settings: dict[str, object], home: Path, w
 
 def started(about: dict[str, Any]) -> Child:
     child = born(__name__, about)
-    assert child.read_line(60) == "ready"
+    assert child.read_line(PATIENCE_SECONDS) == "ready"
     return child
 
 
@@ -84,6 +117,8 @@ async def main(about: dict[str, Any]) -> None:
     async with app_for(**about).connect() as node:
         worker = node.worker()
         await worker.start()
+        on_stop_signals(asyncio.get_running_loop(), lambda _: worker.stop())
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         await worker.run()
+        await worker.close()

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from endwell import Context, Endwell, EndwellError, Fail, Retry, SqliteEffectStore, SyncContext
+from endwell import Approval, Context, Endwell, EndwellError, Fail, Retry, SqliteEffectStore, SyncContext
 from endwell.model import commands as c
+from endwell.model import content
 from endwell.runtime.processes import Child
 from endwell.runtime.signals import on_stop_signals
 from tests.nursery import born
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 ABOUT = json.loads(os.environ.get("OUTSIDE_APP", "{}"))
@@ -242,7 +244,7 @@ async def forger(ctx: Context, other: str) -> dict[str, list[str]]:
     }
     asked = {
         "namespace": bench.store.card("elsewhere", f"{ctx.task_id}.in"),
-        "card": bench.store.card(bench.task.namespace, "none"),
+        "card": bench.store.card(bench.task.namespace, f"{ctx.task_id}.none"),
         "method": bench.store._asked("tasks", bench.task.namespace),  # type: ignore[attr-defined]
     }
     asked |= {name: bench.store.commit((command,)) for name, command in commands.items()}
@@ -258,6 +260,72 @@ async def forger(ctx: Context, other: str) -> dict[str, list[str]]:
 def _about(command: c.TaskCommand) -> dict[str, Any]:
     names = ("command_id", "namespace", "actor", "task_id")
     return {name: getattr(command, name) for name in names}
+
+
+@app.agent("raw", isolation="process", retries=0)
+async def raw(ctx: Context, text: str) -> list[Any]:
+    """Asks what it is given to ask, past every check on this side; `@` stands for what only it knows."""
+    bench, said, given = ctx._bench, [], json.loads(text)
+    own = {"command_id": f"{ctx.attempt_id}.7000", "namespace": bench.task.namespace, "actor": bench.actor}
+    own |= {"task_id": ctx.task_id, "attempt_id": ctx.attempt_id}
+    link = bench.store._ask.__self__  # type: ignore[attr-defined]
+    for method, *arguments in given["asks"]:
+        if method == "commit":
+            arguments = [[{"type": kind, "fields": {**own, **fields}} for kind, fields in arguments]]
+        elif method != "now":
+            arguments = [bench.task.namespace, *arguments]
+        try:
+            answer = await link.ask("store", {"method": method, "arguments": arguments})
+            said.append(json.loads(bytes(answer)))
+        except EndwellError as error:
+            said.append(error.code)
+    if "last" in given:
+        line = json.dumps(given["last"]).replace("@task", ctx.task_id)
+        await link.say_last(line.encode())
+        os._exit(0)
+    return said
+
+
+@app.agent("forges-approval", isolation="process", retries=0)
+async def forges_approval(ctx: Context) -> Any:
+    """Writes the record of a decision that no person made, then looks for it."""
+    asking = content.encode({"question": "pay?", "shown": None}, what="show")
+    digest = content.fingerprint(asking)
+    said = content.encode({"status": "approved", "by": ["ada"], "shown_hash": digest}, what="forged")
+    step = f"{ctx._bench.run}:()approve@{digest[:16]}#1"
+    about = {"content": said, "content_hash": content.fingerprint(said)}
+    await ctx._bench.commit(ctx._bench.command(c.RecordStep, step=step, **about))
+    ctx._bench._records = None
+    ctx._bench._may_have = lambda: True  # type: ignore[method-assign]
+    return list((await ctx.approve("pay?")).by)
+
+
+@app.agent("floods", isolation="process", retries=0)
+async def floods(ctx: Context, kind: str) -> None:
+    """Writes to its worker for ever, and reads nothing."""
+    link = ctx._bench.store._ask.__self__  # type: ignore[attr-defined]
+    await ctx.step("large", lambda: "x" * 1_000_000)
+    pipe = link._writing.fileno()
+    os.set_blocking(pipe, True)
+    large = ["commit", [{"type": "Progress", "fields": {"note": "x" * 3_000_000}}]]
+    mine = ["card", ctx._bench.task.namespace, f"{ctx.task_id}.s.{ctx._bench.run}:()large#1"]
+    method, *arguments = large if kind == "large" else mine
+    asking = {"ask": "store", "id": 1, "with": {"method": method, "arguments": arguments}}
+    line = json.dumps({"doing": {"x": 1}} if kind == "doing" else asking).encode() + b"\n"
+    while True:
+        sent = os.write(pipe, line)
+        while sent < len(line):
+            sent += os.write(pipe, line[sent:])
+
+
+@app.agent("guarded", approval=Approval(by=("ada",)))
+async def guarded(amount: int) -> int:
+    return amount
+
+
+@app.tool("refund", risk="money_movement")
+async def refund(amount: int) -> int:
+    return amount
 
 
 @app.agent("stepping", isolation="process", retries=0)
@@ -319,7 +387,7 @@ def started(
     where = {"url": url, "namespace": namespace, "effects": effects and str(effects)}
     about = json.dumps({**where, "settings": settings, "options": options})
     child = born(__name__, {}, OUTSIDE_APP=about)
-    assert child.read_line(60) == "ready"
+    assert child.read_line(PATIENCE_SECONDS) == "ready"
     return child
 
 

@@ -14,6 +14,7 @@ from endwell.operate import approvals
 from endwell.policy.approval import Approval
 from endwell.policy.limits import SECOND
 from tests.execution.world import World, eventually, terminal
+from tests.patience import PATIENCE_SECONDS
 
 
 async def open_approvals(world: World) -> list[dict[str, Any]]:
@@ -48,7 +49,7 @@ class TestInsideATurn:
 
         decided = await world.client.approve(approval, by="ada", shown_hash=shown["shown_hash"])
         assert (decided["status"], decided["decided_by"]) == ("approved", "ada")
-        assert await handle.result(20) == ["ada"]
+        assert await handle.result(PATIENCE_SECONDS) == ["ada"]
         history = await world.history(handle)
         assert history.index("approval.requested") < history.index("approval.approved")
 
@@ -71,14 +72,14 @@ class TestInsideATurn:
         asked = {item["question"]: item["id"] for item in await open_approvals(world)}
         await world.client.reject(asked["Buy butter?"], by="eve")
         await world.client.approve(asked["Buy bread?"], by="ada")
-        assert await handle.result(20) == ["bread: ada", "butter: no"]
+        assert await handle.result(PATIENCE_SECONDS) == ["bread: ada", "butter: no"]
 
     @pytest.mark.covers("S4.56")
     async def test_a_person_who_declines_ends_the_task_and_leaves_no_dead_letter(self, world: World) -> None:
         handle, approval = await self.asked(world)
         await world.client.reject(approval, by="ada")
         with pytest.raises(TaskFailed, match="ada declined: Buy it"):
-            await handle.result(20)
+            await handle.result(PATIENCE_SECONDS)
         task = await handle.task()
         assert (task.status, task.reason, task.dead_letter) == ("failed", "approval_rejected", None)
         assert "approval.rejected" in await world.history(handle)
@@ -95,14 +96,14 @@ class TestInsideATurn:
         await world.working()
         handle = await world.submitted("buyer")
         await world.client.reject(await the_open_one(world))
-        assert await handle.result(20) == "kept the money"
+        assert await handle.result(PATIENCE_SECONDS) == "kept the money"
 
     async def test_expired_is_not_rejected(self, world: World) -> None:
         handle, _ = await self.asked(world, within=timedelta(hours=1))
         world.clock.advance(3600)
         await self.worker.watch.run_once()
         with pytest.raises(TaskTimedOut, match="nobody decided in time"):
-            await handle.result(20)
+            await handle.result(PATIENCE_SECONDS)
         task = await handle.task()
         assert (task.status, task.reason, task.dead_letter) == ("timeout", "approval_expired", None)
         history = await world.history(handle)
@@ -119,7 +120,7 @@ class TestInsideATurn:
             return f"{refusal.value.code}: {refusal.value.hint}"
 
         await world.working()
-        answer = await (await world.submitted("buyer")).result(20)
+        answer = await (await world.submitted("buyer")).result(PATIENCE_SECONDS)
         assert answer.startswith("beyond_deadline")
         assert "deadline=" in answer
 
@@ -151,7 +152,7 @@ class TestInsideATurn:
         with pytest.raises(WrongStatus):
             await world.client.approve(approval, by="bob")
         await world.client.approve(approval, by="ada")
-        assert await handle.result(20) == ["bob", "ada"]
+        assert await handle.result(PATIENCE_SECONDS) == ["bob", "ada"]
 
     @pytest.mark.covers("T20")
     async def test_there_is_one_decision_ever(self, world: World) -> None:
@@ -160,7 +161,7 @@ class TestInsideATurn:
         for decide in (world.client.approve, world.client.reject):
             with pytest.raises(Refused):
                 await decide(approval, by="bob")
-        await handle.result(20)
+        await handle.result(PATIENCE_SECONDS)
         with pytest.raises(TaskEnded):
             await world.client.reject(approval, by="bob")
         history = await world.history(handle)
@@ -193,7 +194,7 @@ class TestInsideATurn:
             await world.client.approve(second, by="ada", shown_hash=old["shown_hash"])
         assert refusal.value.code == "approval_changed"
         await world.client.approve(second, by="ada")
-        assert await handle.result(20) == 500
+        assert await handle.result(PATIENCE_SECONDS) == 500
 
     async def test_an_open_approval_ends_with_its_task(self, world: World) -> None:
         handle, approval = await self.asked(world)
@@ -225,7 +226,7 @@ class TestBeforeTheStart:
         with pytest.raises(Refused):
             await world.client.approve(self.handle.id, by="mallory")
         await world.client.approve(self.handle.id, by="ada")
-        assert await self.handle.result(20) == 5
+        assert await self.handle.result(PATIENCE_SECONDS) == 5
         history = await world.history(self.handle)
         assert history[:3] == ["task.created", "approval.requested", "approval.approved"]
 
@@ -259,7 +260,7 @@ class TestBeforeTheStart:
 
     async def test_a_small_risk_is_not(self, world: World) -> None:
         await self.guarded(world, None, risk="write_draft")
-        assert await self.handle.result(20) == 5
+        assert await self.handle.result(PATIENCE_SECONDS) == 5
 
     @pytest.mark.covers("S4.11")
     async def test_a_tool_that_needs_approval_is_waited_for_as_long_as_that_takes(self, world: World) -> None:
@@ -287,5 +288,5 @@ class TestBeforeTheStart:
         }
         await world.client.approve(by_parent[yes.id], by="ada")
         await world.client.reject(by_parent[no.id], by="ada")
-        assert await yes.result(20) == "sent 5"
-        assert await no.result(20) == "approval_rejected"
+        assert await yes.result(PATIENCE_SECONDS) == "sent 5"
+        assert await no.result(PATIENCE_SECONDS) == "approval_rejected"

@@ -9,6 +9,7 @@ import pytest
 
 from endwell import BadInput, Endwell, IdempotencyConflict, Refused, UnknownAgent
 from tests.execution.world import World
+from tests.patience import PATIENCE_SECONDS
 
 
 def nested(depth: int) -> Any:
@@ -92,7 +93,7 @@ async def test_what_is_just_within_the_limits_comes_back_unchanged(clerk: World,
         return payload
 
     await clerk.working()
-    assert await (await clerk.submitted("echo", payload)).result(10) == payload
+    assert await (await clerk.submitted("echo", payload)).result(PATIENCE_SECONDS) == payload
 
 
 BAD_TIMES = [

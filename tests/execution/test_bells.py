@@ -18,6 +18,7 @@ from endwell.runtime import ManualClock, Runtime, SystemClock
 from endwell.worker.worker import Worker
 from tests.doorbell.contract import Ear
 from tests.execution.world import TINY, SilentBell, World, eventually, terminal
+from tests.patience import PATIENCE_SECONDS
 from tests.servers.proxy import Proxy
 
 
@@ -131,9 +132,9 @@ async def test_a_bell_that_loses_everything_and_does_not_know_it_only_delays(sto
         await world.working(node)
         for number in range(3):  # each after the worker has gone to rest
             handle = await node.client.submit("echo", number)
-            assert await handle.result(20) == number
+            assert await handle.result(PATIENCE_SECONDS) == number
         late = await node.client.submit("echo", 3, delay=0.2)
-        assert await late.result(20) == 3
+        assert await late.result(PATIENCE_SECONDS) == 3
     assert called == [0, 1, 2, 3]
 
 
@@ -148,11 +149,11 @@ async def test_a_thousand_duplicated_rings_cause_one_turn(quick_world: World) ->
     for _ in range(500):
         other.bell.ring(ring)
         world.node.bell.ring(ring)
-    assert await handle.result(20) == 1
+    assert await handle.result(PATIENCE_SECONDS) == 1
     for _ in range(500):
         other.bell.ring(ring)
     last = await world.submitted("echo", 2)  # when this has ended, the rings before it have been heard
-    assert await last.result(20) == 2
+    assert await last.result(PATIENCE_SECONDS) == 2
 
     assert called == [1, 2]
     history = await world.history(handle)
@@ -183,7 +184,7 @@ async def test_a_bell_that_hangs_holds_up_no_commit(shared_postgres_url: str) ->
         await world.working(node)
         proxy.black_hole()
         handles: list[Any] = [await node.client.submit("echo", number) for number in range(20)]
-        assert [await handle.result(20) for handle in handles] == list(range(20))
+        assert [await handle.result(PATIENCE_SECONDS) for handle in handles] == list(range(20))
         await eventually(lambda: not node.bell.health().connected, "the bell is known to hang")
         proxy.heal()
     assert sorted(called) == list(range(20))

@@ -9,6 +9,7 @@ import pytest
 from endwell import AsyncHandle, Context
 from endwell.model.task import Task
 from tests.execution.world import World, eventually
+from tests.patience import PATIENCE_SECONDS
 
 LIMIT = 10
 
@@ -96,4 +97,4 @@ async def test_calls_are_bounded_by_their_depth_and_do_not_count(sqlite_world: W
 
     await sqlite_world.working()
     handle = await sqlite_world.submitted("nested", LIMIT + 3)
-    assert await handle.result(20) == LIMIT + 3
+    assert await handle.result(PATIENCE_SECONDS) == LIMIT + 3

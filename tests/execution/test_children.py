@@ -16,6 +16,7 @@ from endwell.operate.tree import tree
 from endwell.policy.limits import SECOND
 from endwell.policy.submitting import ChildCall, child_order
 from tests.execution.world import World, eventually, terminal
+from tests.patience import PATIENCE_SECONDS
 
 
 @dataclass
@@ -50,7 +51,7 @@ async def test_a_called_agent_returns_its_result_in_its_own_type(world: World) -
 
     await world.working()
     handle = await world.submitted("boss")
-    assert await handle.result(20) == 7
+    assert await handle.result(PATIENCE_SECONDS) == 7
     first, second = await children(world, handle)
     assert {first.status, second.status} == {"succeeded"}
     assert (first.parent_id, first.agent) == (handle.id, "adder")
@@ -68,7 +69,7 @@ async def test_calls_of_one_gather_run_beside_each_other_and_hold_no_slot(world:
 
     await world.working(concurrency=1)
     handle = await world.submitted("boss")
-    assert await handle.result(20) == [14] * 5
+    assert await handle.result(PATIENCE_SECONDS) == [14] * 5
     assert len(await children(world, handle)) == 5, "each its own child, with equal arguments"
     assert (await world.history(handle)).count("task.suspended") == 1
 
@@ -90,7 +91,7 @@ async def test_a_child_that_fails_is_an_exception_that_says_how(world: World) ->
         return "went on"
 
     await world.working()
-    assert await (await world.submitted("boss")).result(20) == "went on"
+    assert await (await world.submitted("boss")).result(PATIENCE_SECONDS) == "went on"
     (error,) = caught
     assert (error.status, error.error["code"], error.error["message"]) == (
         "failed",
@@ -117,7 +118,7 @@ async def test_a_child_that_is_cancelled_wakes_its_parent(world: World) -> None:
     handle = await world.submitted("boss")
     child = await child_in(world, handle, "suspended")
     await (await world.client.task(child.id)).cancel()
-    assert await handle.result(20) == "canceled"
+    assert await handle.result(PATIENCE_SECONDS) == "canceled"
 
 
 async def test_a_child_whose_word_was_lost_still_wakes_its_parent(world: World) -> None:
@@ -138,7 +139,7 @@ async def test_a_child_whose_word_was_lost_still_wakes_its_parent(world: World) 
     await world.working(helper_node, agents=["helper"])
     await child_in(world, handle, "succeeded")
     await boss_worker.watch.run_once()
-    assert await handle.result(20) == "done"
+    assert await handle.result(PATIENCE_SECONDS) == "done"
 
 
 async def test_a_call_that_takes_too_long_ends_and_so_does_its_child(world: World) -> None:
@@ -169,7 +170,7 @@ async def test_a_call_that_takes_too_long_ends_and_so_does_its_child(world: Worl
         return (await world.store.task(world.namespace, child.id)).is_ended
 
     await eventually(child_ended, "the child ends")
-    assert await handle.result(20) == "timeout"
+    assert await handle.result(PATIENCE_SECONDS) == "timeout"
     ended = await world.store.task(world.namespace, child.id)
     by_its_clock, with_its_parent = ("timeout", "ends_by"), ("cancelled", "parent_ended")
     assert (ended.status, ended.reason) in (by_its_clock, with_its_parent), "whichever came first"
@@ -200,7 +201,7 @@ async def test_the_end_of_a_parent_settles_its_children_as_the_call_said(
     assert after.owner == world.app.owner
     if policy == "leave":
         await world.client.signal(child.id, "go", "alone")
-        assert await orphan.result(20) == "alone"
+        assert await orphan.result(PATIENCE_SECONDS) == "alone"
     assert terminal(await world.history(handle)) == ["task.cancelled"]
 
 
@@ -241,9 +242,9 @@ async def test_a_chain_of_calls_is_finite(world: World) -> None:
         return await ctx.call("careless")
 
     await world.working()
-    assert await (await world.submitted("deeper", 0)).result(20) == 20
+    assert await (await world.submitted("deeper", 0)).result(PATIENCE_SECONDS) == 20
     with pytest.raises(TaskFailed) as failed:
-        await (await world.submitted("careless")).result(20)
+        await (await world.submitted("careless")).result(PATIENCE_SECONDS)
     message = failed.value.deliverable["error"]["message"]
     assert message.startswith("the call of careless ended as failed: ")
     assert "may be 20 deep" in message, "however long the chain is, its cause is named at the top"
@@ -263,7 +264,7 @@ async def test_a_call_to_a_key_that_an_ancestor_holds_is_refused(world: World) -
 
     await world.working()
     handle = await world.submitted("keeper/same", 1)
-    assert (await handle.result(20)).startswith("key_held_by_ancestor: keeper/same is held")
+    assert (await handle.result(PATIENCE_SECONDS)).startswith("key_held_by_ancestor: keeper/same is held")
 
 
 async def test_an_agent_that_nobody_knows_is_an_error_in_the_callers_code(world: World) -> None:
@@ -284,8 +285,8 @@ async def test_an_agent_that_nobody_knows_is_an_error_in_the_callers_code(world:
 
     await world.working()
     with pytest.raises(TaskFailed, match="nobody"):
-        await (await world.submitted("boss")).result(20)
-    assert "ctx.tool" in await (await world.submitted("confused")).result(20)
+        await (await world.submitted("boss")).result(PATIENCE_SECONDS)
+    assert "ctx.tool" in await (await world.submitted("confused")).result(PATIENCE_SECONDS)
 
 
 async def test_a_bad_payload_is_refused_in_the_callers_code(world: World) -> None:
@@ -302,7 +303,7 @@ async def test_a_bad_payload_is_refused_in_the_callers_code(world: World) -> Non
         return "?"
 
     await world.working()
-    assert await (await world.submitted("boss")).result(20) == "payload"
+    assert await (await world.submitted("boss")).result(PATIENCE_SECONDS) == "payload"
 
 
 async def test_a_turn_that_runs_again_finds_its_living_child(world: World) -> None:
@@ -330,7 +331,9 @@ async def test_a_turn_that_runs_again_finds_its_living_child(world: World) -> No
     await world.in_status(handle, "suspended")
     await world.client.signal(child_id(call), "go")
 
-    assert await handle.result(20) == 99, "the child that was there already, although the payload differs"
+    assert await handle.result(PATIENCE_SECONDS) == 99, (
+        "the child that was there already, although the payload differs"
+    )
     assert [child.id for child in await children(world, handle)] == [child_id(call)]
 
 
@@ -348,7 +351,7 @@ async def test_the_tree_shows_who_asked_whom(world: World) -> None:
 
     await world.working()
     handle = await world.submitted("root")
-    await handle.result(20)
+    await handle.result(PATIENCE_SECONDS)
     found = await tree(world.store, world.namespace, handle.id)
     assert (found["agent"], found["status"], found["is_cut"]) == ("root", "succeeded", False)
     (below,) = found["children"]
@@ -366,6 +369,7 @@ class TestVersions:
         old = await world.started_worker()
         handle = await world.submitted("greeter")
         await world.brought_to(old, handle, "suspended")
+        await old._session.close()
         del world.app.agents["greeter"]
         world.app.agent("greeter", version="2", **options)(greet)
         await world.working(await world.another_node())
@@ -374,14 +378,14 @@ class TestVersions:
 
     async def test_a_task_goes_on_under_a_new_version(self, world: World) -> None:
         handle = await self.interrupted(world)
-        assert await handle.result(20) == "hello"
+        assert await handle.result(PATIENCE_SECONDS) == "hello"
         versions = [fact.agent_version for fact in await world.facts(handle, "task.claimed")]
         assert versions == ["1", "2"]
 
     async def test_or_is_refused_loudly_where_the_agent_says_so(self, world: World) -> None:
         handle = await self.interrupted(world, on_version_change="refuse", retries=3)
         with pytest.raises(TaskFailed, match="version 1 of greeter recorded"):
-            await handle.result(20)
+            await handle.result(PATIENCE_SECONDS)
         task = await handle.task()
         assert (task.reason, task.dead_letter) == ("version_mismatch", "open")
 
@@ -403,4 +407,4 @@ class TestVersions:
         del world.app.agents["greeter"]
         world.app.agent("greeter", version="2", **options)(greet)
         await world.working(await world.another_node())
-        assert await handle.result(20) == "hello"
+        assert await handle.result(PATIENCE_SECONDS) == "hello"

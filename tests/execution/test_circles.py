@@ -10,6 +10,7 @@ from endwell import Context, EndwellError, SyncContext, TaskFailed
 from endwell.model.task import Task
 from endwell.worker.worker import Worker
 from tests.execution.world import World, eventually, terminal
+from tests.patience import PATIENCE_SECONDS
 
 THREE: dict[str, object] = {"progress.repeat_limit": 3}
 
@@ -66,7 +67,7 @@ async def ended(url: str, function: Any, settings: dict[str, object]) -> tuple[T
 
 async def _value(handle: Any) -> Any:
     try:
-        return await handle.result(1)
+        return await handle.result(PATIENCE_SECONDS)
     except TaskFailed as failed:
         return failed
 
@@ -167,7 +168,7 @@ async def test_polling_with_sleeps_between_is_waiting_for_something_named(sqlite
             return (await handle.task()).is_ended
 
         await eventually(over)
-        assert await handle.result(1) == "patient"
+        assert await handle.result(PATIENCE_SECONDS) == "patient"
 
 
 async def test_signs_of_life_without_news_are_nudged_and_stopped(sqlite_url: str) -> None:
@@ -207,7 +208,7 @@ async def test_new_notes_and_new_steps_are_news(sqlite_url: str) -> None:
 
         await steady(world)
         handle = await world.submitted("trainer")
-        assert await handle.result(20) == "trained"
+        assert await handle.result(PATIENCE_SECONDS) == "trained"
 
 
 async def steady(world: World) -> Worker:
@@ -237,7 +238,7 @@ async def test_who_waits_is_not_judged_at_all(sqlite_url: str) -> None:
         await (await world.supervisor()).run_once()
         assert "task.nudged" not in await world.history(handle)
         await world.client.signal(handle.id, "go", 1)
-        assert await handle.result(20) == 1
+        assert await handle.result(PATIENCE_SECONDS) == 1
 
 
 async def test_a_bad_setting_is_refused_with_what_is_allowed(sqlite_url: str) -> None:

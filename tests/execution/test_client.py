@@ -18,6 +18,7 @@ from endwell.worker.worker import Worker
 from tests.execution.test_library import small_app
 from tests.execution.test_worker import drained
 from tests.execution.world import World, eventually
+from tests.patience import PATIENCE_SECONDS
 
 
 async def test_an_agent_that_others_serve_is_soon_known_as_it_was_registered_last(world: World) -> None:
@@ -66,7 +67,7 @@ async def test_a_task_that_ends_while_one_looks_at_it_is_heard_of(
         return seen
 
     monkeypatch.setattr(world.store, "task", look_and_be_overtaken)
-    assert await handle.result(20) == "done"
+    assert await handle.result(PATIENCE_SECONDS) == "done"
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ async def quick(patient_world: World, monkeypatch: pytest.MonkeyPatch) -> Quick:
     quick = Quick(patient_world, await patient_world.started_worker())
     handle = await quick.world.client.submit("quick")
     await drained(quick.worker, quick.world.client)
-    assert await handle.result(20) == "done"
+    assert await handle.result(PATIENCE_SECONDS) == "done"
     monkeypatch.setattr(patient_world.store, "task", quick.look)
     return quick
 
@@ -101,7 +102,7 @@ class Quick:
 
 async def test_a_new_task_is_not_looked_at_before_something_has_ended(quick: Quick) -> None:
     handle = await quick.world.client.submit("quick")
-    waiting = asyncio.ensure_future(handle.result(20))
+    waiting = asyncio.ensure_future(handle.result(PATIENCE_SECONDS))
     await asyncio.sleep(0)
     await drained(quick.worker, quick.world.client)
     assert await waiting == "done"
@@ -114,23 +115,23 @@ async def test_what_ended_before_one_waits_for_it_is_found_at_once(quick: Quick)
     handle = await quick.world.client.submit("quick")
     await drained(quick.worker, quick.world.client)
     await eventually(lambda: waiters.ends_heard != before, "its end was heard of")
-    assert await handle.result(20) == "done"
+    assert await handle.result(PATIENCE_SECONDS) == "done"
 
 
 async def test_a_task_that_was_there_before_is_looked_at(quick: Quick) -> None:
     first = await quick.world.client.submit("quick", key="k")
     await drained(quick.worker, quick.world.client)
-    await first.result(20)
+    await first.result(PATIENCE_SECONDS)
     again = await quick.world.client.submit("quick", key="k")
     assert again.deduplicated
-    assert await again.result(20) == "done"
+    assert await again.result(PATIENCE_SECONDS) == "done"
 
 
 async def test_without_a_bell_a_new_task_is_looked_at(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
     dead = BellHealth(kind="dead", connected=False)
     monkeypatch.setattr(quick.world.client._waiters._bell, "health", lambda: dead)
     handle = await quick.world.client.submit("quick")
-    waiting = asyncio.ensure_future(handle.result(20))
+    waiting = asyncio.ensure_future(handle.result(PATIENCE_SECONDS))
     await eventually(lambda: quick.looks == 1, "it was looked at")
     await drained(quick.worker, quick.world.client)
     assert await waiting == "done"
@@ -144,7 +145,7 @@ def test_a_blocking_call_on_the_fronts_own_loop_is_refused(store_url: str) -> No
         return app.submit("double", 1).id
 
     with app.running(), pytest.raises(TaskFailed, match="own event loop"):
-        app.submit("impatient").result(20)
+        app.submit("impatient").result(PATIENCE_SECONDS)
 
 
 async def test_a_backlog_is_worked_off_without_ever_taking_more_than_there_is_room_for(world: World) -> None:
@@ -161,5 +162,5 @@ async def test_a_backlog_is_worked_off_without_ever_taking_more_than_there_is_ro
     handles = await world.client.submit_many("clerk", [None] * 30)
     await world.working(concurrency=5)
     for handle in handles:
-        await handle.result(20)
+        await handle.result(PATIENCE_SECONDS)
     assert (most, runs) == (5, 30)

@@ -14,6 +14,7 @@ from endwell.store.contract import Store
 from endwell.store.rows import Reply
 from endwell.worker.worker import Worker
 from tests.execution.world import World, eventually
+from tests.patience import PATIENCE_SECONDS
 
 
 class Away:
@@ -65,7 +66,7 @@ async def test_results_wait_while_the_store_is_away_and_none_is_lost(world: Worl
     await eventually(lambda: len(worker._outbox) == 5, "the results wait")
     away.is_away = False
 
-    assert [await handle.result(10) for handle in handles] == list(range(5))
+    assert [await handle.result(PATIENCE_SECONDS) for handle in handles] == list(range(5))
     assert sorted(runs) == list(range(5)), "nothing was computed twice"
     assert worker.refused == 0
 
@@ -93,10 +94,10 @@ async def test_a_worker_cut_off_for_longer_than_its_lease_stops_by_itself(quick_
     away = Away(node.store)
     worker = await world.working(node)
     handle = await world.submitted("long")
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), PATIENCE_SECONDS)
     old = worker.session_id
     away.is_away = True
-    await asyncio.wait_for(stopped.wait(), 10)  # by its own clock: nobody has told it
+    await asyncio.wait_for(stopped.wait(), PATIENCE_SECONDS)  # by its own clock: nobody has told it
     assert (await handle.task()).status == "running", "nobody has reclaimed it yet"
     away.is_away = False
     pmo = await world.supervisor()
@@ -106,7 +107,7 @@ async def test_a_worker_cut_off_for_longer_than_its_lease_stops_by_itself(quick_
         return (await handle.task()).is_ended
 
     await eventually(is_done)
-    assert await handle.result(1) == "second try"
+    assert await handle.result(PATIENCE_SECONDS) == "second try"
     assert worker.session_id not in ("", old)
     assert "write.refused" not in await world.history(handle)
 
@@ -125,7 +126,7 @@ async def test_one_failed_heartbeat_does_not_cost_the_lease(quick_world: World) 
     away = Away(node.store)
     worker = await world.working(node)
     handle = await world.submitted("long")
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), PATIENCE_SECONDS)
     session = worker.session_id
     heart = worker._session._heart
     assert heart is not None
@@ -133,7 +134,7 @@ async def test_one_failed_heartbeat_does_not_cost_the_lease(quick_world: World) 
     await eventually(lambda: heart.failures > 0)
     away.is_away = False
     gate.set()
-    assert await handle.result(10) == "done"
+    assert await handle.result(PATIENCE_SECONDS) == "done"
     assert worker.session_id == session
     assert (await handle.task()).crash_count == 0
 
@@ -153,7 +154,7 @@ async def test_a_worker_whose_round_fails_goes_on_with_the_next(world: World) ->
 
     node.store.commit = defective  # type: ignore[method-assign]  # the test breaks it
     worker = await world.working(node)
-    assert await (await world.submitted("echo", 1)).result(10) == 1
+    assert await (await world.submitted("echo", 1)).result(PATIENCE_SECONDS) == 1
     assert worker.failures == 2
 
 
@@ -172,14 +173,14 @@ async def test_a_draining_worker_waits_for_a_store_that_is_away(store_url: str) 
         worker = await world.started_worker(node)
         run = asyncio.get_running_loop().create_task(worker.run())
         handle = await world.submitted("short")
-        await asyncio.wait_for(began.wait(), 10)
+        await asyncio.wait_for(began.wait(), PATIENCE_SECONDS)
         worker.stop()
         away.is_away = True
         gate.set()
         await eventually(lambda: away.refused >= 2, "the draining worker tries again")
         away.is_away = False
-        await asyncio.wait_for(run, 10)
-        assert await handle.result(1) == "kept"
+        await asyncio.wait_for(run, PATIENCE_SECONDS)
+        assert await handle.result(PATIENCE_SECONDS) == "kept"
 
 
 async def test_a_worker_says_goodbye_even_if_the_store_does_not_hear_it(world: World) -> None:

@@ -12,7 +12,7 @@ import pytest
 from endwell import Context, Fail
 from endwell.doorbell.contract import BellHealth
 from endwell.machine import clocks
-from endwell.model.commands import Block
+from endwell.model.commands import AgentSpec, Block, RegisterAgents
 from endwell.operate import bounds as operate_bounds
 from endwell.operate import relay as operate_relay
 from endwell.operate.doctor import storage
@@ -280,6 +280,45 @@ async def test_a_transaction_that_somebody_left_open(
             assert "idle_in_transaction" not in await found(world)
         finally:
             await careless.close()
+
+
+async def test_a_transaction_that_wrote_events_and_stays_open_on_postgresql(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with World(
+        postgres_url, settings={"relay.kind": "webhook", "relay.url": "http://localhost"}
+    ) as world:
+        writer = await asyncpg.connect(postgres_url, server_settings={"application_name": "loader"})
+        try:
+            await writer.execute("BEGIN")
+            await writer.execute(
+                "INSERT INTO events (namespace, task_id, version, type, schema, command_id, actor, at, epoch,"
+                " data, hash) VALUES ('other', 't', 1, 'task.created', 1, 'c', '', 1, 0, '{}', '')"
+            )
+            assert "log_held_back" not in await found(world), "it may be about to commit"
+            await world.store.one(
+                RegisterAgents(command_id="r", namespace=world.namespace, agents=(AgentSpec(name="clerk"),))
+            )
+            await world.client.submit("clerk")
+            world.clock.advance(100)
+            monkeypatch.setattr(storage, "HELD_BACK_SECONDS", 0.0)
+            findings = await found(world)
+            finding = findings["log_held_back"]
+            assert finding["severity"] == "error"
+            assert (finding["facts"]["pid"], finding["facts"]["name"]) == (writer.get_server_pid(), "loader")
+            assert finding["facts"]["database"] == postgres_url.rpartition("/")[2]
+            assert f"process {writer.get_server_pid()} of PostgreSQL (loader" in finding["message"]
+            assert findings["relay_lagging"]["facts"]["seconds"] >= 100
+            await writer.execute("ROLLBACK")
+            assert "log_held_back" not in await found(world)
+        finally:
+            await writer.close()
+
+
+async def test_a_trigger_that_is_gone_on_postgresql(postgres_url: str) -> None:
+    async with World(postgres_url) as world:
+        await world.sql("DROP TRIGGER events_hold_position ON events")
+        assert (await found(world))["schema_incomplete"]["facts"]["missing"] == ["events_hold_position"]
 
 
 async def test_an_index_that_is_gone_on_postgresql(postgres_url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from tests.execution import effect_process
 from tests.execution.effect_process import KEY
 from tests.execution.ten_steps import Sink
 from tests.execution.test_processes import Crew
-from tests.execution.world import TINY, World
+from tests.execution.world import TINY, World, eventually
+from tests.patience import PATIENCE_SECONDS
 
 SETTINGS: dict[str, object] = {**TINY, "worker.effect_margin_seconds": 0.1}
 
@@ -74,7 +76,7 @@ async def test_killed_after_the_intent_and_before_the_call(scene: Scene) -> None
     assert scene.sink.calls() == []
     scene.worker()
     await scene.until(handle, "succeeded")
-    assert await handle.result(10) == "receipt for 5"
+    assert await handle.result(PATIENCE_SECONDS) == "receipt for 5"
     assert scene.sink.calls() == ["pay"]
 
 
@@ -83,7 +85,7 @@ async def test_killed_after_the_call_and_before_its_record(scene: Scene) -> None
     handle = await scene.interrupted("after the call")
     scene.worker()
     await scene.until(handle, "succeeded")
-    assert await handle.result(10) == "found 5"
+    assert await handle.result(PATIENCE_SECONDS) == "found 5"
     assert scene.sink.calls() == ["pay"]
 
 
@@ -92,7 +94,7 @@ async def test_what_a_dead_process_has_done_is_found_without_waiting_for_its_tim
     handle = await scene.interrupted("after the call", timeout=300)
     scene.worker()
     await scene.until(handle, "succeeded")
-    assert await handle.result(10) == "found 5"
+    assert await handle.result(PATIENCE_SECONDS) == "found 5"
     assert scene.sink.calls() == ["pay"]
 
 
@@ -108,7 +110,7 @@ async def test_killed_where_nobody_can_look_a_person_is_asked(scene: Scene, wind
     assert (task.reason, task.owner) == ("effect_unknown", scene.world.app.owner)
     await scene.world.client.settle_effect(KEY, "done", by="ada", result="looked it up")
     await scene.until(handle, "succeeded")
-    assert await handle.result(10) == "looked it up"
+    assert await handle.result(PATIENCE_SECONDS) == "looked it up"
     assert scene.sink.calls() == calls
 
 
@@ -119,7 +121,7 @@ async def test_killed_after_the_effect_store_has_it_and_before_the_log_does(scen
     assert "effect.done" not in await scene.world.history(handle)
     scene.worker()
     await scene.until(handle, "succeeded")
-    assert await handle.result(10) == "receipt for 5"
+    assert await handle.result(PATIENCE_SECONDS) == "receipt for 5"
     assert scene.sink.calls() == ["pay"]
 
 
@@ -147,8 +149,36 @@ async def test_frozen_past_its_lease_between_intent_and_call(scene: Scene) -> No
 
     await scene.crew.supervised(has_noticed, "the woken worker has begun anew")
     assert scene.sink.calls() == ["pay"]
-    assert await handle.result(10) == "receipt for 5"
+    assert await handle.result(PATIENCE_SECONDS) == "receipt for 5"
 
 
 async def _exists(path: Path) -> bool:
     return os.access(path, os.F_OK)
+
+
+@pytest.mark.parametrize("window", ["a thread", "a def function", "a subprocess", "a subprocess of asyncio"])
+async def test_a_rolling_restart_does_not_repeat_a_call_that_works_on(scene: Scene, window: str) -> None:
+    """In a thread, for which the old process waits, or in a process that outlives it."""
+    old = scene.worker(window)
+    handle = await scene.world.submitted("payer", {})
+    await eventually((scene.home / "reached").exists, "the call is in progress")
+    task = await handle.task()
+    scene.worker()
+    os.kill(old.pid, signal.SIGTERM)
+
+    async def is_left() -> bool:
+        session = await scene.world.store.session(scene.world.namespace, task.session_id or "")
+        return session is not None and session.end_reason is not None
+
+    await eventually(is_left)
+    session = await scene.world.store.session(scene.world.namespace, task.session_id or "")
+    assert session is not None
+    assert session.end_reason == ("left_processes" if "subprocess" in window else "left")
+    if window != "a def function":  # a daemon thread of ours ends with its process, which is gone then
+        await scene.until(handle, "blocked")
+        assert not scene.sink.has("pay", KEY)
+        (scene.home / "go-on").touch()
+        await eventually(lambda: old.poll() is not None, "the old process has ended")
+        await scene.world.client.settle_effect(KEY, "done", "receipt", by="ada")
+    await scene.until(handle, "succeeded")
+    assert scene.sink.calls().count("pay") == 1

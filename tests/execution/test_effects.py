@@ -12,16 +12,20 @@ import pytest
 
 import endwell
 from endwell import CANNOT_TELL, NOT_DONE, AsyncHandle, Context, Done, NotDone, SyncContext, TaskFailed
-from endwell.errors import StaleAttempt, StoreError, UsageError
+from endwell.errors import StaleAttempt, StoreError, UsageError, WrongStatus
 from endwell.model import commands as c
+from endwell.model import moments
 from endwell.model.effect import Effect
 from endwell.policy.limits import SECOND
 from endwell.policy.retry import RetryPolicy
 from endwell.runtime import Runtime, SystemClock
 from endwell.store.effect_store import EffectStore, MemoryEffectStore
+from endwell.worker.calling import inputs_of
 from tests.execution.test_steps import Counting
 from tests.execution.world import QUICK, World, eventually
+from tests.patience import PATIENCE_SECONDS
 
+PAY_FIVE = inputs_of("pay", (5,), {})
 QUICK_EFFECTS = {**QUICK, "worker.effect_margin_seconds": 0.1, "worker.step_timeout_seconds": 5.0}
 
 
@@ -63,7 +67,7 @@ async def test_an_effect_takes_place_once_whatever_becomes_of_the_turn(quick: Wo
 
     await quick.working()
     handle = await quick.submitted(kind)
-    assert await handle.result(20) == 5
+    assert await handle.result(PATIENCE_SECONDS) == 5
     assert pay.calls == [5]
     assert await effect_events(quick, handle) == ["effect.intended", "effect.done"]
 
@@ -77,7 +81,7 @@ async def test_the_record_and_the_effect_are_one_commit_of_the_context_s_own_att
 
     await quick.working()
     handle = await quick.submitted("payer")
-    whose = await handle.result(10)
+    whose = await handle.result(PATIENCE_SECONDS)
     events = {event.type: event for event in await quick.events(handle)}
     assert [events["effect.done"].task_id, events["effect.done"].attempt_id] == whose
     assert events["effect.done"].command_id == events["step.recorded"].command_id
@@ -96,10 +100,10 @@ async def test_the_key_holds_across_tasks_and_never_names_the_attempt(quick: Wor
 
     await quick.working()
     first, again = [await quick.submitted("payer", "order-1") for _ in range(2)]
-    assert [await first.result(10), await again.result(10)] == [5, 5]
+    assert [await first.result(PATIENCE_SECONDS), await again.result(PATIENCE_SECONDS)] == [5, 5]
     assert pay.calls == [5]
     unnamed = await quick.submitted("payer", None)
-    await unnamed.result(10)
+    await unnamed.result(PATIENCE_SECONDS)
     (effect,) = await quick.store.effects_page(quick.namespace, task_id=unnamed.id)
     assert effect.key == f"{unnamed.id}:()pay#1"
     assert str(effect.attempt_id) not in effect.key
@@ -113,9 +117,9 @@ async def test_other_arguments_under_one_key_of_another_task_are_refused(quick: 
         return await ctx.effect("pay", pay, amount, key="order-1")
 
     await quick.working()
-    await (await quick.submitted("payer", 5)).result(10)
+    await (await quick.submitted("payer", 5)).result(PATIENCE_SECONDS)
     with pytest.raises(TaskFailed) as failed:
-        await (await quick.submitted("payer", 6)).result(10)
+        await (await quick.submitted("payer", 6)).result(PATIENCE_SECONDS)
     error = failed.value.deliverable["error"]
     assert (error["code"], error["retryable"]) == ("effect_conflict", False)
     assert pay.calls == [5]
@@ -143,7 +147,12 @@ async def test_the_function_is_told_the_key(quick: World) -> None:
         return told
 
     await quick.working()
-    assert await (await quick.submitted("payer")).result(10) == ["key-0", "key-1", "key-2", "key-3"]
+    assert await (await quick.submitted("payer")).result(PATIENCE_SECONDS) == [
+        "key-0",
+        "key-1",
+        "key-2",
+        "key-3",
+    ]
 
 
 @pytest.mark.parametrize("key", ["", "a\nb", "x" * 501, 7])
@@ -157,7 +166,7 @@ async def test_a_key_that_cannot_be_one_is_refused(sqlite_world: World, key: Any
     await sqlite_world.working()
     handle = await sqlite_world.submitted("payer")
     with pytest.raises(TaskFailed) as failed:
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
     assert failed.value.deliverable["error"]["code"] == "bad_effect_key"
     assert pay.calls == []
 
@@ -201,7 +210,7 @@ async def test_a_failed_call_that_was_done_is_done(quick: World, says: Any) -> N
     payer(quick, pay)
     await quick.working()
     handle = await quick.submitted("payer")
-    assert await handle.result(10) == "found"
+    assert await handle.result(PATIENCE_SECONDS) == "found"
     assert (pay.calls, pay.asked) == (1, [("order-1", 5)])
     assert await effect_events(quick, handle) == ["effect.intended", "effect.unknown", "effect.settled"]
 
@@ -214,7 +223,7 @@ async def test_a_failed_call_that_was_not_done_fails_the_turn_and_may_be_tried_a
     payer(quick, pay, retries=1)
     await quick.working()
     handle = await quick.submitted("payer")
-    assert await handle.result(10) == "paid 5"
+    assert await handle.result(PATIENCE_SECONDS) == "paid 5"
     assert pay.calls == 2
     assert (await handle.task()).retry_count == 1
 
@@ -224,7 +233,7 @@ async def test_a_call_that_was_not_done_is_tried_again_in_the_same_turn_where_as
     payer(quick, pay, retry=RetryPolicy(max_retries=2, base_seconds=0.01))
     await quick.working()
     handle = await quick.submitted("payer")
-    assert await handle.result(10) == "paid 5"
+    assert await handle.result(PATIENCE_SECONDS) == "paid 5"
     assert (pay.calls, (await handle.task()).retry_count) == (3, 0)
 
 
@@ -242,7 +251,7 @@ async def test_what_nobody_can_tell_is_for_a_person_and_not_tried_again(quick: W
     await eventually(lambda: worker._turns.count == 0)
     assert pay.calls == 1
     await quick.client.settle_effect("order-1", "done", by="ada", result="by hand")
-    assert await handle.result(10) == "by hand"
+    assert await handle.result(PATIENCE_SECONDS) == "by hand"
     assert pay.calls == 1
 
 
@@ -252,9 +261,16 @@ async def test_a_person_may_say_that_it_was_not_done(quick: World) -> None:
     await quick.working()
     handle = await quick.submitted("payer")
     await quick.in_status(handle, "blocked")
-    await quick.client.settle_effect("order-1", "not_done", by="ada")
-    assert await handle.result(10) == "paid 5"
+    with pytest.raises(WrongStatus) as refused:
+        await quick.client.settle_effect("order-1", "not_done", by="ada")
+    effect = await effect_of(quick, "order-1")
+    moment = moments.moment((effect.not_after or 0) + int(0.1 * SECOND))
+    assert (refused.value.code, str(moment) in refused.value.message) == ("effect_in_flight", True)
+    await quick.client.settle_effect("order-1", "not_done", by="ada", force=True)
+    assert await handle.result(PATIENCE_SECONDS) == "paid 5"
     assert pay.calls == 2
+    (settled,) = await quick.facts(handle, "effect.settled")
+    assert (settled.by, settled.is_forced) == ("ada", True)
 
 
 async def test_an_abandoned_effect_is_never_executed(quick: World) -> None:
@@ -265,7 +281,7 @@ async def test_an_abandoned_effect_is_never_executed(quick: World) -> None:
     await quick.in_status(handle, "blocked")
     await quick.client.settle_effect("order-1", "abandon", by="ada")
     with pytest.raises(TaskFailed) as failed:
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
     assert failed.value.deliverable["error"]["code"] == "effect_abandoned"
     assert pay.calls == 1
 
@@ -275,7 +291,7 @@ async def test_where_the_outside_deduplicates_a_failed_call_may_be_repeated(quic
     payer(quick, pay, can_look=False, retries=1, deduplicates=True)
     await quick.working()
     handle = await quick.submitted("payer")
-    assert await handle.result(10) == "paid 5"
+    assert await handle.result(PATIENCE_SECONDS) == "paid 5"
     assert pay.calls == 2
 
 
@@ -286,10 +302,10 @@ async def test_where_the_outside_deduplicates_a_call_that_is_given_up_stays_unkn
     await quick.working()
     handle = await quick.submitted("payer")
     with pytest.raises(TaskFailed):
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
     assert (pay.calls, (await effect_of(quick, "order-1")).status) == (1, "unknown")
     again = await quick.client.actions.retry(handle.id)
-    assert await (await quick.client.task(again.id)).result(10) == "paid 5"
+    assert await (await quick.client.task(again.id)).result(PATIENCE_SECONDS) == "paid 5"
     assert (await effect_of(quick, "order-1")).status == "done"
 
 
@@ -306,7 +322,7 @@ async def test_one_word_frees_every_task_that_is_held_for_the_same_effect(quick:
         assert "effect settle" in why["actions"]
 
     await quick.client.settle_effect("order-1", "done", by="ada", result="by hand")
-    assert [await handle.result(10) for handle in (first, second)] == ["by hand", "by hand"]
+    assert [await handle.result(PATIENCE_SECONDS) for handle in (first, second)] == ["by hand", "by hand"]
     assert pay.calls == 1
 
 
@@ -323,7 +339,7 @@ async def test_a_task_that_an_earlier_version_blocked_names_its_unknown_effect_t
     assert "effect settle" in (await handle.why())["actions"]
 
     await quick.client.settle_effect("order-1", "done", by="ada", result="by hand")
-    assert await handle.result(10) == "by hand"
+    assert await handle.result(PATIENCE_SECONDS) == "by hand"
 
 
 async def test_a_word_on_an_effect_does_not_move_a_task_that_is_held_for_another(quick: World) -> None:
@@ -351,7 +367,7 @@ async def test_a_word_on_an_effect_does_not_move_a_task_that_is_held_for_another
     assert await is_held_for(kept, "second")
 
     await quick.client.settle_effect("second", "done", by="ada", result="by hand, too")
-    assert await kept.result(10) == "by hand, too"
+    assert await kept.result(PATIENCE_SECONDS) == "by hand, too"
 
 
 async def is_held_for(handle: AsyncHandle, key: str) -> bool:
@@ -373,7 +389,7 @@ async def test_a_function_may_say_itself_that_nothing_has_happened(quick: World)
 
     await quick.working()
     handle = await quick.submitted("payer")
-    assert await handle.result(10) == "paid"
+    assert await handle.result(PATIENCE_SECONDS) == "paid"
     assert len(calls.calls) == 2
     assert "effect.unknown" not in await effect_events(quick, handle)
 
@@ -405,7 +421,7 @@ async def test_a_function_that_is_still_running_may_yet_do_it(quick: World) -> N
 
     def pay() -> str:
         calls("call")
-        let_go.wait(20)
+        let_go.wait(PATIENCE_SECONDS)
         return "paid at last"
 
     @quick.app.agent("payer", retries=3)
@@ -457,7 +473,7 @@ class Holder:
             **fields,
         )
 
-    async def intend(self, key: str, args_hash: str = "a", timeout: float = 60.0) -> Any:
+    async def intend(self, key: str, args_hash: str = PAY_FIVE, timeout: float = 60.0) -> Any:
         intent = self.command(
             c.IntendEffect, step="1:()pay#1", key=key, args_hash=args_hash, timeout=int(timeout * SECOND)
         )
@@ -538,7 +554,7 @@ async def test_after_a_goodbye_what_was_not_done_is_done(world: World) -> None:
         return (await handle.task()).is_ended
 
     await eventually(is_ended)
-    assert await handle.result(10) == "paid 5"
+    assert await handle.result(PATIENCE_SECONDS) == "paid 5"
     assert pay.calls == 1
 
 
@@ -571,7 +587,7 @@ async def test_an_effect_begins_only_while_lease_and_intent_cover_it(
 
     await world.working()
     handle = await world.submitted("payer")
-    assert await handle.result(10) == 5
+    assert await handle.result(PATIENCE_SECONDS) == 5
     assert pay.calls == [5]
     assert await effect_events(world, handle) == [
         "effect.intended",
@@ -616,7 +632,7 @@ async def test_a_turn_that_is_run_again_executes_what_is_neither_recorded_nor_ke
 
     await quick.working()
     handle = await quick.submitted("payer")
-    assert await handle.result(10) == 5
+    assert await handle.result(PATIENCE_SECONDS) == 5
     assert (runs, pay.calls) == ([0, 1, 1], [5]), "the recorded step is not run again"
     assert effects.log[-1] == "effect.intended", "it was kept before the log said that it is done"
     history = await quick.history(handle)
@@ -638,7 +654,7 @@ async def test_with_an_effect_store_the_result_is_there_before_the_log_says_so(q
 
     await quick.working()
     handle = await quick.submitted("payer")
-    assert await handle.result(10) == 5
+    assert await handle.result(PATIENCE_SECONDS) == 5
     assert pay.calls == [5]
     assert effects.log[-1] == "effect.intended"
     assert list(effects.results) == [f"{quick.namespace}/order-1"]
@@ -660,7 +676,7 @@ async def test_an_effect_that_the_effect_store_knows_is_caught_up_with(quick: Wo
 
     await quick.working()
     handle = await quick.submitted("payer")
-    assert await handle.result(10) == "paid before"
+    assert await handle.result(PATIENCE_SECONDS) == "paid before"
     assert pay.calls == []
     assert await effect_events(quick, handle) == ["effect.intended", "effect.done"]
     (record,) = await quick.facts(handle, "step.recorded")

@@ -17,8 +17,6 @@ from tests.faults.fault import Fault
 from tests.faults.kinds import FrozenAtCommit, KilledAtCommit, Where
 from tests.faults.run import Place, Run
 
-pytestmark = pytest.mark.timeout(500)
-
 AT_ONCE = 6  # most of them wait for a lease to lapse
 
 

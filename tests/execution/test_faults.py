@@ -28,7 +28,7 @@ from tests.servers.small import NatsServer, ValkeyServer
 
 MANY = 130
 UNFINISHED = 100
-PATIENCE = 60.0
+PATIENCE = 600.0
 DEADLINE_SECONDS = 90.0
 SETTINGS: dict[str, object] = {
     "worker.poll_seconds": 0.5,

@@ -107,8 +107,9 @@ async def worker_moves(world: World, story: random.Random) -> None:
 
 async def goodbye(world: World, session: Session) -> None:
     """It leaves as a worker does that has nothing more to do."""
-    about = {"command_id": world.app.runtime.ids.new(), "namespace": world.namespace}
-    await world.store.one(CloseSession(**about, session_id=session.id))
+    command_id = world.app.runtime.ids.new()
+    closing = CloseSession(command_id=command_id, namespace=world.namespace, session_id=session.id)
+    await world.store.one(closing)
 
 
 async def outcome(world: World, handle: Any) -> Outcome:

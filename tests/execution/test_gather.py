@@ -16,6 +16,7 @@ from endwell.model.card import record_id
 from endwell.worker.suspended import Suspended
 from tests.execution.test_steps import Counting, recorded
 from tests.execution.world import World, eventually
+from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
@@ -30,7 +31,7 @@ async def test_parts_return_in_order_and_have_identities_of_their_own(world: Wor
 
     await world.working()
     handle = await world.submitted(kind)
-    assert await handle.result(10) == [9, 1, 4]
+    assert await handle.result(PATIENCE_SECONDS) == [9, 1, 4]
     steps = {fact.step for fact in await recorded(world, handle)}
     assert steps == {"1:(1.0)square#1", "1:(1.1)square#1", "1:(1.2)square#1"}
 
@@ -41,14 +42,16 @@ async def test_parts_run_at_the_same_time(sqlite_world: World, kind: str) -> Non
 
     @sqlite_world.app.agent("async")
     async def run(ctx: Context) -> Any:
-        return await ctx.gather(*(ctx.step("meet", lambda: meet.wait(10) >= 0) for _ in range(3)))
+        return await ctx.gather(
+            *(ctx.step("meet", lambda: meet.wait(PATIENCE_SECONDS) >= 0) for _ in range(3))
+        )
 
     @sqlite_world.app.agent("sync")
     def run_in_thread(ctx: SyncContext) -> Any:
-        return ctx.gather(*[lambda: ctx.step("meet", lambda: meet.wait(10) >= 0)] * 3)
+        return ctx.gather(*[lambda: ctx.step("meet", lambda: meet.wait(PATIENCE_SECONDS) >= 0)] * 3)
 
     await sqlite_world.working()
-    assert await (await sqlite_world.submitted(kind)).result(20) == [True, True, True]
+    assert await (await sqlite_world.submitted(kind)).result(PATIENCE_SECONDS) == [True, True, True]
 
 
 async def test_functions_and_gathers_within_gathers_have_branches_too(sqlite_world: World) -> None:
@@ -63,7 +66,7 @@ async def test_functions_and_gathers_within_gathers_have_branches_too(sqlite_wor
 
     await sqlite_world.working()
     handle = await sqlite_world.submitted("clerk")
-    assert await handle.result(10) == [[1, -1, -1], [2, -2, -2], 9]
+    assert await handle.result(PATIENCE_SECONDS) == [[1, -1, -1], [2, -2, -2], 9]
     steps = sorted(fact.step for fact in await recorded(sqlite_world, handle))
     assert steps == [
         "1:(1.0)one#1",
@@ -107,7 +110,7 @@ async def test_a_replay_finds_every_part_by_its_branch(sqlite_world: World, kind
         return (await handle.task()).is_ended
 
     await eventually(ended)
-    assert await handle.result(10) == [1, 2, 3]
+    assert await handle.result(PATIENCE_SECONDS) == [1, 2, 3]
     assert sorted(seen.calls) == [1, 2]
 
 
@@ -128,7 +131,7 @@ async def test_all_parts_have_ended_when_the_first_failure_is_raised(sqlite_worl
     await sqlite_world.working()
     handle = await sqlite_world.submitted("clerk")
     with pytest.raises(TaskFailed) as failed:
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
     assert failed.value.deliverable["error"]["message"] == "first"
     assert ended == ["slow"]
 
@@ -164,7 +167,7 @@ async def test_what_parts_wait_for_is_waited_for_together(world: World) -> None:
                 content_hash="h",
             )
         )
-    assert await handle.result(10) == "answered"
+    assert await handle.result(PATIENCE_SECONDS) == "answered"
 
 
 async def test_a_failure_goes_before_a_wait(sqlite_world: World) -> None:
@@ -180,7 +183,7 @@ async def test_a_failure_goes_before_a_wait(sqlite_world: World) -> None:
 
     await sqlite_world.working()
     with pytest.raises(TaskFailed):
-        await (await sqlite_world.submitted("clerk")).result(10)
+        await (await sqlite_world.submitted("clerk")).result(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
@@ -200,7 +203,7 @@ async def test_what_cannot_have_a_branch_is_refused(sqlite_world: World, kind: s
         seen.append(refused.value.message)
 
     await sqlite_world.working()
-    await (await sqlite_world.submitted(kind)).result(10)
+    await (await sqlite_world.submitted(kind)).result(PATIENCE_SECONDS)
     assert len(seen) == 1
 
 
@@ -213,7 +216,7 @@ async def test_two_gathers_at_once_in_one_branch_are_refused(sqlite_world: World
 
     await sqlite_world.working()
     with pytest.raises(TaskFailed) as failed:
-        await (await sqlite_world.submitted("clerk")).result(10)
+        await (await sqlite_world.submitted("clerk")).result(PATIENCE_SECONDS)
     assert failed.value.deliverable["error"]["code"] == "ambiguous_step"
 
 
@@ -259,5 +262,5 @@ async def test_what_leaves_a_task_group_counts_as_what_is_in_it(world: World) ->
         return (await handle.task()).is_ended
 
     await eventually(ended)
-    assert await handle.result(10) == "rested"
+    assert await handle.result(PATIENCE_SECONDS) == "rested"
     assert "task.retry_scheduled" not in await world.history(handle)

@@ -15,7 +15,8 @@ from endwell.doorbell import Doorbell
 from endwell.doorbell.postgres import LOOK_SECONDS, PostgresDoorbell
 from endwell.runtime import Runtime
 from tests.execution.hurried import SPEED, hurried
-from tests.execution.world import PATIENCE_SECONDS, eventually
+from tests.execution.world import eventually
+from tests.patience import PATIENCE_SECONDS
 
 MOST_STATEMENTS = {
     ("sqlite", "worker"): 34,  # its looks ask nothing unless somebody has committed, which here is the PMO

@@ -14,6 +14,7 @@ from endwell.operate import inbox
 from endwell.policy.limits import SECOND
 from endwell.worker.watch import Watch
 from tests.execution.world import Session, World
+from tests.patience import PATIENCE_SECONDS
 
 LONG = 86_400.0
 
@@ -78,9 +79,9 @@ async def test_a_message_whose_processor_is_gone_is_pending_again(clerk: World) 
     assert (given_back.status, given_back.processed_at, given_back.archived_at) == ("pending", None, None)
     assert given_back.attempt_id is None
 
-    await look.stale.reclaim(is_needed=True)
+    await look.stale.reclaim(await clerk.store.now(), is_needed=True)
     await clerk.working()
-    assert await handle.result(20) == "done"
+    assert await handle.result(PATIENCE_SECONDS) == "done"
     assert (await row(clerk, handle)).status == "consumed"
 
 
@@ -429,7 +430,7 @@ async def test_an_agent_that_returns_nothing_has_not_failed(clerk: World) -> Non
 
     await clerk.working()
     handle = await clerk.submitted("silent")
-    assert await handle.result(10) is None
+    assert await handle.result(PATIENCE_SECONDS) is None
     clerk.clock.advance(3600)
     await (await clerk.supervisor()).run_once()
     task = await handle.task()

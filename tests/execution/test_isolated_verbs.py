@@ -17,6 +17,7 @@ from endwell.worker.link import Leased
 from endwell.worker.remote import error_of, error_said
 from tests.execution.test_isolation import Crew, gone
 from tests.execution.world import TINY, World, eventually, terminal
+from tests.patience import PATIENCE_SECONDS
 
 QUICK_EFFECTS: dict[str, object] = {"worker.effect_margin_seconds": 0.1}
 
@@ -64,7 +65,7 @@ async def test_every_verb_works_in_a_process_of_its_own(crew: Crew, tmp_path: Pa
     crew.worker(agent, "double", settings=QUICK_EFFECTS)
     handle = await crew.submitted(agent, str(tmp_path / "calls"))
     await answered(crew, handle)
-    assert await handle.result(30) == {
+    assert await handle.result(PATIENCE_SECONDS) == {
         "first": "FIRST",
         "pair": ["LEFT", "RIGHT"],
         "paid": "PAY",
@@ -87,7 +88,7 @@ async def test_a_child_killed_in_a_step_leaves_what_is_recorded_to_the_next_atte
     crew.worker("hangs")
     handle = await crew.submitted("hangs", str(tmp_path / "calls"))
     await killed_in(tmp_path / "calls", "second")
-    assert await handle.result(30) == ["FIRST", "SECOND"]
+    assert await handle.result(PATIENCE_SECONDS) == ["FIRST", "SECOND"]
     assert calls_in(tmp_path / "calls") == ["first", "second", "second"]
     assert (await handle.task()).retry_count == 1
 
@@ -98,7 +99,7 @@ async def test_a_child_killed_in_an_effect_is_asked_after_and_the_effect_not_rep
     crew.worker("pays", settings=QUICK_EFFECTS)
     handle = await crew.submitted("pays", str(tmp_path / "calls"))
     await killed_in(tmp_path / "calls", "pay")
-    assert await handle.result(30) == "pay was done"
+    assert await handle.result(PATIENCE_SECONDS) == "pay was done"
     assert calls_in(tmp_path / "calls") == ["pay"]
 
 
@@ -109,7 +110,7 @@ async def test_an_effect_that_nobody_can_tell_of_is_handed_to_a_person(crew: Cre
     assert task.retry_count == 0, "the turn has not failed"
     await gone([caller(tmp_path / "calls", "pay")])
     await crew.world.client.settle_effect("the payment", "done", "receipt", by="ada")
-    assert await handle.result(30) == "receipt"
+    assert await handle.result(PATIENCE_SECONDS) == "receipt"
     assert calls_in(tmp_path / "calls") == ["pay"]
 
 
@@ -137,7 +138,7 @@ async def test_a_child_begins_no_effect_under_a_lease_that_has_lapsed(crew: Crew
         return (await handle.task()).is_ended
 
     await eventually(ended, "the task ends under a new lease")
-    assert await handle.result(30) == "PAY"
+    assert await handle.result(PATIENCE_SECONDS) == "PAY"
     calls = calls_in(path)
     assert calls.count("pay") == 1
     if calls == ["ready", "pay"]:  # the woken worker renewed its lease before the child asked: then it holds
@@ -151,20 +152,22 @@ async def test_a_child_begins_no_effect_under_a_lease_that_has_lapsed(crew: Crew
 async def test_a_step_past_its_time_is_given_up_and_ends_with_its_child(crew: Crew, tmp_path: Path) -> None:
     crew.worker("slow-step")
     handle = await crew.submitted("slow-step", str(tmp_path / "calls"))
-    assert await handle.result(30) == "step_timeout"
+    assert await handle.result(PATIENCE_SECONDS) == "step_timeout"
     await gone([caller(tmp_path / "calls", "slow")])
 
 
 async def test_a_memory_limit_holds_in_steps_and_leaves_them_as_much(crew: Crew) -> None:
     crew.worker("hungry-step")
-    assert await (await crew.submitted("hungry-step", 270)).result(30) == [270 * 1024 * 1024] * 2
+    assert (
+        await (await crew.submitted("hungry-step", 270)).result(PATIENCE_SECONDS) == [270 * 1024 * 1024] * 2
+    )
     error = await crew.error_of(await crew.submitted("hungry-step", 330))
     assert (error["code"], error["type"]) == ("agent_out_of_memory", "MemoryError")
 
 
 async def test_records_of_any_size_reach_the_next_turn(crew: Crew) -> None:
     crew.worker("large-records")
-    assert await (await crew.submitted("large-records")).result(30) == 6_000_000
+    assert await (await crew.submitted("large-records")).result(PATIENCE_SECONDS) == 6_000_000
 
 
 async def test_a_child_uses_the_effect_store_of_its_app(crew: Crew, tmp_path: Path) -> None:
@@ -180,7 +183,7 @@ async def test_a_child_uses_the_effect_store_of_its_app(crew: Crew, tmp_path: Pa
 async def test_a_turn_may_ask_and_command_in_its_own_name_only(crew: Crew) -> None:
     crew.worker("forger")
     other = await crew.submitted("typed", {"id": 1})
-    said = await (await crew.submitted("forger", other.id)).result(30)
+    said = await (await crew.submitted("forger", other.id)).result(PATIENCE_SECONDS)
     assert said.pop("card") == ["NotFound", "no_such_card"], "refusals keep class and code"
     assert said == {name: ["Refused", "not_of_this_turn"] for name in said}
     assert set(said) == {"namespace", "method", "cancel", "attempt", "task", "settle"}

@@ -19,6 +19,7 @@ from endwell.runtime import SystemClock
 from endwell.runtime.processes import Child, pid_alive
 from tests.execution import outside_app
 from tests.execution.world import TINY, World, eventually, terminal
+from tests.patience import PATIENCE_SECONDS
 
 
 class Crew:
@@ -40,14 +41,14 @@ class Crew:
 
     async def error_of(self, handle: AsyncHandle) -> dict[str, Any]:
         with pytest.raises(TaskFailed) as failed:
-            await handle.result(30)
+            await handle.result(PATIENCE_SECONDS)
         error: dict[str, Any] = failed.value.deliverable["error"]
         return error
 
     def end(self) -> None:
         for worker in self.workers:
             worker.kill()
-            worker.wait(10)
+            worker.wait(PATIENCE_SECONDS)
             worker.close()
 
 
@@ -79,7 +80,7 @@ async def gone(pids: Iterable[int]) -> None:
 async def test_payload_context_and_result_are_the_same_as_inside_the_worker(crew: Crew) -> None:
     worker = crew.worker("typed", "blocking")
     handle = await crew.submitted("typed", {"id": 7, "title": "größer"})
-    said = await handle.result(30)
+    said = await handle.result(PATIENCE_SECONDS)
     claimed = next(event for event in await crew.world.events(handle) if event.type == "task.claimed")
     assert said["id"] == 7
     assert said["attempt"] == claimed.attempt_id
@@ -88,7 +89,7 @@ async def test_payload_context_and_result_are_the_same_as_inside_the_worker(crew
     assert notes == ["looking at größer"]
 
     blocking = await crew.submitted("blocking", {"id": 1})
-    assert await blocking.result(30) == outside_app.Ticket(2, "")
+    assert await blocking.result(PATIENCE_SECONDS) == outside_app.Ticket(2, "")
     notes = [fact.note for fact in await crew.world.facts(blocking, "task.heartbeat")]
     assert notes == ["from a thread"]
     await gone([said["pid"]])
@@ -123,7 +124,7 @@ async def test_a_process_that_dies_fails_its_turn_only(crew: Crew) -> None:
     assert (left["code"], left["message"]) == ("agent_died", "its process exited with code 7")
     crashed = await crew.error_of(await crew.submitted("raises", "crash"))
     assert (crashed["code"], "was killed by SIGABRT" in crashed["message"]) == ("agent_died", True)
-    assert len(await (await crew.submitted("raises", "large")).result(30)) == 1_000_000
+    assert len(await (await crew.submitted("raises", "large")).result(PATIENCE_SECONDS)) == 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -142,9 +143,9 @@ async def test_a_stuck_agent_is_killed_and_its_slot_is_free_while_its_neighbour_
     assert error["message"] == "it did not end within 1 s and was killed"
     assert await neighbour.status() == "running"
     after = await crew.submitted("neighbour", str(tmp_path))
-    assert await after.result(10) == worker.pid, "the slot is free again"
+    assert await after.result(PATIENCE_SECONDS) == worker.pid, "the slot is free again"
     (tmp_path / "enough").touch()
-    assert await neighbour.result(10) == worker.pid
+    assert await neighbour.result(PATIENCE_SECONDS) == worker.pid
     assert (await neighbour.task()).dispatch_count == 1, "the neighbour was not disturbed"
 
 
@@ -153,7 +154,7 @@ async def test_an_agent_that_eats_memory_is_reported_and_a_modest_one_is_left_in
     error = await crew.error_of(await crew.submitted("hungry", 300))
     assert (error["code"], error["type"]) == ("agent_out_of_memory", "MemoryError")
     assert error["message"] == "there was not enough memory"
-    assert await (await crew.submitted("hungry", 20)).result(30) == 20 * 1024 * 1024
+    assert await (await crew.submitted("hungry", 20)).result(PATIENCE_SECONDS) == 20 * 1024 * 1024
 
 
 async def test_cancelling_lets_a_coroutine_clean_up_and_ends_its_process(crew: Crew, tmp_path: Path) -> None:
@@ -236,8 +237,10 @@ async def test_a_limit_holds_although_the_worker_is_frozen(crew: Crew, tmp_path:
 async def test_a_turn_finds_a_child_that_has_loaded_the_app_already(crew: Crew) -> None:
     crew.worker("loaded")
     submitted_at = time.time()
-    assert await (await crew.submitted("loaded")).result(30) < submitted_at
-    assert await (await crew.submitted("loaded")).result(30) > submitted_at, "one child, one turn"
+    assert await (await crew.submitted("loaded")).result(PATIENCE_SECONDS) < submitted_at
+    assert await (await crew.submitted("loaded")).result(PATIENCE_SECONDS) > submitted_at, (
+        "one child, one turn"
+    )
 
 
 async def test_a_spare_that_was_killed_is_replaced(crew: Crew) -> None:
@@ -246,7 +249,7 @@ async def test_a_spare_that_was_killed_is_replaced(crew: Crew) -> None:
     for pid in spare:
         os.kill(pid, 9)
     await gone(spare)
-    assert await (await crew.submitted("loaded")).result(30) > 0
+    assert await (await crew.submitted("loaded")).result(PATIENCE_SECONDS) > 0
 
 
 SCRIPT = """
@@ -265,7 +268,7 @@ def made():
 GLOBAL
 def main(app):
     with app.running():
-        print(app.submit("lonely", 5).result(20))
+        print(app.submit("lonely", 5).result())
 """
 
 
@@ -279,7 +282,7 @@ def run_script(directory: Path, top: str, end: str, interactive: bool = False) -
         env={**os.environ, "PYTHONPATH": str(outside_app.ROOT / "src")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     return done.returncode, done.stdout, done.stderr

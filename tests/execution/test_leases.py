@@ -17,6 +17,7 @@ from endwell.model import commands as c
 from endwell.model.task import ErrorInfo
 from endwell.store.rows import Reply
 from tests.execution.world import World, eventually, terminal
+from tests.patience import PATIENCE_SECONDS
 
 
 def burn(seconds: float) -> None:
@@ -43,7 +44,7 @@ async def test_an_agent_that_blocks_the_event_loop_for_three_leases_keeps_its_le
     await world.working()
     handle = await world.submitted("rude")
     with supervising(supervised.app):
-        assert await handle.result(20) == "done"
+        assert await handle.result(PATIENCE_SECONDS) == "done"
 
     assert runs == [1]
     history = await world.history(handle)
@@ -95,7 +96,7 @@ async def test_what_was_claimed_while_the_loop_is_blocked_is_not_forgotten(quick
     node.store.commit = slowly  # type: ignore[method-assign]  # the test comes in between
     await world.working(node)
     handles = await world.client.submit_many("innocent", range(3))
-    assert [await handle.result(10) for handle in handles] == [0, 1, 2]
+    assert [await handle.result(PATIENCE_SECONDS) for handle in handles] == [0, 1, 2]
     for handle in handles:
         task = await handle.task()
         assert (task.crash_count, task.dispatch_count) == (0, 1)
@@ -117,10 +118,10 @@ async def test_a_worker_that_lost_its_lease_stops_its_agents_and_says_nothing_mo
     worker = await world.working()
     first_session = worker.session_id
     handle = await world.submitted("long")
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), PATIENCE_SECONDS)
     first = await handle.task()
     await bury(world, first_session)
-    await asyncio.wait_for(stopped.wait(), 10)
+    await asyncio.wait_for(stopped.wait(), PATIENCE_SECONDS)
     await eventually(lambda: worker.session_id not in ("", first_session), "a new session")
     # The same worker may take it again, as a new attempt under its new session.
     await eventually(began.is_set)
@@ -130,11 +131,11 @@ async def test_a_worker_that_lost_its_lease_stops_its_agents_and_says_nothing_mo
 
     await eventually(is_held_again)
     history = await world.history(handle)
-    assert "task.reclaimed" in history
+    assert {"task.handed_back", "task.reclaimed"} & set(history)
     assert "write.refused" not in history, "whoever lost the lease issues no further write"
     again = await handle.task()
     assert again.session_id == worker.session_id != first_session
-    assert (again.crash_count, again.turn_id) == (1, first.turn_id), "the same turn goes on"
+    assert (again.crash_count, again.turn_id) == (0, first.turn_id), "the same turn, and no process died"
     await handle.cancel()
 
 
@@ -168,10 +169,10 @@ async def test_the_late_result_of_a_lost_attempt_is_refused_and_the_log_says_so(
     assert (await handle.task()).status == "queued"
 
     await world.working()
-    assert await handle.result(10) == "right"
+    assert await handle.result(PATIENCE_SECONDS) == "right"
     with pytest.raises(StaleAttempt):
         await zombie.finish(held)
-    assert await handle.result(10) == "right"
+    assert await handle.result(PATIENCE_SECONDS) == "right"
     history = await world.history(handle)
     assert history.count("write.refused") == 2
     assert terminal(history) == ["task.succeeded"]
@@ -295,7 +296,7 @@ async def test_a_stale_attempt_is_told_by_the_store_so_that_its_agent_can_leave(
 
         await world.working(node)
         handle = await world.submitted("careful")
-        await asyncio.wait_for(began.wait(), 10)
+        await asyncio.wait_for(began.wait(), PATIENCE_SECONDS)
         attempt = (await handle.task()).attempt_id
         await handle.cancel()
         gate.set()
@@ -319,7 +320,7 @@ async def test_losing_the_session_while_claiming_starts_over_once(world: World) 
         old = worker.session_id
         await bury(world, old)
         handle = await world.submitted("echo", round_)
-        assert await handle.result(10) == round_
+        assert await handle.result(PATIENCE_SECONDS) == round_
         await eventually(lambda old=old: worker.session_id not in ("", old))  # type: ignore[misc]
     worker._session.lose(old, "late news of a session that is long gone")
     assert worker.session_id not in ("", old)
@@ -350,7 +351,9 @@ async def test_what_a_claim_brings_after_its_lease_was_lost_is_not_begun(world: 
     assert not await worker.run_once()
     await asyncio.sleep(0)
     assert ran == []
-    assert (await handle.task()).status == "running", "its old session holds it until that is reclaimed"
+    task = await handle.task()
+    assert task.status in ("running", "queued"), "its old session has it, or it was handed back already"
+    assert task.crash_count == 0
 
 
 async def test_a_clock_set_back_costs_no_lease_and_reclaims_nothing(sqlite_world: World) -> None:
@@ -365,12 +368,12 @@ async def test_a_clock_set_back_costs_no_lease_and_reclaims_nothing(sqlite_world
 
     await world.working()
     handle = await world.submitted("long")
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), PATIENCE_SECONDS)
     world.clock.set(world.clock.now_us() - 3600 * 1_000_000)
     pmo = await world.supervisor()
     await pmo.run_once()
     gate.set()
-    assert await handle.result(10) == "done"
+    assert await handle.result(PATIENCE_SECONDS) == "done"
     task = await handle.task()
     assert task.crash_count == 0
     times = [event.at for event in await world.events(handle)]

@@ -30,6 +30,7 @@ from endwell import (
 )
 from endwell.model.task import Task
 from tests.execution.world import QUICK, World, eventually, terminal
+from tests.patience import PATIENCE_SECONDS
 
 PUBLIC = [
     "CANNOT_TELL",
@@ -108,8 +109,8 @@ def test_a_script_submits_and_gets_results_without_await(store_url: str) -> None
     app = small_app(store_url)
     with app.running():
         handle = app.submit("double", 21)
-        assert handle.result(10) == 42
-        assert app.submit("shout", "hi").result(10) == "HI in endwell"
+        assert handle.result(PATIENCE_SECONDS) == 42
+        assert app.submit("shout", "hi").result(PATIENCE_SECONDS) == "HI in endwell"
         assert handle.status() == "succeeded"
         assert handle.task().agent == "double"
         assert handle.why()["status"] == "succeeded"
@@ -126,24 +127,28 @@ def _history_of(app: Endwell, task_id: str) -> list[str]:
 async def test_a_notebook_may_use_the_synchronous_front_under_its_own_event_loop(sqlite_url: str) -> None:
     app = small_app(sqlite_url)
     with app.running():  # blocks the notebook's loop, not the portal's
-        assert app.submit("double", 4).result(10) == 8
+        assert app.submit("double", 4).result(PATIENCE_SECONDS) == 8
 
 
 async def test_an_async_program_awaits_the_same_things(store_url: str) -> None:
     app = small_app(store_url)
     async with app.running() as client:
         handle = await client.submit("double", 21)
-        assert await handle.result(10) == 42
+        assert await handle.result(PATIENCE_SECONDS) == 42
         assert await handle.status() == "succeeded"
         assert (await handle.why())["actions"] == []
-        assert [await h.result(10) for h in await client.submit_many("double", range(3))] == [0, 2, 4]
+        assert [await h.result(PATIENCE_SECONDS) for h in await client.submit_many("double", range(3))] == [
+            0,
+            2,
+            4,
+        ]
 
 
 def test_many_tasks_are_submitted_at_once_and_in_order(sqlite_url: str) -> None:
     app = small_app(sqlite_url)
     with app.running():
         handles = app.submit_many("double", range(600))
-        assert [handle.result(30) for handle in handles] == [2 * n for n in range(600)]
+        assert [handle.result(PATIENCE_SECONDS) for handle in handles] == [2 * n for n in range(600)]
 
 
 def test_work_can_be_submitted_before_anybody_runs_and_is_done_later(sqlite_url: str) -> None:
@@ -151,7 +156,7 @@ def test_work_can_be_submitted_before_anybody_runs_and_is_done_later(sqlite_url:
     handle_id = app.submit("double", 5).id
     app.close()
     with app.running():
-        assert app.task(handle_id).result(10) == 10
+        assert app.task(handle_id).result(PATIENCE_SECONDS) == 10
 
 
 def test_a_result_can_be_had_by_several_threads_and_more_than_once(sqlite_url: str) -> None:
@@ -159,7 +164,9 @@ def test_a_result_can_be_had_by_several_threads_and_more_than_once(sqlite_url: s
     with app.running():
         handle = app.submit("double", 1, delay=0.1)
         answers: list[Any] = []
-        threads = [threading.Thread(target=lambda: answers.append(handle.result(10))) for _ in range(4)]
+        threads = [
+            threading.Thread(target=lambda: answers.append(handle.result(PATIENCE_SECONDS))) for _ in range(4)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -203,8 +210,8 @@ async def test_an_agent_may_take_no_payload(world: World) -> None:
         return ctx.agent
 
     await world.working()
-    assert await (await world.submitted("tick")).result(10) == "tock"
-    assert await (await world.submitted("who")).result(10) == "who"
+    assert await (await world.submitted("tick")).result(PATIENCE_SECONDS) == "tock"
+    assert await (await world.submitted("who")).result(PATIENCE_SECONDS) == "who"
     with pytest.raises(endwell.BadInput) as refused:
         await world.submitted("tick", {"unexpected": 1})
     assert refused.value.code == "bad_payload"
@@ -222,9 +229,13 @@ async def test_the_context_says_whose_turn_it_is(world: World) -> None:
 
     await world.working()
     handle = await world.submitted("me/issue-42", "x", key="order-1")
-    assert await handle.result(10) == {"task": handle.id, "key": "issue-42", "idempotency": "order-1"}
+    assert await handle.result(PATIENCE_SECONDS) == {
+        "task": handle.id,
+        "key": "issue-42",
+        "idempotency": "order-1",
+    }
     handle = await world.submitted("us", "x")
-    assert await handle.result(10) == {"task": handle.id, "retry": 0}
+    assert await handle.result(PATIENCE_SECONDS) == {"task": handle.id, "retry": 0}
     assert "task.heartbeat" in await world.history(handle)
 
 
@@ -239,7 +250,7 @@ async def test_the_same_key_is_the_same_task_also_after_it_ended(world: World) -
 
     await world.working()
     first = await world.submitted("once", 1, key="k")
-    assert await first.result(10) == 1
+    assert await first.result(PATIENCE_SECONDS) == 1
     again = await world.submitted("once", 1, key="k")
 
     assert again.id == first.id
@@ -259,7 +270,7 @@ async def test_fail_ends_the_task_without_a_retry(world: World) -> None:
     await world.working()
     handle = await world.submitted("stubborn")
     with pytest.raises(TaskFailed, match="the customer is gone") as failed:
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
 
     assert failed.value.task.status == "failed"
     assert failed.value.task.reason == "agent_gave_up"
@@ -287,7 +298,7 @@ async def test_retry_asks_for_another_try_at_a_time_of_its_own(world: World) -> 
     assert 299 < (task.run_at - task.updated_at) / 1e6 <= 300
     assert tries == [0]
     world.clock.advance(301)
-    assert await handle.result(10) == 2
+    assert await handle.result(PATIENCE_SECONDS) == 2
     assert tries == [0, 1]
 
 
@@ -322,7 +333,7 @@ async def test_errors_in_give_up_on_are_not_retried(world: World) -> None:
     await world.working()
     for kind in ("key", "value"):
         with pytest.raises(TaskFailed) as failed:
-            await (await world.submitted("picky", kind)).result(10)
+            await (await world.submitted("picky", kind)).result(PATIENCE_SECONDS)
         assert failed.value.task.retry_count == 1
         assert failed.value.task.reason == "exception"
     assert (await _retry_of(world, await world.submitted("picky", "type"), 1)).status == "queued"
@@ -336,7 +347,7 @@ async def test_a_task_that_misses_its_deadline_raises_timed_out(world: World) ->
     world.clock.advance(61)
     await (await world.supervisor()).run_once()
     with pytest.raises(TaskTimedOut) as timed_out:
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
     assert timed_out.value.task.reason == "ends_by"
     assert timed_out.value.deliverable["status"] == "timeout"
 
@@ -349,7 +360,7 @@ async def test_a_cancelled_task_raises_cancelled_and_cannot_be_cancelled_again(w
     task = await handle.cancel("changed my mind")
     assert (task.status, task.reason, task.dead_letter) == ("cancelled", "changed my mind", None)
     with pytest.raises(TaskCancelled):
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
     with pytest.raises(TaskEnded):
         await handle.cancel()
     assert terminal(await world.history(handle)) == ["task.cancelled"]
@@ -370,7 +381,7 @@ async def test_impatience_is_not_the_task_s_end(world: World) -> None:
     assert not isinstance(out.value, TaskNotSucceeded)
     assert out.value.task_id == handle.id
     gate.set()
-    assert await handle.result(10) == "done"
+    assert await handle.result(PATIENCE_SECONDS) == "done"
 
 
 async def test_nobody_asks_the_store_for_somebody_who_has_left(world: World) -> None:
@@ -388,7 +399,7 @@ async def test_nobody_asks_the_store_for_somebody_who_has_left(world: World) -> 
         return await usual(namespace, ids)
 
     world.store.results_by_ids = counted  # type: ignore[method-assign]  # the test listens in
-    waiting = asyncio.ensure_future(other.result(60))
+    waiting = asyncio.ensure_future(other.result(PATIENCE_SECONDS))
     await eventually(lambda: len(asked) > 4, "somebody else has been asked for several times")
     waiting.cancel()
     assert {each for ids in asked for each in ids} == {other.id}
@@ -401,7 +412,7 @@ async def test_a_wait_ends_when_the_store_is_closed_under_it(sqlite_url: str) ->
         waiting = asyncio.get_running_loop().create_task(handle.result())
         await eventually(lambda: bool(client._waiters._waiting), "somebody waits")
     with pytest.raises((EndwellError, RuntimeError)):
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, PATIENCE_SECONDS)
 
 
 async def test_a_task_that_does_not_exist_is_not_found(world: World) -> None:

@@ -10,6 +10,7 @@ import pytest
 from endwell import AsyncHandle, Context, Fail, Retry, StaleAttempt, TaskFailed
 from endwell.policy.limits import SECOND
 from tests.execution.world import START_US, World, eventually, terminal
+from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.mark.covers("S2.22", "S4.53")
@@ -107,7 +108,7 @@ async def test_the_runaway_guard_comes_before_every_timeout_in_whatever_status(
 async def test_a_task_that_has_ended_is_left_alone(clerk: World) -> None:
     await clerk.working()
     handle = await clerk.submitted("clerk", deadline=60)
-    assert await handle.result(10) == "done"
+    assert await handle.result(PATIENCE_SECONDS) == "done"
     before = await handle.task()
     clerk.clock.advance(3600)
     await (await clerk.supervisor()).run_once()
@@ -151,10 +152,10 @@ async def test_a_running_agent_that_misses_the_deadline_is_stopped(world: World)
 
     await world.working()
     handle = await world.submitted("long")
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), PATIENCE_SECONDS)
     world.clock.advance(61)
     await (await world.supervisor()).watchdog.run_once()
-    await asyncio.wait_for(stopped.wait(), 10)
+    await asyncio.wait_for(stopped.wait(), PATIENCE_SECONDS)
     assert (await handle.task()).reason == "ends_by"
 
 
@@ -210,7 +211,7 @@ async def test_three_retries_are_four_executions_with_growing_waits(world: World
     assert await run_out(world, handle) == pytest.approx([0.5, 1.0, 2.0], abs=0.001)
     assert len(runs) == 4
     with pytest.raises(TaskFailed, match="the API is down") as failed:
-        await handle.result(1)
+        await handle.result(PATIENCE_SECONDS)
     task = failed.value.task
     assert (task.reason, task.retry_count, task.dead_letter) == ("api_retries_exhausted", 4, "open")
     letter = await world.store.dead_letter(world.namespace, handle.id)
@@ -327,6 +328,6 @@ async def test_a_working_timeout_ends_as_done_when_the_work_is_recorded_and_as_f
 
     await eventually(over)
     done, failed = [await handle.task() for handle in handles]
-    assert (done.status, await handles[0].result(1)) == ("succeeded", "RECORDED")
+    assert (done.status, await handles[0].result(PATIENCE_SECONDS)) == ("succeeded", "RECORDED")
     assert (failed.status, failed.reason) == ("failed", "retries_exhausted")
     assert computed.count("recorded") == 1

@@ -15,6 +15,7 @@ from endwell.worker.worker import Worker
 from tests.execution.test_bells import DeafBell, echo, leaping, until_it_takes_something, with_bell
 from tests.execution.worker_process import app_for, started
 from tests.execution.world import SilentBell, World, eventually
+from tests.patience import PATIENCE_SECONDS
 
 DEFAULTS: dict[str, object | None] = {
     "worker.poll_seconds": None,
@@ -24,7 +25,8 @@ DEFAULTS: dict[str, object | None] = {
     "worker.watchdog_interval_seconds": 600,
 }
 """Looks as by default, and nobody else who would find work by chance."""
-SLOW_MACHINE_SECONDS = 0.9
+OTHERWISE_SECONDS = 200
+"""A heartbeat or a watchdog would find the work by then; a slow machine does not need so long."""
 
 
 class Asked:
@@ -89,7 +91,6 @@ async def test_work_that_another_process_commits_without_a_ring_is_found_within_
     store_url: str,
 ) -> None:
     """As when a ring is lost, or whoever should have rung is dead."""
-    interval = 1.0 if store_url.startswith("sqlite") else 2.1
     settings: dict[str, Any] = {key: value for key, value in DEFAULTS.items() if value is not None}
     async with World(store_url, settings=DEFAULTS, clock=SystemClock()) as world:
         world.app.agents.update(app_for(world.app.url, world.namespace, settings).agents)
@@ -98,13 +99,13 @@ async def test_work_that_another_process_commits_without_a_ring_is_found_within_
         try:
             for number in range(3):
                 handle = await node.client.submit("echo", number)
-                assert await handle.result(20) == number
+                assert await handle.result(PATIENCE_SECONDS) == number
                 task = await handle.task()
                 late = ((task.started_at or 0) - task.created_at) / SECOND
-                assert late < interval + SLOW_MACHINE_SECONDS
+                assert late < OTHERWISE_SECONDS / 2
         finally:
             child.kill()
-            child.wait(10)
+            child.wait(PATIENCE_SECONDS)
             child.close()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from endwell import AsyncHandle, EndwellError, StaleAttempt
+from endwell import AsyncHandle, EndwellError, StaleAttempt, StoreError
 from endwell.machine import fired
 from endwell.model import commands as c
 from endwell.pmo.service import Pmo
@@ -16,6 +16,7 @@ from endwell.policy.limits import SECOND
 from endwell.runtime import ManualClock
 from endwell.store.rows import Reply
 from tests.execution.world import START_US, Session, World, eventually, terminal
+from tests.patience import PATIENCE_SECONDS
 
 
 async def dispatched_tasks(world: World, session: Session) -> list[AsyncHandle]:
@@ -109,19 +110,21 @@ async def test_an_offer_that_nobody_ever_takes_goes_to_a_person_after_four_tries
         await pmo.watchdog.run_once()
     task = await handle.task()
 
-    assert (task.reason, task.owner, task.clock_rule) == ("dispatch_timeout", clerk.app.owner, "remind")
+    assert (task.reason, task.owner, task.clock_rule) == ("dispatch_timeout", clerk.app.owner, "ends_by")
     assert (offers, task.dispatch_count, task.retry_count) == (4, 4, 4)
     turns = await clerk.store.turns_of_task(clerk.namespace, handle.id)
     assert [(turn.outcome, turn.error) for turn in turns] == [("timeout", "dispatch_timeout")] * 4
     why = await handle.why()
-    assert why["waiting_for"] == [{"kind": "person", "id": clerk.app.owner, "deadline": None}]
+    assert why["waiting_for"] == [{"kind": "person", "id": clerk.app.owner, "deadline": why["ends_by"]}]
     assert why["actions"] == ["task unblock", "task assign", "task cancel"]
-    assert why["ended_at_the_latest"] is None
+    assert why["ended_at_the_latest"] > why["ends_by"]
+    assert any("ends_by keeps running" in note for note in why["notes"])
 
     assert (await handle.assign("ada")).owner == "ada"
+    assert (await handle.why())["ended_at_the_latest"] is None
     assert (await handle.unblock()).status == "queued"
     await clerk.working()
-    assert await handle.result(20) == "done"
+    assert await handle.result(PATIENCE_SECONDS) == "done"
 
 
 @pytest.mark.covers("S3.5", "S3.6", "S4.52", "S3.24", "T19")
@@ -147,7 +150,7 @@ async def test_a_turn_is_reclaimed_when_its_holder_s_lease_has_lapsed_and_not_be
     with pytest.raises(StaleAttempt):
         await session.finish(held)
     await clerk.working()
-    assert await handle.result(10) == "done"
+    assert await handle.result(PATIENCE_SECONDS) == "done"
 
 
 @pytest.mark.covers("S3.10")
@@ -174,8 +177,8 @@ async def test_two_supervisors_at_once_do_no_harm(clerk: World) -> None:
     taken = await clerk.claimed(session, "clerk", 10)
     due = await clerk.client.submit_many("clerk", range(10), deadline=20)
     assert len(taken) == 10
-    clerk.clock.advance(31)
-    for _ in range(3):
+    for _ in range(8):  # they watch how the lease lapses
+        clerk.clock.advance(5)
         await both(pmos)
     for handle in held:
         task = await handle.task()
@@ -215,6 +218,26 @@ async def test_a_supervisor_that_was_away_gives_the_workers_one_heartbeat(store_
             world.clock.advance(5)
             await pmo.run_once()
         assert (await handle.task()).crash_count == 1
+
+
+async def test_a_supervisor_whose_every_question_failed_was_away(
+    clerk: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ticks all the time, and sees nothing: the workers may see nothing either."""
+    pmo = await clerk.supervisor()
+    await pmo.run_once()
+
+    async def unreachable(*asked: object) -> None:
+        raise StoreError("gone for a while")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(clerk.store, "glance", unreachable)
+        for _ in range(8):
+            clerk.clock.advance(5)
+            with pytest.raises(StoreError):
+                await pmo.run_once()
+    await pmo.run_once()
+    assert pmo.is_patient
 
 
 class SleepingClock(ManualClock):
@@ -266,8 +289,13 @@ async def test_a_task_on_which_a_rule_keeps_failing_is_given_to_a_person_and_hol
 
     task = await poisoned.task()
     assert (task.status, task.reason, task.owner) == ("blocked", "clock_rule_failed", clerk.app.owner)
-    assert task.clock_rule == "remind", "the person is reminded"
     assert (await poisoned.why())["actions"] == ["task unblock", "task assign", "task cancel"]
+    assert (await pmo.watchdog.run_once(), await poisoned.status()) == (0, "blocked"), (
+        "it is tried every tick"
+    )
+    monkeypatch.setitem(fired.FIRED, "ends_by", usual)
+    await pmo.watchdog.run_once()
+    assert await poisoned.status() == "timeout", "once the rule works again, the task ends"
 
 
 async def test_a_write_that_the_database_refuses_counts_as_a_failing_rule(clerk: World) -> None:

@@ -15,6 +15,7 @@ from endwell.runtime import SystemClock
 from endwell.runtime.processes import Child
 from tests.execution.worker_process import FAST_EXIT, app_for, started
 from tests.execution.world import TINY, World, eventually, terminal
+from tests.patience import PATIENCE_SECONDS
 
 
 class Crew:
@@ -48,7 +49,7 @@ class Crew:
     def end(self) -> None:
         for child in self.children:
             child.kill()
-            child.wait(10)
+            child.wait(PATIENCE_SECONDS)
             child.close()
 
 
@@ -99,7 +100,7 @@ async def test_sigterm_finishes_what_it_can_hands_back_the_rest_and_exits_0(
     assert sessions == [], "it said goodbye"
 
     crew.worker()
-    assert await late.result(10) == 1
+    assert await late.result(PATIENCE_SECONDS) == 1
     await crew.world.in_status(long, "running")
     assert (await long.task()).dispatch_count == 1, "handing back cost it nothing"
     await long.cancel()
@@ -131,7 +132,7 @@ async def test_what_a_killed_worker_held_is_finished_by_another_exactly_once(
 
     await crew.supervised(lambda: crew.all_ended(handles), "another worker finishes")
     for handle in handles:
-        assert await handle.result(1) == other.pid
+        assert await handle.result(PATIENCE_SECONDS) == other.pid
         history = await crew.world.history(handle)
         assert terminal(history) == ["task.succeeded"]
         assert history.count("task.reclaimed") == 1
@@ -162,7 +163,7 @@ async def test_a_worker_frozen_past_its_lease_changes_nothing_when_it_wakes(
 
     await crew.supervised(has_new_session, "the woken worker starts over")
     for handle, task in zip(handles, before, strict=True):
-        assert await handle.result(1) == other.pid
+        assert await handle.result(PATIENCE_SECONDS) == other.pid
         after = await handle.task()
         assert (after.status, after.deliverable_card, after.ended_at) == (
             task.status,
@@ -171,7 +172,9 @@ async def test_a_worker_frozen_past_its_lease_changes_nothing_when_it_wakes(
         )
         assert terminal(await crew.world.history(handle)) == ["task.succeeded"]
     other.kill()
-    assert await (await crew.world.submitted("echo", "still of use")).result(10) == "still of use"
+    assert (
+        await (await crew.world.submitted("echo", "still of use")).result(PATIENCE_SECONDS) == "still of use"
+    )
 
 
 @pytest.mark.covers("S2.22", "S4.53")
@@ -190,7 +193,7 @@ async def test_a_task_that_kills_its_worker_ends_alone_and_its_neighbours_succee
 
     await crew.supervised(goes_on, "everything has ended")
     with pytest.raises(TaskFailed) as failed:
-        await killer.result(1)
+        await killer.result(PATIENCE_SECONDS)
     assert (failed.value.task.reason, failed.value.task.dead_letter) == ("crash_limit", "open")
     assert failed.value.task.crash_count == deaths == 3
     assert [await handle.status() for handle in neighbours] == ["succeeded"] * 6
@@ -209,6 +212,6 @@ def overlapping(spans: list[tuple[float, float, int]]) -> int:
 async def test_limits_and_keys_hold_over_two_processes(crew: Crew, agent: str, most: int) -> None:
     first, second = crew.worker(concurrency=5), crew.worker(concurrency=5)
     handles = await crew.world.client.submit_many(agent, range(20))
-    spans = [await handle.result(30) for handle in handles]
+    spans = [await handle.result(PATIENCE_SECONDS) for handle in handles]
     assert overlapping(spans) == most
     assert {pid for _, _, pid in spans} <= {first.pid, second.pid}

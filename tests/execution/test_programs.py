@@ -16,6 +16,7 @@ from endwell.runtime.processes import pid_alive
 from endwell.worker import programs
 from tests.execution.outside_app import PATIENT
 from tests.execution.world import World, eventually, terminal
+from tests.patience import PATIENCE_SECONDS
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 
@@ -26,7 +27,7 @@ def shell(line: str) -> list[str]:
 
 async def error_of(handle: AsyncHandle) -> dict[str, Any]:
     with pytest.raises(TaskFailed) as failed:
-        await handle.result(20)
+        await handle.result(PATIENCE_SECONDS)
     error: dict[str, Any] = failed.value.deliverable["error"]
     return error
 
@@ -57,7 +58,7 @@ async def test_a_program_gets_its_payload_and_its_task_and_gives_its_result(worl
     world.app.command_agent("program", [*PYTHON, source], env={"MORE": "thing"}, cwd="/")
     await world.working()
     handle = await world.submitted("program", {"text": "größer", "list": [1, None]}, key="once")
-    said = await handle.result(20)
+    said = await handle.result(PATIENCE_SECONDS)
     task = await handle.task()
     claimed = [event for event in await world.events(handle) if event.type == "task.claimed"]
 
@@ -73,7 +74,7 @@ async def test_a_large_payload_is_no_trouble_for_a_program_that_does_not_read_it
     sqlite_world.app.command_agent("program", shell("""echo '{"result": "did not look"}'"""))
     await sqlite_world.working()
     handle = await sqlite_world.submitted("program", "x" * 1_000_000)
-    assert await handle.result(20) == "did not look"
+    assert await handle.result(PATIENCE_SECONDS) == "did not look"
 
 
 async def test_a_talkative_program_is_heard_once_a_second_and_its_last_word_counts(
@@ -92,7 +93,7 @@ async def test_a_talkative_program_is_heard_once_a_second_and_its_last_word_coun
     await sqlite_world.working()
     began = time.monotonic()
     handle = await sqlite_world.submitted("program")
-    assert await handle.result(20) == "whole"
+    assert await handle.result(PATIENCE_SECONDS) == "whole"
 
     notes = [fact.note for fact in await sqlite_world.facts(handle, "task.heartbeat")]
     assert 1 <= len(notes) <= 3 + (time.monotonic() - began)
@@ -158,7 +159,7 @@ async def test_a_program_that_gets_on_is_left_alone(sqlite_url: str, monkeypatch
         world.app.command_agent("program", [*PYTHON, source])
         await world.working()
         handle = await world.submitted("program")
-        assert await handle.result(20) == "read"
+        assert await handle.result(PATIENCE_SECONDS) == "read"
         assert "task.nudged" not in await world.history(handle)
 
 
@@ -174,7 +175,7 @@ async def test_the_last_draft_of_a_failing_program_is_salvaged(sqlite_world: Wor
     began = time.monotonic()
     handle = await world.submitted("program")
     with pytest.raises(TaskFailed) as failed:
-        await handle.result(20)
+        await handle.result(PATIENCE_SECONDS)
 
     deliverable = failed.value.deliverable
     assert (deliverable["kind"], deliverable["error"]["code"]) == ("partial_deliverable", "program_failed")
@@ -193,7 +194,7 @@ async def test_the_last_draft_of_a_failing_program_is_salvaged(sqlite_world: Wor
         ("""echo '{"result": 1}'; echo '{"result": 2}'""", "second result"),
         ("""echo '{"usage": {"tokens": "many"}}'""", "no amount"),
         ("""echo '{"result": NaN}'""", "JSON cannot hold"),
-        ("head -c 1100000 /dev/zero | tr '\\0' x", "a line of more than 1,048,576 bytes"),
+        ("head -c 8400000 /dev/zero | tr '\\0' x", "a line of more than 8,388,608 bytes"),
         ("printf '\\033[31mred'", "\\x1b[31mred"),
     ],
 )
@@ -274,7 +275,7 @@ async def test_past_its_time_a_program_is_killed_with_all_it_started(
     assert error["code"] == "program_timeout"
     assert error["message"].endswith("did not end within 3 s")
     await gone(pids)
-    assert await after.result(20) == 1, "its slot is free again"
+    assert await after.result(PATIENCE_SECONDS) == 1, "its slot is free again"
 
 
 async def test_a_program_hears_sigterm_first_and_may_clean_up(sqlite_world: World, tmp_path: Path) -> None:
@@ -313,7 +314,7 @@ async def test_what_a_program_leaves_in_the_background_is_killed_when_it_ends(
     sqlite_world.app.command_agent("program", shell(line))
     await sqlite_world.working()
     handle = await sqlite_world.submitted("program")
-    assert await handle.result(20) == "left two behind"
+    assert await handle.result(PATIENCE_SECONDS) == "left two behind"
     await gone([*await pids_in(tmp_path / "first"), *await pids_in(tmp_path / "second")])
 
 
@@ -324,7 +325,7 @@ async def test_a_retry_starts_the_program_anew(quick_world: World, tmp_path: Pat
     quick_world.app.command_agent("program", shell(line), retries=3)
     await quick_world.working()
     handle = await quick_world.submitted("program")
-    assert await handle.result(20) == "third"
+    assert await handle.result(PATIENCE_SECONDS) == "third"
     assert (await handle.task()).retry_count == 2
 
 
@@ -332,7 +333,7 @@ async def test_programs_run_beside_each_other(sqlite_world: World) -> None:
     sqlite_world.app.command_agent("program", shell("""read x; echo "{\\"result\\": $x}" """))
     await sqlite_world.working(concurrency=10)
     handles = await sqlite_world.client.submit_many("program", range(30))
-    assert [await handle.result(30) for handle in handles] == list(range(30))
+    assert [await handle.result(PATIENCE_SECONDS) for handle in handles] == list(range(30))
 
 
 @pytest.mark.parametrize(
@@ -361,8 +362,8 @@ async def test_the_event_loop_goes_on_while_programs_run(sqlite_world: World) ->
     sqlite_world.app.command_agent("program", shell("""sleep 1.5; echo '{"result": 1}'"""))
     await sqlite_world.working()
     handle = await sqlite_world.submitted("program")
-    longest, last = 0.0, time.monotonic()
-    while not (await handle.task()).is_ended:
+    looks = 0
+    while not (task := await handle.task()).is_ended:
+        looks += task.status == "running"
         await asyncio.sleep(0.005)
-        longest, last = max(longest, time.monotonic() - last), time.monotonic()
-    assert longest < 1.2
+    assert looks > 10, "an event loop that waited for the program would have seen its end alone"

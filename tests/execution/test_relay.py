@@ -10,16 +10,21 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from endwell import Context, Fail
-from endwell.errors import NotFound, Refused, StepFailed, StepTimeout
+from endwell.errors import NotFound, Refused, StaleAttempt, StepFailed, StepTimeout
+from endwell.model import commands as c
+from endwell.model.content import fingerprint
+from endwell.model.task import Task
 from endwell.operate import relay as operate_relay
 from endwell.pmo.relay.messages import Outgoing
 from endwell.pmo.relay.service import CURSOR, Relay, lag
 from endwell.pmo.relay.sink import SinkError
 from endwell.policy.limits import SECOND
 from tests.execution.world import World, eventually
+from tests.patience import PATIENCE_SECONDS
 from tests.servers.webhook import Receiver
 
 LEASE_SECONDS = 30
@@ -179,7 +184,8 @@ async def test_failed_partial_and_cancelled_ends_have_their_words(told: World, r
     said = {data["task_id"]: data for data in receiver.of("task")}
     assert (said[failed]["status"], said[failed]["error"]) == ("failed", "agent_gave_up")
     assert "not today" in said[failed]["error_message"]
-    assert (said[partial]["status"], said[partial]["task_status"]) == ("partial", "failed")
+    assert (said[partial]["status"], said[partial]["task_status"]) == ("failed", "failed")
+    assert [said[task]["partial"] for task in (failed, partial, queued.id)] == [False, True, False]
     assert (said[queued.id]["status"], said[queued.id]["agent_turn_id"]) == ("canceled", None)
     assert all(data["deliverable_card_id"] for data in said.values())
 
@@ -207,6 +213,10 @@ async def test_a_dispatch_that_timed_out_is_told_to_the_letter(
     (ended,) = receiver.of("task")
     assert (idle["status"], idle["error"]) == ("idle", "dispatch_timeout")
     assert (ended["status"], ended["error"]) == ("timeout", "dispatch_timeout")
+    assert (ended["reason"], ended["error_message"]) == (
+        "dispatch_timeout",
+        "no worker took the turn in time",
+    )
     assert ended["deliverable_card_id"] == turn.deliverable_card is not None
     assert ended["turn_epoch"] == idle["turn_epoch"] == task.epoch
     (audit,) = receiver.of("step")
@@ -232,6 +242,8 @@ async def test_a_turn_that_was_reaped_is_told_to_the_letter(
     (ended,) = receiver.of("task")
     assert (idle["status"], idle["error"]) == ("idle", "timeout_reaped_by_watchdog")
     assert (ended["status"], ended["error"]) == ("failed", "timeout_reaped_by_watchdog")
+    assert ended["reason"] is not None
+    assert ended["error_message"] == "the turn made no progress in time"
     assert ended["deliverable_card_id"] == (task.deliverable_card or turn.deliverable_card) is not None
     assert ended["turn_epoch"] == task.epoch == offer.task.epoch + 1, "bumped before anything was told"
 
@@ -254,6 +266,83 @@ async def test_a_suspended_turn_says_what_it_waits_for_and_keeps_its_turn(
     assert next(d for d in states if d["status"] == "suspended")["metadata"]["waiting_tool_count"] == 1
     assert {data["agent_turn_id"] for data in states} == {f"{handle.id}.t1"}
     assert [data["status"] for data in receiver.of("task")] == ["success"]
+
+
+@pytest.mark.covers("S0.53", "S0.56", "S0.67", "S0.9")
+@pytest.mark.parametrize(("agent", "then"), [("picky", "failed"), ("clerk", "queued")])
+async def test_a_reaped_turn_with_a_draft_failed_and_its_deliverable_is_marked_as_partial(
+    told: World, receiver: Receiver, agent: str, then: str
+) -> None:
+    session = await told.silent_session(agent, lease_seconds=3600)
+    handle = await told.submitted(agent)
+    (offer,) = await told.claimed(session, agent)
+    await keep_draft(told, offer.task)
+    told.clock.advance(301)
+    await (await told.supervisor()).watchdog.run_once()
+    assert (await handle.task()).status == then
+
+    await everything(await relay_of(told))
+
+    (ended,) = receiver.of("task")
+    assert (ended["status"], ended["partial"]) == ("failed", True)
+
+
+@pytest.mark.covers("S0.67")
+async def test_a_turn_with_a_draft_that_ends_by_is_a_timeout_and_marked_as_partial(
+    told: World, receiver: Receiver
+) -> None:
+    session = await told.silent_session("picky", lease_seconds=3600)
+    await told.submitted("picky", deadline=60)
+    (offer,) = await told.claimed(session, "picky")
+    await keep_draft(told, offer.task)
+    told.clock.advance(61)
+    await (await told.supervisor()).watchdog.run_once()
+
+    await everything(await relay_of(told))
+
+    (ended,) = receiver.of("task")
+    assert (ended["status"], ended["task_status"], ended["partial"]) == ("timeout", "timeout", True)
+
+
+async def keep_draft(world: World, task: Task) -> None:
+    content = b'"half of it"'
+    command = c.KeepDraft(
+        command_id="draft",
+        namespace=task.namespace,
+        task_id=task.id,
+        attempt_id=task.attempt_id or "",
+        content=content,
+        content_hash=fingerprint(content),
+    )
+    (await world.store.one(command)).unwrap()
+
+
+async def test_an_end_is_told_although_its_command_is_repeated_later_on_the_same_page(
+    told: World, receiver: Receiver
+) -> None:
+    session = await told.silent_session("clerk")
+    handle = await told.submitted("clerk")
+    (offer,) = await told.claimed(session, "clerk")
+    finish = c.Finish(
+        command_id="finish",
+        namespace=told.namespace,
+        task_id=offer.task.id,
+        attempt_id=offer.task.attempt_id or "",
+        result=b"1",
+        result_hash="h",
+    )
+    await told.store.one(finish)
+    await told.submitted("clerk")
+    with pytest.raises(StaleAttempt):
+        await told.store.one(finish)  # its answer was lost: the worker sends it again
+    relay = await relay_of(told)
+    events = await told.store.events_after(told.namespace, "", 100)
+    assert events[-1].event.command_id == "finish"
+    relay._settings = msgspec.structs.replace(relay._settings, batch=len(events))
+
+    await everything(relay)
+
+    assert [ended["task_id"] for ended in receiver.of("task")] == [handle.id]
 
 
 class Dies(BaseException):
@@ -437,7 +526,7 @@ async def test_tasks_go_on_while_the_receiver_is_away(told: World, receiver: Rec
     running = told.app.runtime.spawn(pmo.run(), "pmo")
     worker = await told.working()
     handle = await told.submitted("clerk")
-    assert await handle.result(20) == "done"
+    assert await handle.result(PATIENCE_SECONDS) == "done"
     await eventually(lambda: len(receiver.requests) > 2, "the relay tries again and again")
     receiver.answer = lambda request: 204
     await eventually(lambda: bool(receiver.of("task")), "the end is told")

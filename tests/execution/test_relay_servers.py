@@ -18,6 +18,7 @@ from endwell.pmo.relay.nats import NatsSink
 from endwell.pmo.relay.sink import SinkError
 from tests.execution.test_relay import QUICKLY, done, everything, relay_of
 from tests.execution.world import World, eventually
+from tests.patience import PATIENCE_SECONDS
 from tests.servers.attentive import AttentiveNats
 from tests.servers.small import NatsServer, SmallServer, ValkeyServer
 
@@ -86,11 +87,11 @@ async def test_messages_go_out_on_redis_channels(sqlite_url: str, own_valkey: Va
     client = redis_at(own_valkey)
     pubsub = client.pubsub()
     await pubsub.psubscribe("endwell.v1.*.evt.agent.*.task")
-    await pubsub.get_message(timeout=10)
+    await pubsub.get_message(timeout=PATIENCE_SECONDS)
     async with worked(sqlite_url, "redis", own_valkey.url) as world:
         task_id = await done(world, "clerk")
         await everything(await relay_of(world))
-        message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=10)
+        message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=PATIENCE_SECONDS)
     assert json.loads(message["data"])["data"]["task_id"] == task_id
     await pubsub.aclose()
     await client.aclose()

@@ -12,6 +12,7 @@ from endwell.model import commands as c
 from endwell.model.task import ErrorInfo
 from tests.execution.test_steps import Counting, recorded
 from tests.execution.world import World
+from tests.patience import PATIENCE_SECONDS
 
 TIMED_OUT = ErrorInfo(code="step_timeout", message="'ask' took longer than 1 s")
 
@@ -66,7 +67,7 @@ async def test_a_new_worker_replays_the_records_and_tries_the_timed_out_step_aga
     handle, first_attempt = await left_behind(world, "retryable_failure")
     await world.working()
 
-    planned, answered, attempt = await handle.result(10)
+    planned, answered, attempt = await handle.result(PATIENCE_SECONDS)
 
     assert (planned, answered) == ("the plan", "answer")
     assert attempt != first_attempt
@@ -85,7 +86,7 @@ async def test_a_new_worker_ends_the_task_where_the_timeout_was_permanent(world:
     await world.working()
 
     with pytest.raises(TaskFailed):
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
 
     assert (plan.calls, ask.calls) == ([], [])
     task = await handle.task()
@@ -111,5 +112,5 @@ async def test_nothing_is_a_result_like_any_other_and_is_not_asked_for_again(qui
     await quick_world.working()
     handle = await quick_world.submitted("clerk")
 
-    assert await handle.result(20) == [None, None, None]
+    assert await handle.result(PATIENCE_SECONDS) == [None, None, None]
     assert (look.calls, pay.calls, ask.calls) == ([None], [None], ["once"])

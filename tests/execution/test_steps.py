@@ -18,6 +18,7 @@ from endwell.policy.limits import SECOND
 from endwell.policy.retry import RetryPolicy
 from endwell.runtime import SystemClock
 from tests.execution.world import QUICK, World, eventually
+from tests.patience import PATIENCE_SECONDS
 
 
 @dataclass
@@ -64,7 +65,7 @@ async def test_a_recorded_step_is_not_run_again_when_the_turn_is(world: World, k
     await eventually(lambda: bool(seen.calls))
     await eventually(lambda: _moved(world, handle), "the second turn has ended")
 
-    assert await handle.result(10) == 7
+    assert await handle.result(PATIENCE_SECONDS) == 7
     assert seen.calls == [7]
     assert [(fact.step, fact.result_type) for fact in await recorded(world, handle)] == [
         ("1:()look#1", "success")
@@ -125,7 +126,7 @@ async def test_a_crashed_workers_steps_are_not_run_again_by_the_next(world: Worl
         return (await handle.task()).is_ended
 
     await eventually(ended)
-    assert await handle.result(10) == 3
+    assert await handle.result(PATIENCE_SECONDS) == 3
     assert seen.calls == [1, 2]
 
 
@@ -165,7 +166,7 @@ async def test_steps_of_one_name_are_told_apart_by_their_number(sqlite_world: Wo
 
     await sqlite_world.working()
     handle = await sqlite_world.submitted("clerk")
-    assert await handle.result(10) == [0, 1, 4]
+    assert await handle.result(PATIENCE_SECONDS) == [0, 1, 4]
     assert [fact.step for fact in await recorded(sqlite_world, handle)] == [
         "1:()square#1",
         "1:()square#2",
@@ -184,7 +185,7 @@ async def test_two_steps_of_one_name_at_once_are_refused(sqlite_world: World) ->
 
     await sqlite_world.working()
     with pytest.raises(TaskFailed) as failed:
-        await (await sqlite_world.submitted("clerk")).result(10)
+        await (await sqlite_world.submitted("clerk")).result(PATIENCE_SECONDS)
     assert failed.value.deliverable["error"]["code"] == "ambiguous_step"
 
 
@@ -205,7 +206,7 @@ async def test_a_replay_with_other_inputs_is_refused_where_asked_for(sqlite_worl
     handle = await world.submitted("clerk")
     await eventually(lambda: _moved(world, handle))
     with pytest.raises(TaskFailed) as failed:
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
     assert failed.value.deliverable["error"]["code"] == ReplayMismatch.code
     assert seen.calls == ["x", 0, 0]
 
@@ -236,7 +237,7 @@ async def test_a_value_that_is_not_of_the_promised_type_is_not_recorded(sqlite_w
     await sqlite_world.working()
     handle = await sqlite_world.submitted("clerk")
     with pytest.raises(TaskFailed) as failed:
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
     assert failed.value.deliverable["error"]["code"] == "bad_step_result"
     assert await recorded(sqlite_world, handle) == []
 
@@ -254,7 +255,7 @@ async def test_a_synchronous_step_never_blocks_the_event_loop(sqlite_world: Worl
         return bool(ctx.step("where", threading.get_ident) == here)
 
     await sqlite_world.working()
-    assert await (await sqlite_world.submitted(kind)).result(10) is False
+    assert await (await sqlite_world.submitted(kind)).result(PATIENCE_SECONDS) is False
 
 
 async def test_steps_of_agents_that_hold_every_thread_still_run(sqlite_world: World) -> None:
@@ -264,7 +265,7 @@ async def test_steps_of_agents_that_hold_every_thread_still_run(sqlite_world: Wo
 
     await sqlite_world.working(concurrency=2)
     handles = [await sqlite_world.submitted("clerk", n) for n in range(6)]
-    assert [await handle.result(10) for handle in handles] == [0, 2, 4, 6, 8, 10]
+    assert [await handle.result(PATIENCE_SECONDS) for handle in handles] == [0, 2, 4, 6, 8, 10]
 
 
 TIMEOUTS = {**QUICK, "worker.step_timeout_seconds": 0.1, "retry.base_seconds": 0.05}
@@ -293,7 +294,7 @@ async def test_a_step_that_takes_too_long_is_a_retryable_failure(hasty: World, a
     worker = await hasty.working()
     handle = await hasty.submitted(agent)
     with pytest.raises(TaskFailed) as failed:
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
 
     assert failed.value.deliverable["error"]["code"] == StepTimeout.code
     (fact,) = await recorded(hasty, handle)
@@ -319,7 +320,7 @@ async def test_a_timeout_may_be_said_to_be_permanent(hasty: World) -> None:
 
     await hasty.working()
     handle = await hasty.submitted("clerk")
-    assert await handle.result(10) == "went on without it"
+    assert await handle.result(PATIENCE_SECONDS) == "went on without it"
     assert seen == ["step_timeout", "step_timeout"]
     (fact,) = await recorded(hasty, handle)
     assert (fact.result_type, fact.error.retryable) == ("permanent_failure", False)
@@ -334,7 +335,7 @@ async def test_a_permanent_timeout_that_nobody_catches_ends_the_task(hasty: Worl
     await hasty.working()
     handle = await hasty.submitted("clerk")
     with pytest.raises(TaskFailed):
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
     task = await handle.task()
     assert (task.reason, task.dispatch_count) == ("step_timeout", 1)
 
@@ -349,7 +350,7 @@ async def test_the_next_turn_tries_a_timed_out_step_again(hasty: World) -> None:
 
     await hasty.working()
     handle = await hasty.submitted("clerk")
-    assert await handle.result(10) == "done"
+    assert await handle.result(PATIENCE_SECONDS) == "done"
     kinds = [fact.result_type for fact in await recorded(hasty, handle)]
     assert kinds == ["retryable_failure", "success"]
 
@@ -365,7 +366,7 @@ async def test_the_nearest_timeout_counts(hasty: World) -> None:
     await hasty.working()
     handle = await hasty.submitted("agent")
     with pytest.raises(TaskFailed) as failed:
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
     assert "'too-long' took longer than 1 s" in failed.value.deliverable["error"]["message"]
     assert [fact.result_type for fact in await recorded(hasty, handle)] == [
         "success",
@@ -389,7 +390,7 @@ async def test_a_function_that_swallows_its_cancellation_has_timed_out_neverthel
     await hasty.working()
     handle = await hasty.submitted("clerk")
     with pytest.raises(TaskFailed):
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
     assert [fact.card for fact in await recorded(hasty, handle)] == [None]
 
 
@@ -404,7 +405,7 @@ async def test_a_functions_own_timeout_error_is_its_own(hasty: World) -> None:
     await hasty.working()
     handle = await hasty.submitted("clerk")
     with pytest.raises(TaskFailed) as failed:
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
     assert failed.value.deliverable["error"]["code"] == "api_failure"
     assert await recorded(hasty, handle) == []
 
@@ -419,7 +420,7 @@ async def test_a_late_thread_keeps_the_slot_of_its_turn_and_the_turn_ends_at_onc
     worker = await hasty.working(concurrency=1)
     first = await hasty.submitted("clerk")
     with pytest.raises(TaskFailed):
-        await first.result(10)
+        await first.result(PATIENCE_SECONDS)
     second = await hasty.submitted("clerk")
     await hasty.store.now()
 
@@ -427,7 +428,7 @@ async def test_a_late_thread_keeps_the_slot_of_its_turn_and_the_turn_ends_at_onc
     assert worker._turns.live() == ()
     assert (await second.task()).status == "queued"
     let_go.set()
-    await second.result(10)
+    await second.result(PATIENCE_SECONDS)
 
 
 async def test_a_step_may_be_called_several_times(sqlite_world: World) -> None:
@@ -445,7 +446,7 @@ async def test_a_step_may_be_called_several_times(sqlite_world: World) -> None:
 
     await sqlite_world.working()
     handle = await sqlite_world.submitted("clerk")
-    assert await handle.result(10) == "there"
+    assert await handle.result(PATIENCE_SECONDS) == "there"
     assert len(seen.calls) == 3
 
 
@@ -470,7 +471,7 @@ async def test_a_step_is_called_again_only_where_that_may_help(
             await ctx.progress("seen")
 
     await sqlite_world.working()
-    await (await sqlite_world.submitted("clerk")).result(10)
+    await (await sqlite_world.submitted("clerk")).result(PATIENCE_SECONDS)
     assert len(seen.calls) == calls
 
 
@@ -489,7 +490,7 @@ async def test_options_that_make_no_sense_are_refused(sqlite_world: World, optio
             seen.append(refusal.message)
 
     await sqlite_world.working()
-    await (await sqlite_world.submitted("clerk")).result(10)
+    await (await sqlite_world.submitted("clerk")).result(PATIENCE_SECONDS)
     assert next(iter(options)) in seen[0]
 
 
@@ -514,7 +515,7 @@ async def test_a_step_that_outlasts_the_reap_limit_is_waited_for(world: World) -
         await pmo.run_once()
     assert (await handle.task()).status == "running"
     go_on.set()
-    assert await handle.result(10) == "done"
+    assert await handle.result(PATIENCE_SECONDS) == "done"
     assert [fact.step for fact in await world.facts(handle, "step.started")] == ["1:()long#1"]
 
 
@@ -555,7 +556,7 @@ async def test_everybody_sees_who_executes_which_step_since_when(world: World) -
     assert began // SECOND == 1_700_000_000
     assert (await whole_task(world.store, world.namespace, handle.id))["executing"] == [doing]
     go_on.set()
-    await handle.result(10)
+    await handle.result(PATIENCE_SECONDS)
     assert (await handle.why())["executing"] == []
 
 
@@ -569,7 +570,7 @@ async def test_a_draft_is_kept_and_counts_as_progress(world: World) -> None:
     await world.working()
     handle = await world.submitted("writer")
     with pytest.raises(TaskFailed) as failed:
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
     assert len(await world.facts(handle, "task.draft_kept")) == 2
     shown = await whole_task(world.store, world.namespace, handle.id)
     for deliverable in (failed.value.deliverable, shown["deliverable"]):
@@ -609,7 +610,7 @@ async def test_a_thread_whose_turn_is_lost_hears_of_it_at_its_next_verb(world: W
     @world.app.agent("clerk")
     def run(ctx: SyncContext) -> None:
         inside.set()
-        go_on.wait(20)
+        go_on.wait(PATIENCE_SECONDS)
         try:
             ctx.step("late", lambda: 1)
         except StaleAttempt as error:
@@ -674,8 +675,8 @@ async def test_whatever_a_step_raises_ends_its_turn_and_nothing_else(
 
     worker = await sqlite_world.working()
     with pytest.raises(TaskFailed):
-        await (await sqlite_world.submitted(kind)).result(10)
-    assert await (await sqlite_world.submitted("well")).result(10) == "fine"
+        await (await sqlite_world.submitted(kind)).result(PATIENCE_SECONDS)
+    assert await (await sqlite_world.submitted("well")).result(PATIENCE_SECONDS) == "fine"
     assert worker.failures == 0
 
 
@@ -717,7 +718,7 @@ async def test_the_thousandth_step_costs_what_the_tenth_does(world: World) -> No
 
     await world.working()
     handle = await world.submitted("clerk")
-    await handle.result(100)
+    await handle.result(PATIENCE_SECONDS)
     assert seen == {10: (1, []), 1000: (1, [])}
     sizes = {len(event.data) for event in await world.events(handle) if event.type == "step.recorded"}
     assert max(sizes) - min(sizes) < 20

@@ -16,6 +16,7 @@ from endwell.runtime import SystemClock
 from endwell.worker import session
 from endwell.worker.session import WorkerSession
 from tests.execution.world import TINY, World, eventually, terminal
+from tests.patience import PATIENCE_SECONDS
 from tests.servers.postgres import PostgresServer
 
 
@@ -43,7 +44,7 @@ async def test_results_survive_while_another_process_holds_the_file_s_lock(sqlit
             agent.gate.set()
             await asyncio.sleep(0.25)  # heartbeats and results wait behind the lock, within the lease
             assert await world.counts() == {"running": 5}
-        assert [await handle.result(10) for handle in handles] == list(range(5))
+        assert [await handle.result(PATIENCE_SECONDS) for handle in handles] == list(range(5))
         assert len(agent.runs) == 5
         assert worker.refused == 0
 
@@ -59,14 +60,14 @@ class Locked:
     def __enter__(self) -> None:
         self._thread = threading.Thread(target=self._hold)
         self._thread.start()
-        assert self._held.wait(10)
+        assert self._held.wait(PATIENCE_SECONDS)
 
     def _hold(self) -> None:
         connection = apsw.Connection(str(self._path))
         connection.set_busy_timeout(5000)
         connection.execute("BEGIN IMMEDIATE")
         self._held.set()
-        self._stop.wait(20)
+        self._stop.wait(PATIENCE_SECONDS)
         connection.execute("ROLLBACK")
         connection.close()
 
@@ -90,7 +91,7 @@ async def test_a_file_that_is_moved_away_and_back_has_lost_nothing(sqlite_url: s
         agent.gate.set()
         await eventually(ended, "the results are written to a file that is not where it was")
         os.rename(f"{path}.away", path)
-        assert [await handle.result(10) for handle in handles] == [0, 1, 2]
+        assert [await handle.result(PATIENCE_SECONDS) for handle in handles] == [0, 1, 2]
         assert sorted(agent.runs) == [0, 1, 2]
         for handle in handles:
             assert terminal(await world.history(handle)) == ["task.succeeded"]
@@ -111,10 +112,10 @@ async def test_work_goes_on_after_the_server_was_restarted(
         met = "lost the connection"
         await eventually(lambda: met in caplog.text, "the results meet a server that is not there")
         honest_postgres_server.start()
-        assert [await handle.result(20) for handle in handles] == list(range(5))
+        assert [await handle.result(PATIENCE_SECONDS) for handle in handles] == list(range(5))
         assert sorted(agent.runs) == list(range(5)), "nothing was computed twice"
         later = await world.submitted("gated", 7)
-        assert await later.result(20) == 7
+        assert await later.result(PATIENCE_SECONDS) == 7
         for handle in (*handles, later):
             assert terminal(await world.history(handle)) == ["task.succeeded"]
         assert worker.refused == 0

@@ -21,6 +21,7 @@ from endwell.runtime import SystemClock
 from endwell.worker import watch
 from endwell.worker.worker import Worker
 from tests.execution.world import TINY, World, eventually, terminal
+from tests.patience import PATIENCE_SECONDS
 
 DAYS = 86_400
 SUSPEND_SECONDS = 30.0
@@ -60,7 +61,7 @@ class TestSleeping:
         assert (await handle.task()).status == "suspended"
         world.clock.advance(60)
         await worker.watch.run_once()
-        assert await handle.result(20) == "rested"
+        assert await handle.result(PATIENCE_SECONDS) == "rested"
         assert began == 2
         assert (await handle.task()).dispatch_count == 1, "a resume is not a delivery"
 
@@ -76,7 +77,7 @@ class TestSleeping:
                 return "awake"
 
             await world.working()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 assert await (await world.submitted("napper")).result() == "awake"
 
     async def test_a_sleep_that_cannot_end_in_time_is_refused_at_once(self, world: World) -> None:
@@ -93,7 +94,7 @@ class TestSleeping:
         await world.working()
         handle = await world.submitted("late")
         with pytest.raises(TaskFailed, match="longer deadline="):
-            await handle.result(20)
+            await handle.result(PATIENCE_SECONDS)
         assert [(r.code, r.field) for r in refusals] == [("beyond_deadline", "deadline")], "and not retried"
         assert "deadline=" in (refusals[0].hint or "")
         assert (await handle.task()).reason == "beyond_deadline"
@@ -109,7 +110,7 @@ class TestSleeping:
         await suspended(world, handle)
         world.clock.advance(5)
         await worker.watch.run_once()
-        assert await handle.result(20) == "rested"
+        assert await handle.result(PATIENCE_SECONDS) == "rested"
 
 
 class TestDeadlines:
@@ -153,7 +154,7 @@ class TestDeadlines:
         world.clock.advance(5)
         await worker.watch.run_once()
 
-        assert await handle.result(20) == ["no answer", "in time", "no answer"]
+        assert await handle.result(PATIENCE_SECONDS) == ["no answer", "in time", "no answer"]
         assert {(error.code, error.error["code"]) for error in told} == {("tool_timeout", "tool_timeout")}
         rows = await world.sql(
             "SELECT correlation_id, payload, status, card_id FROM agent_inbox"
@@ -219,7 +220,7 @@ class TestDeadlines:
         assert [wait.wait_status for wait in waits_of(task)] == ["expired", "waiting"]
         assert task.wait_by == slow.deadline, "the first deadline is done with; the other one counts now"
         await world.client.answer(slow.tool_call_id, "at last")
-        assert await handle.result(20) == ["no answer", "at last"]
+        assert await handle.result(PATIENCE_SECONDS) == ["no answer", "at last"]
 
     @pytest.mark.covers("S0.27", "T2")
     async def test_a_tool_without_its_card_is_skipped_and_the_suspend_cap_still_ends_the_turn(
@@ -276,14 +277,14 @@ class TestAnswers:
         assert asked.content == b'{"arguments":{"q":1},"tool_name":"oracle"}'
 
         assert (await world.client.answer(call, {"a": [1, 2]}))["outcome"] == "applied"
-        assert await handle.result(20) == {"a": [1, 2]}
+        assert await handle.result(PATIENCE_SECONDS) == {"a": [1, 2]}
 
     async def test_a_failure_from_outside_is_raised(self, world: World) -> None:
         handle, call, _ = await self.waiting(world)
 
         await world.client.fail_call(call, {"code": "no_funds", "message": "the till is empty"})
         with pytest.raises(TaskFailed, match="the till is empty"):
-            await handle.result(20)
+            await handle.result(PATIENCE_SECONDS)
         task = await handle.task()
         assert json.loads(task.error or "")["code"] == "tool_failed"
 
@@ -295,7 +296,7 @@ class TestAnswers:
         await world.client.answer(call, "first")
         world.clock.advance(SUSPEND_SECONDS)
         await worker.watch.run_once()
-        assert await handle.result(20) == "first"
+        assert await handle.result(PATIENCE_SECONDS) == "first"
         assert (await world.client.answer(call, "second"))["outcome"] == "late"
         assert "wait.timed_out" not in await world.history(handle)
 
@@ -326,7 +327,7 @@ class TestAnswers:
         )
         assert row == ("consumed", "late")
         await world.client.signal(handle.id, "go")
-        assert await handle.result(20) == "timed out"
+        assert await handle.result(PATIENCE_SECONDS) == "timed out"
 
     async def test_an_answer_that_comes_before_the_question_is_found_by_it(self, world: World) -> None:
         @world.app.agent("slow-asker")
@@ -342,7 +343,7 @@ class TestAnswers:
         asked.set()
 
         assert early["outcome"] == "kept"
-        assert await handle.result(20) == 42
+        assert await handle.result(PATIENCE_SECONDS) == 42
 
     async def test_an_answer_to_nothing_is_refused(self, world: World) -> None:
         await self.waiting(world)
@@ -382,7 +383,7 @@ class TestSignals:
         assert (await handle.task()).status == "suspended"
         await world.client.signal(handle.id, "go", 1)
         await world.client.signal(handle.id, "go", 2)
-        assert await handle.result(20) == [1, 2]
+        assert await handle.result(PATIENCE_SECONDS) == [1, 2]
 
     async def test_a_signal_that_comes_early_is_kept(self, world: World) -> None:
         @world.app.agent("listener")
@@ -393,7 +394,7 @@ class TestSignals:
         handle = await world.submitted("listener")
         await world.client.signal(handle.id, "go", {"now": True})
         await world.working()
-        assert await handle.result(20) == {"now": True}
+        assert await handle.result(PATIENCE_SECONDS) == {"now": True}
         with pytest.raises(TaskEnded):
             await world.client.signal(handle.id, "go", 2)
 
@@ -411,7 +412,7 @@ class TestSignals:
         await suspended(world, handle)
         world.clock.advance(60)
         await worker.watch.run_once()
-        assert await handle.result(20) == "in vain"
+        assert await handle.result(PATIENCE_SECONDS) == "in vain"
 
 
 class TestTheWatchdog:
@@ -461,10 +462,9 @@ class TestTheWatchdog:
             world.namespace,
             *card,
         )
-        world.clock.advance(SUSPEND_SECONDS)
-        await worker.watch.run_once()
+        await worker.watch.run_once()  # long before the deadline of the call
 
-        assert await handle.result(20) == {"deep": [1]}
+        assert await handle.result(PATIENCE_SECONDS) == {"deep": [1]}
 
     @pytest.mark.covers("S0.24")
     async def test_many_ticks_by_many_watchdogs_report_once_and_end_nothing(self, world: World) -> None:
@@ -500,7 +500,7 @@ class TestTheWatchdog:
         await world.in_status(handle, "running")
         await world.client.signal(handle.id, "unheard", 1)
         released.set()
-        await handle.result(20)
+        await handle.result(PATIENCE_SECONDS)
         await worker.watch.run_once()
 
         rows = await world.sql(
@@ -551,7 +551,7 @@ async def test_messages_that_come_faster_than_turns_finish_do_not_keep_a_task_fr
     with contextlib.suppress(TaskEnded):  # it need not hear all of them
         for number in range(flood):
             await world.client.signal(handle.id, "go", number)
-    assert await handle.result(20) == list(range(waits))
+    assert await handle.result(PATIENCE_SECONDS) == list(range(waits))
     history = await world.history(handle)
     assert history.count("task.suspended") <= waits
     assert history.count("task.claimed") <= waits + 1

@@ -15,6 +15,7 @@ from endwell.model.card import call_id
 from endwell.model.task import Task, waits_of
 from endwell.policy.limits import SECOND
 from tests.execution.world import World, eventually
+from tests.patience import PATIENCE_SECONDS
 
 
 async def the_child(world: World, handle: AsyncHandle) -> Task:
@@ -43,7 +44,7 @@ async def test_a_tool_is_executed_by_a_worker_that_has_it(world: World) -> None:
     child = await the_child(world, handle)
     assert (child.agent, child.status) == ("search", "queued"), "this worker does not serve the tool"
     await world.working(await world.another_node(), agents=["search"])
-    assert await handle.result(20) == ["gold found"]
+    assert await handle.result(PATIENCE_SECONDS) == ["gold found"]
     spec = await world.store.agent(world.namespace, "search")
     assert spec is not None
     assert spec.kind == "tool"
@@ -56,14 +57,14 @@ async def test_a_tool_that_only_another_process_has_is_found_in_the_store(world:
     world.app.agents.clear()
     world.app.agents["asker"] = asker
     await world.working()
-    assert await (await world.submitted("asker")).result(20) == ["gold found"]
+    assert await (await world.submitted("asker")).result(PATIENCE_SECONDS) == ["gold found"]
 
 
 async def test_a_tool_call_leaves_its_card(world: World) -> None:
     knows_a_tool(world)
     await world.working()
     handle = await world.submitted("asker")
-    await handle.result(20)
+    await handle.result(PATIENCE_SECONDS)
     card = await world.store.card(world.namespace, call_id(f"{handle.id}.s.1:()search#1"))
     assert (card.kind, card.content) == ("tool.call", b'{"arguments":"gold","tool_name":"search"}')
 
@@ -135,7 +136,7 @@ async def test_a_tool_that_fails_for_good_raises(world: World) -> None:
         return "went on"
 
     await world.working()
-    assert await (await world.submitted("asker")).result(20) == "went on"
+    assert await (await world.submitted("asker")).result(PATIENCE_SECONDS) == "went on"
     assert [(e.code, e.error["code"], e.error["message"]) for e in caught] == [
         ("tool_failed", "agent_gave_up", "no ink")
     ]
@@ -159,7 +160,7 @@ async def test_a_tool_whose_worker_is_away_times_out(world: World) -> None:
     await world.in_status(handle, "suspended")
     world.clock.advance(31)
     await worker.watch.run_once()
-    assert await handle.result(20) == "nobody there"
+    assert await handle.result(PATIENCE_SECONDS) == "nobody there"
 
 
 async def test_a_tool_call_that_was_answered_is_not_made_again(world: World) -> None:
@@ -184,7 +185,7 @@ async def test_a_tool_call_that_was_answered_is_not_made_again(world: World) -> 
     await world.working()
     handle = await world.submitted("asker")
     await world.client.signal(handle.id, "go")
-    assert await handle.result(20) == [1, 2]
+    assert await handle.result(PATIENCE_SECONDS) == [1, 2]
     assert (called, (await handle.task()).retry_count) == (2, 1)
 
 
@@ -200,7 +201,10 @@ async def test_bad_arguments_are_refused_where_the_tool_is_called(world: World) 
         return f"{refusal.value.field} {second.value.hint}"
 
     await world.working()
-    assert await (await world.submitted("careless")).result(20) == "payload ask it with ctx.call(…)"
+    assert (
+        await (await world.submitted("careless")).result(PATIENCE_SECONDS)
+        == "payload ask it with ctx.call(…)"
+    )
 
 
 async def test_agents_and_tools_share_their_names(sqlite_world: World) -> None:
@@ -222,7 +226,7 @@ async def test_a_result_of_the_wrong_type_is_refused(world: World) -> None:
     (wait,) = waits_of(await world.in_status(handle, "suspended"))
     await world.client.answer(wait.tool_call_id, "many")
     with pytest.raises(TaskFailed, match="result"):
-        await handle.result(20)
+        await handle.result(PATIENCE_SECONDS)
 
 
 async def test_a_retry_asks_a_tool_again_that_failed_and_no_other(world: World) -> None:
@@ -237,7 +241,7 @@ async def test_a_retry_asks_a_tool_again_that_failed_and_no_other(world: World) 
     await world.client.fail_call(first, "not today")
     second = await open_call(world, handle, "moody", other_than=first)
     await world.client.answer(second, "now then")
-    assert await handle.result(20) == ["fine", "now then"]
+    assert await handle.result(PATIENCE_SECONDS) == ["fine", "now then"]
     assert (await handle.task()).retry_count == 1
 
 

@@ -13,6 +13,7 @@ from endwell.model.task import Task
 from endwell.runtime.current import CURRENT_TURN
 from endwell.worker.worker import Worker
 from tests.execution.world import World, eventually, terminal
+from tests.patience import PATIENCE_SECONDS
 
 
 async def failed_once(world: World, agent: str, payload: Any = None) -> Task:
@@ -74,7 +75,7 @@ async def test_whatever_an_agent_raises_fails_its_turn_and_nothing_else(
     assert (task.status, task.reason) == ("queued", "exception")
     assert task.error is not None
     assert len(task.error) < 20_000
-    assert await (await world.submitted("well")).result(10) == "fine"
+    assert await (await world.submitted("well")).result(PATIENCE_SECONDS) == "fine"
     assert worker.failures == 0
 
 
@@ -91,7 +92,7 @@ async def test_the_traceback_is_kept_and_bounded(world: World) -> None:
     await world.working()
     handle = await world.submitted("deep")
     with pytest.raises(TaskFailed) as failed:
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
     error = failed.value.deliverable["error"]
     assert error["type"] == "ValueError"
     assert error["message"].startswith("at the bottom")
@@ -104,7 +105,7 @@ async def test_the_traceback_is_kept_and_bounded(world: World) -> None:
 
     await world.working(agents=["shallow"])
     with pytest.raises(TaskFailed) as failed:
-        await (await world.submitted("shallow")).result(10)
+        await (await world.submitted("shallow")).result(PATIENCE_SECONDS)
     traceback = failed.value.deliverable["error"]["traceback"]
     assert "in shallow" in traceback
     assert "endwell/worker" not in traceback, "only the agent's own code is of interest"
@@ -152,7 +153,7 @@ async def test_a_result_that_cannot_be_stored_fails_the_task_without_a_retry(
     await world.working()
     handle = await world.submitted("maker", kind)
     with pytest.raises(TaskFailed) as failed:
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
     task = failed.value.task
     assert (task.reason, task.retry_count, task.dispatch_count) == ("result_not_storable", 1, 1)
     assert task.dead_letter == "open"
@@ -176,9 +177,9 @@ async def test_cancel_reaches_a_running_agent_at_once_and_ends_the_task_once(wor
 
     await world.working()
     handle = await world.submitted("long")
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), PATIENCE_SECONDS)
     await handle.cancel()
-    await asyncio.wait_for(stopped.wait(), 10)
+    await asyncio.wait_for(stopped.wait(), PATIENCE_SECONDS)
 
     assert terminal(await world.history(handle)) == ["task.cancelled"]
     assert "write.refused" not in await world.history(handle), "whoever was told has nothing to say"
@@ -212,7 +213,7 @@ async def test_an_agent_that_swallows_its_cancellation_cannot_finish_a_cancelled
 
     worker = await world.working(concurrency=1)
     handle = await world.submitted("stubborn")
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), PATIENCE_SECONDS)
     await handle.cancel()
     other = await world.submitted("stubborn")
     await rounds_of(worker)
@@ -220,7 +221,7 @@ async def test_an_agent_that_swallows_its_cancellation_cannot_finish_a_cancelled
     began.clear()
     gate.set()
     assert status == "queued", "the slot is taken until the function has really ended"
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), PATIENCE_SECONDS)
 
     assert await handle.status() == "cancelled"
     assert terminal(await world.history(handle)) == ["task.cancelled"]
@@ -239,7 +240,7 @@ async def test_a_thread_keeps_its_slot_until_its_function_ends(world: World) -> 
         running.append(number)
         most = max(most, len(running))
         began.set()
-        gate.wait(20)
+        gate.wait(PATIENCE_SECONDS)
         running.remove(number)
         return number
 
@@ -253,7 +254,7 @@ async def test_a_thread_keeps_its_slot_until_its_function_ends(world: World) -> 
     gate.set()
     assert seen == ("queued", [1])
 
-    assert await second.result(10) == 2
+    assert await second.result(PATIENCE_SECONDS) == 2
     assert most == 1
     assert await first.status() == "cancelled"
 
@@ -264,7 +265,7 @@ async def test_a_thread_learns_of_its_cancellation_at_its_next_sign_of_progress(
     @world.app.agent("blocking")
     def blocking(ctx: Context) -> None:
         began.set()
-        gate.wait(20)
+        gate.wait(PATIENCE_SECONDS)
         try:
             ctx.progress("still here")  # type: ignore[unused-coroutine]  # blocks in a thread
         except BaseException as error:
@@ -318,7 +319,7 @@ async def test_what_an_agent_logs_can_be_traced_to_its_task(sqlite_world: World)
     await world.working()
     for agent in ("beside", "threaded"):
         handle = await world.client.submit(agent)
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
         turn = seen.pop()
         assert turn is not None
         assert turn[0] == handle.id

@@ -11,6 +11,7 @@ import pytest
 
 from endwell import BadInput, TaskFailed
 from tests.execution.world import World, terminal
+from tests.patience import PATIENCE_SECONDS
 
 
 @dataclasses.dataclass
@@ -71,7 +72,7 @@ async def test_an_agent_gets_its_own_type_and_so_does_whoever_waits(
 ) -> None:
     typed_agents(sqlite_world)
     await sqlite_world.working()
-    assert await (await sqlite_world.submitted(agent, payload)).result(10) == result
+    assert await (await sqlite_world.submitted(agent, payload)).result(PATIENCE_SECONDS) == result
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ async def test_a_payload_stored_before_its_type_changed_becomes_a_dead_letter_wi
 
     await world.working()
     with pytest.raises(TaskFailed) as failed:
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
 
     task = failed.value.task
     assert (task.reason, task.dead_letter, task.dispatch_count) == ("bad_payload", "open", 1)
@@ -139,7 +140,7 @@ async def test_a_validator_that_raises_anything_is_a_bad_payload(world: World) -
 
     await world.working()
     with pytest.raises(TaskFailed) as failed:
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
     assert failed.value.task.reason == "bad_payload"
 
 
@@ -159,4 +160,4 @@ async def test_a_result_that_is_not_what_the_agent_promises_fails_the_turn_and_i
         task = await world.in_status(handle, "queued")
     assert task.reason == "bad_result"
     world.clock.advance(10)
-    assert await handle.result(10) == 7
+    assert await handle.result(PATIENCE_SECONDS) == 7

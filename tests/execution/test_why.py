@@ -9,6 +9,7 @@ from endwell.model import commands as c
 from endwell.model.moments import moment
 from endwell.policy.limits import SECOND
 from tests.execution.world import World
+from tests.patience import PATIENCE_SECONDS
 
 
 async def test_a_task_that_nobody_serves_says_that_no_worker_is_there(clerk: World) -> None:
@@ -132,17 +133,23 @@ async def test_a_blocked_task_names_the_person_who_must_act(clerk: World) -> Non
     )
     why = await handle.why()
     assert (why["status"], why["owner"], why["reason"]) == ("blocked", "ada", "look at it")
-    assert why["next"]["rule"] == "remind"
     assert why["actions"] == ["task unblock", "task assign", "task cancel"]
+    assert why["waiting_for"] == [{"kind": "person", "id": "ada", "deadline": why["ends_by"]}]
+    assert why["ended_at_the_latest"] is not None
+    assert any("ada was informed and has not accepted it" in note for note in why["notes"])
+
+    await handle.assign("ada")
+    why = await handle.why()
+    assert why["next"]["rule"] == "remind"
     assert why["waiting_for"] == [{"kind": "person", "id": "ada", "deadline": None}]
     assert why["ended_at_the_latest"] is None
-    assert any("ada holds it since" in note for note in why["notes"])
+    assert any("ada accepted to hold it" in note for note in why["notes"])
 
 
 async def test_an_ended_task_waits_for_nothing(clerk: World) -> None:
     await clerk.working()
     done = await clerk.submitted("clerk")
-    await done.result(10)
+    await done.result(PATIENCE_SECONDS)
     why = await done.why()
     assert (why["next"], why["waiting_for"], why["actions"]) == ({"rule": None, "at": None}, [], [])
 
@@ -189,7 +196,7 @@ async def test_a_failed_task_says_what_went_wrong(quick_world: World) -> None:
     await quick_world.working()
     failed = await quick_world.submitted("picky")
     with pytest.raises(TaskFailed):
-        await failed.result(10)
+        await failed.result(PATIENCE_SECONDS)
     assert (await failed.why())["error"] == {
         "code": "exception",
         "type": "ValueError",

@@ -17,6 +17,7 @@ from endwell.runtime.processes import Child
 from endwell.runtime.signals import on_stop_signals
 from endwell.worker.worker import Worker
 from tests.nursery import born
+from tests.patience import PATIENCE_SECONDS
 
 FAST_EXIT = 130
 
@@ -24,7 +25,7 @@ FAST_EXIT = 130
 def started(url: str, namespace: str, settings: dict[str, object], **options: Any) -> Child:
     """A worker process that is able to work."""
     child = born(__name__, {"url": url, "namespace": namespace, "settings": settings, "options": options})
-    assert child.read_line(60) == "ready"
+    assert child.read_line(PATIENCE_SECONDS) == "ready"
     return child
 
 

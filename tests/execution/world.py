@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import time
 import uuid
@@ -27,9 +26,9 @@ from endwell.store.log import Event
 from endwell.store.postgres.store import PostgresStore
 from endwell.store.rows import Offer
 from endwell.worker.worker import Worker
+from tests.patience import PATIENCE_SECONDS
 
 START_US = 1_700_000_000 * SECOND
-PATIENCE_SECONDS = float(os.environ.get("ENDWELL_TEST_PATIENCE", "40"))
 """How long a condition may take to come true before the test gives up on it."""
 
 QUICK: dict[str, object] = {

@@ -13,9 +13,11 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
+from endwell.model.facts import TaskReclaimed
 from endwell.model.task import Task
 from endwell.runtime.processes import Child
 from tests.faults.fault import Fault
+from tests.patience import PATIENCE_SECONDS
 from tests.servers.proxy import Cut, Proxy
 from tests.store.log_bytes import PAGE_BYTES, log_bytes
 
@@ -80,14 +82,18 @@ class FrozenAtCommit(_Struck):
         self.at = at
 
     async def begin(self, run: Run, stack: AsyncExitStack) -> None:
+        self._run = run
         self._child = run.worker(at=self.at, where="after", how="freeze")
 
     async def look(self, task: Task) -> None:
         await super().look(task)
-        is_taken_over = task.crash_count > 0 and task.attempt_id is not None
-        if self.is_struck and (is_taken_over or task.is_ended or task.status == "blocked"):
+        if not self.is_struck:
+            return
+        events = await self._run.world.store.events_of_task(task.namespace, task.id)
+        was_held = any(event.type == TaskReclaimed.type for event in events)
+        if (was_held and task.attempt_id is not None) or task.is_ended or task.status == "blocked":
             self._child.thaw()
-            self.counts = self.counts or task.crash_count > 0  # it held the task when it was frozen
+            self.counts = was_held
 
 
 class KilledAtMoment(Fault):
@@ -151,7 +157,7 @@ class KilledAtSystemCall(_Struck):
         )
         stack.callback(self._end_strace)
         assert self._strace.stderr is not None
-        await asyncio.wait_for(self._strace.stderr.readline(), 30)  # "attached"
+        await asyncio.wait_for(self._strace.stderr.readline(), PATIENCE_SECONDS)  # "attached"
         os.kill(self._child.pid, signal.SIGUSR1)  # it may begin
 
     def _end_strace(self) -> None:

@@ -20,6 +20,7 @@ from endwell.store.contract import Store
 from tests.execution.ten_steps import EFFECTS, EXPECTED, STEPS, Sink, app_for, started
 from tests.execution.world import TINY, World, eventually
 from tests.faults.fault import Fault
+from tests.patience import PATIENCE_SECONDS
 
 TICK_SECONDS: Final = 0.03
 """Between two looks of the supervisor: leases last fifty times as long."""
@@ -114,7 +115,7 @@ class Run:
             stack.callback(answering.cancel)
             await self.fault.begin(self, stack)
             await self._until_ended(pmo, handle)
-            value = await handle.result(timeout=60)
+            value = await handle.result(PATIENCE_SECONDS)
             await self._end_all()
             await self._check(value)
 
@@ -135,7 +136,7 @@ class Run:
                 await self._look_and_settle(pmo)
             return bool(task.is_ended)
 
-        await eventually(ended, f"the task ends ({self.fault})", seconds=120)
+        await eventually(ended, f"the task ends ({self.fault})")
 
     async def _look_and_settle(self, pmo: Any) -> None:
         """A person who is asked lets the frozen worker find out that its lease is gone, looks, and says."""

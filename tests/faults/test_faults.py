@@ -14,8 +14,6 @@ from tests.faults.kinds import BadLine, DiskFull, KilledAtCommit, KilledAtMoment
 from tests.faults.run import Place, Run
 from tests.servers.postgres import Postgres
 
-pytestmark = pytest.mark.timeout(300)
-
 
 async def _inflicted(place: Place, faults: list[Fault]) -> None:
     """All at once; each run checks by itself that everything held."""

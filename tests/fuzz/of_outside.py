@@ -11,14 +11,16 @@ from endwell.doorbell.local import _packed, _unpacked
 from endwell.errors import EndwellError, NotFound
 from endwell.model import commands as c
 from endwell.model.task import Task
+from endwell.policy.limits import Limits
 from endwell.runtime import Runtime
 from endwell.runtime.guarded import Ended
 from endwell.worker.isolated import _Conversation
 from endwell.worker.outside import Reported
 from endwell.worker.programs import BadOutput, Heard
-from endwell.worker.suspended import HandedOver, Suspended
+from endwell.worker.suspended import GivenBack, HandedOver, Suspended
 from tests.fuzz.campaign import Target
 from tests.fuzz.mutate import one_of
+from tests.patience import PATIENCE_SECONDS
 
 _LINES: Final = (
     b'{"progress":"half way"}\n{"result":{"a":[1,2]}}',
@@ -47,7 +49,7 @@ def _program(data: bytes) -> bool:
 
 
 _TASK: Final = Task(namespace="n", id="t", agent="fuzzed", attempt_id="a")
-_COMMAND: Final = {"command_id": "c", "namespace": "n", "actor": "w", "task_id": "t", "attempt_id": "a"}
+_COMMAND: Final = {"command_id": "a.1", "namespace": "n", "actor": "w", "task_id": "t", "attempt_id": "a"}
 
 
 def _line(**said: Any) -> bytes:
@@ -66,7 +68,7 @@ _CONVERSATIONS: Final = (
     _asking(1, "card", "n", "t.in") + b"\n" + _line(result=1),
     _asking(2, "commit", [{"type": "Progress", "fields": _COMMAND}]) + b"\n" + _line(result=1),
     _line(error={"code": "exception", "type": "ValueError", "message": "no"}, after=5.0),
-    _line(suspended={"calls": [_CALL], "submits": []}),
+    _line(suspended={"calls": [_CALL], "children": []}),
     _line(handed_over=True),
     _line(lost={"type": "StaleAttempt", "code": "stale_attempt", "message": "gone"}),
 )
@@ -92,12 +94,17 @@ class _Lines:
 
     def write(self, data: bytes) -> None: ...
 
+    async def drain(self) -> None: ...
+
     def stop(self) -> None:
         self.is_stopped = True
 
 
 class _NoStore:
-    """Has nothing, and takes nothing."""
+    """Has nothing but the time, and takes nothing."""
+
+    async def now(self) -> int:
+        return 0
 
     def __getattr__(self, method: str) -> Any:
         async def refuse(*arguments: Any) -> Any:
@@ -117,6 +124,18 @@ class _Worker:
     actor = "w"
     store = _NoStore()
     doing: Any = None
+    run = 1
+    limits = Limits()
+
+    @property
+    def directory(self) -> Any:
+        return self
+
+    async def spec(self, name: str) -> None:
+        """No agent is known here."""
+
+    async def asked(self, question: Any) -> Any:
+        return await question()
 
 
 def _child() -> Target:
@@ -129,10 +148,10 @@ def _child() -> Target:
         child: Any = _Lines(data)
         talk = _Conversation(worker, child, worker, worker).result()
         try:
-            loop.run_until_complete(asyncio.wait_for(talk, 30))
+            loop.run_until_complete(asyncio.wait_for(talk, PATIENCE_SECONDS))
         except Reported as ended:
             return not ended.info.code.startswith("agent_")
-        except (Suspended, HandedOver):
+        except (Suspended, HandedOver, GivenBack):
             return True
         except EndwellError:
             return False

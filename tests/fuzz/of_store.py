@@ -15,16 +15,20 @@ from endwell.model import facts
 from endwell.model.inside import family_of, inside_of
 from endwell.model.message import Message, report_of
 from endwell.model.task import Task, waits_of
+from endwell.operate.import_check import check
 from endwell.operate.verify import problems_of
 from endwell.policy.approval import options_of
 from endwell.policy.retry import RetryPolicy, unpack
 from endwell.runtime import SeededIds
-from endwell.store.log import Event, place_of
+from endwell.store.log import Event, position_of
 from tests.fuzz.campaign import Target
 from tests.fuzz.mutate import Maker, one_of
 from tests.fuzz.of_content import told
 from tests.store.contract.test_random_runs import Monkey
 from tests.store.world import SqliteDatabase, World
+
+EXPORT: Final = Path(__file__).with_name("export.jsonl")
+"""Five tasks of every kind, as this release wrote them; later ones must take it as well."""
 
 
 class History(msgspec.Struct, frozen=True):
@@ -97,6 +101,17 @@ def _facts(home: Path) -> Target:
     return Target(name="fact", share=70, valid=one_of(valid), take=take)
 
 
+def _export(data: bytes) -> bool:
+    """Lines of an export: taken, or refused with the number of the line."""
+    try:
+        check(data.splitlines(keepends=True))
+    except EndwellError as refusal:
+        if not (refusal.field or "").startswith("line "):
+            raise
+        return told(refusal)
+    return True
+
+
 _COLUMNS: Final = {
     b"waits": b'[{"tool_call_id":"t.s.1","kind":"tool","deadline":5,"name":"look"}]',
     b"inside": b'{"run":2,"steps":3,"intents":["pay"],"asked":[{"id":"a","shown_hash":"h","by":["ada"]}]}',
@@ -132,19 +147,17 @@ def _column(data: bytes) -> bool:
     return True
 
 
-_CURSORS: Final = (b"0", b"17", b"812.4", b"9.9223372036854775807")
+_CURSORS: Final = (b"0", b"17", b"8124", b"9223372036854775807")
 
 
 def _cursor(data: bytes) -> bool:
     text = data.decode("utf-8", "surrogateescape")
-    taken = 0
-    for numbers in (1, 2):
-        try:
-            place_of(text, numbers)
-            taken += 1
-        except Refused as refusal:
-            told(refusal)
-    return taken > 0
+    try:
+        position_of(text)
+    except Refused as refusal:
+        told(refusal)
+        return False
+    return True
 
 
 def _columns(dice: Random) -> bytes:
@@ -159,6 +172,7 @@ def targets(home: Path) -> tuple[Target, ...]:
     return (
         _log(home),
         _facts(home),
+        Target(name="export", share=10, valid=one_of([EXPORT.read_bytes()]), take=_export),
         Target(name="cursor", share=40, valid=one_of(_CURSORS), take=_cursor),
         Target(name="column", share=60, valid=_any_column, take=_column),
     )

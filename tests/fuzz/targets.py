@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.fuzz import of_cli, of_content, of_outside, of_settings, of_store
+from tests.fuzz import of_cli, of_content, of_outside, of_settings, of_store, of_streams
 from tests.fuzz.campaign import Target
 
 
@@ -15,6 +15,7 @@ def all_targets(home: Path) -> list[Target]:
         *of_content.TARGETS,
         *of_settings.targets(home),
         *of_outside.targets(),
+        *of_streams.targets(),
         *of_store.targets(home / "store"),
         *of_cli.targets(home),
     ]

@@ -31,8 +31,6 @@ from tests.seeds import seeds
 INPUTS = 200_000
 RUNS = 4
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.mark.parametrize("number", range(RUNS))
 def test_whatever_reaches_a_decoder_is_taken_or_refused(number: int, tmp_path: Path) -> None:

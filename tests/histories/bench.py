@@ -11,7 +11,7 @@ from endwell.errors import EndwellError, StaleAttempt
 from endwell.model import commands as c
 from endwell.model.message import Message
 from endwell.model.task import Task
-from endwell.operate.verify import problems_of
+from endwell.operate.verify import problems_of, verify
 from endwell.policy.ledger import AllowExecute
 from endwell.policy.limits import SECOND, Limits
 from endwell.policy.retry import RetryPolicy
@@ -27,6 +27,8 @@ LIMITS: Final = Limits(
     remind_every=600 * SECOND,
 )
 TERMINAL: Final = ("task.succeeded", "task.failed", "task.timeout", "task.cancelled")
+OF_CONTENT: Final = ("content_changed", "content_missing", "card_unnamed")
+"""Commands of a history have contents and hashes that do not belong together."""
 FIRINGS_TO_AN_END: Final = 300
 
 
@@ -129,7 +131,7 @@ class History:
         known = before.get(command.task_id)
         attempt = getattr(command, "attempt_id", None)
         if isinstance(command, HOLDERS_ONLY) and known is not None and attempt != known.attempt_id:
-            assert isinstance(reply.refusal, StaleAttempt), f"{command} was not refused"
+            assert isinstance(reply.refusal, StaleAttempt), f"{command} was not refused as stale: {reply}"
         if reply.refusal is not None and known is not None and not isinstance(reply.refusal, StaleAttempt):
             assert self.tasks[known.id] == known, "what is refused changes nothing"
 
@@ -172,8 +174,8 @@ class History:
 
     def _deliver_what_is_left(self) -> None:
         now: int = self.ask(self.store.now())
-        left: list[tuple[Message, str]] = self.ask(self.store.undelivered(self.namespace, now + 1, 1000))
-        for message, _ in left:
+        left: list[tuple[Message, str, int]] = self.ask(self.store.undelivered(self.namespace, now + 1, 1000))
+        for message, _, _ in left:
             if message.message_type != "stop":
                 deliver = c.Deliver(**self.basics(), task_id=message.task_id or "", message_id=message.id)
                 self.give([deliver])
@@ -190,3 +192,17 @@ class History:
             if row.is_ended:
                 pending = self.ask(self.store.pending_messages(self.namespace, task_id))
                 assert [message for message in pending if message.message_type != "stop"] == []
+        self._check_log(set(ids))
+
+    def _check_log(self, task_ids: set[str]) -> None:
+        """A follower sees the events of every task in their order, none left out and none twice."""
+        versions, cursor = dict.fromkeys(task_ids, 0), ""
+        while page := self.ask(self._stores.both[1].events_after(self.namespace, cursor, 7)):
+            for one in page:
+                versions[one.event.task_id] += 1
+                assert one.event.version == versions[one.event.task_id], f"{one.event.event_id} at {one.seq}"
+            cursor = page[-1].cursor
+        tasks = self.ask(self.store.tasks_by_ids(self.namespace, sorted(task_ids)))
+        assert versions == {task.id: task.version for task in tasks}
+        report = self.ask(verify(self.store, [self.namespace]))
+        assert [one for one in report["problems"] if one["kind"] not in OF_CONTENT] == []

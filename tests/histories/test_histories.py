@@ -12,7 +12,6 @@ from tests.seeds import seeds
 from tests.servers.postgres import Postgres
 from tests.store.world import PostgresDatabase, SqliteDatabase
 
-pytestmark = pytest.mark.timeout(300)
 RUNS = 2
 ON_SQLITE = 75
 ON_POSTGRES = 25

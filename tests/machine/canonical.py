@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from endwell.machine.clocks import arm
 from endwell.model.effect import Effect
 from endwell.model.inside import Asked, Inside, inside_of
 from endwell.model.message import Message
-from endwell.model.task import Task, Wait, packed_waits, waits_of
+from endwell.model.task import Task, Wait, counted_waits, has_wait_rows, packed_waits, waits_of
 from endwell.policy.limits import SECOND, Limits
 from tests.machine.scene import Scene
 
@@ -44,6 +44,7 @@ def canonical_scene(scene: Scene, now: int, limits: Limits, *, with_steps: bool)
         canonical(scene.task, now, limits.crash_window, with_steps=with_steps),
         tuple(_effect(effect, scene.task, now, limits.effect_margin) for effect in scene.effects),
         tuple(map(_message, scene.inbox, message_names(scene.inbox))),
+        _told_waits(scene.wait_rows, scene.task, NOW - now),
     )
 
 
@@ -54,7 +55,7 @@ def canonical(task: Task, now: int, crash_window: int, *, with_steps: bool) -> T
         task,
         created_at=CREATED,
         reason=task.reason if _counts(task.reason, task) else None,
-        owner=None if task.held_since is None else task.owner,
+        owner=task.owner if waits_for_person(task) else None,
         attempt_id=None if task.attempt_id is None else HOLDER,
         waits=_waits(task, shift),
         inside=_inside(task, shift, with_steps),
@@ -85,8 +86,13 @@ def _counts(reason: str | None, task: Task) -> bool:
     return task.is_ended or (task.status == "blocked" and reason in ("effect_unknown", "dispatch_timeout"))
 
 
+def waits_for_person(task: Task) -> bool:
+    """Whether it is blocked until a person acts: somebody is named, and reminded."""
+    return task.status == "blocked" and task.remind_at is not None
+
+
 def _stoppable(at: int, shift: int, task: Task) -> int:
-    """A deadline that a person's hold stops."""
+    """A deadline that an accepted hold stops."""
     if task.held_since is not None:
         return max(at - task.held_since, 0) + HELD_SINCE
     return NOW if task.is_ended else max(at + shift, NOW)
@@ -101,11 +107,18 @@ def _due(at: int | None, shift: int, task: Task) -> Any:
 def _waits(task: Task, shift: int) -> str | None:
     if task.waits is None:
         return None
-    waits = waits_of(task)
+    if has_wait_rows(task):
+        return task.waits if task.status == "suspended" else counted_waits(0)
+    return packed_waits(_told_waits(waits_of(task), task, shift))
+
+
+def _told_waits(waits: tuple[Wait, ...], task: Task, shift: int) -> tuple[Wait, ...]:
+    if task.waits is None:
+        return ()
     if task.status == "suspended":
-        return packed_waits(tuple(_wait(wait, shift) for wait in waits))
+        return tuple(_wait(wait, shift) for wait in waits)
     asked_for = (Wait(w.tool_call_id, w.kind, NOW, w.wait_status) for w in waits if matters(w))
-    return packed_waits(tuple(map(_settled, asked_for)))
+    return tuple(map(_settled, asked_for))
 
 
 def matters(wait: Wait) -> bool:
@@ -120,7 +133,8 @@ def _wait(wait: Wait, shift: int) -> Wait:
 
 
 def _settled(wait: Wait) -> Wait:
-    return wait if wait.is_open else replace(wait, wait_status="applied", result_card=None)
+    status = "applied" if wait.is_answered else wait.wait_status
+    return replace(wait, wait_status=status, result_card=None)
 
 
 def _inside(task: Task, shift: int, with_steps: bool) -> str | None:
@@ -140,6 +154,7 @@ def _inside(task: Task, shift: int, with_steps: bool) -> str | None:
             doing=_doing(task, inside, shift),
             nudges=min(inside.nudges, 1),
             held_for=inside.held_for,
+            accepted_by=inside.accepted_by,
         )
     return None if same == Inside() else msgspec.json.encode(same).decode()
 
@@ -216,6 +231,7 @@ def key_of(scene: Scene) -> Key:
         return ()
     beside = tuple((e.key, e.status, e.task_id, e.attempt_id, e.not_after, e.lineage) for e in scene.effects)
     messages = tuple((m.id, m.payload) for m in scene.inbox)
+    waits = tuple(map(astuple, scene.wait_rows))
     return (
         task.family,
         task.status,
@@ -248,4 +264,5 @@ def key_of(scene: Scene) -> Key:
         task.ends_by,
         beside,
         messages,
+        waits,
     )

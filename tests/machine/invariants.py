@@ -13,7 +13,7 @@ from typing import Final
 from endwell.model import status as s
 from endwell.model.card import deliverable_id
 from endwell.model.inside import deliveries_along, family_of, inside_of
-from endwell.model.task import Task, waits_of
+from endwell.model.task import Task, has_wait_rows, open_waits
 from endwell.policy.limits import Limits
 from endwell.policy.retry import unpack
 from tests.machine.scene import Scene
@@ -45,6 +45,7 @@ ENDED_FOR: Final[dict[str, tuple[tuple[str, ...], bool]]] = {
     "ends_by": (("timeout",), True),
     "runaway_guard": (("failed",), True),
     "crash_limit": (("failed",), True),
+    "dispatch_timeout": (("timeout",), True),
     "retries_exhausted": (("failed", "timeout"), True),
     "no_progress": (("failed",), True),
     "approval_rejected": (("failed",), False),
@@ -151,14 +152,19 @@ def _a_dispatched_turn_times_out(task: Task, limits: Limits) -> None:
         must((task.ring_at, task.dispatch_by) == (None, None), f"a {task.status} task waits to be claimed")
 
 
-def _a_suspended_turn_watches_every_wait(task: Task, limits: Limits) -> None:
+def _a_suspended_turn_watches_every_wait(task: Task, scene: Scene) -> None:
     if task.status != s.SUSPENDED:
         must((task.wait_by, task.suspend_by) == (None, None), f"a {task.status} task has wait deadlines")
         return
-    waits = [wait for wait in waits_of(task) if wait.wait_status == "waiting"]
+    waits = [wait for wait in scene.waits if wait.wait_status == "waiting"]
     must(bool(waits), "a suspended turn waits for nothing")
+    must(len(waits) == open_waits(task), "the task counts other waits than are open")
     due = min((wait.deadline for wait in waits if not wait.is_reported), default=None)
-    must(task.wait_by == due, "wait_by is not the next wait's own deadline")
+    if has_wait_rows(task):
+        is_watched = due is None or (task.wait_by is not None and task.wait_by <= due)
+        must(is_watched, "wait_by comes after the next wait's own deadline")
+    else:
+        must(task.wait_by == due, "wait_by is not the next wait's own deadline")
     last = max(wait.deadline for wait in waits)
     must(task.suspend_by is not None and task.suspend_by >= last, "the cap cuts a wait short")
     must(last <= task.ends_by, "a wait goes beyond ends_by")
@@ -167,15 +173,26 @@ def _a_suspended_turn_watches_every_wait(task: Task, limits: Limits) -> None:
     must((task.remind_at is not None) == bool(asked), "who must decide is reminded, and nobody else")
 
 
-def _a_blocked_task_is_held_or_cools(task: Task, limits: Limits) -> None:
+def _a_blocked_task_waits_for_a_person_or_cools(task: Task, limits: Limits) -> None:
     if task.status != s.BLOCKED:
         must(task.held_since is None, "a task is held without being blocked")
         must(task.recover_at is None, "a task cools down without being blocked")
         return
-    is_held = task.held_since is not None
-    must((task.remind_at is not None) == is_held, "who is held must be reminded of, and only who is held")
-    must((task.recover_at is not None) != is_held, "neither held nor cooling down, or both")
-    must(not is_held or bool(task.owner), "nobody is named who holds the task")
+    is_persons = task.remind_at is not None
+    must((task.recover_at is not None) != is_persons, "it neither waits for a person nor cools down, or both")
+    must(not is_persons or bool(task.owner), "no person is named who must act")
+    must(is_persons or task.held_since is None, "a cooldown stops ends_by")
+
+
+def _only_an_accepted_hold_or_an_unknown_effect_stops_ends_by(task: Task, limits: Limits) -> None:
+    if task.is_ended:
+        return
+    inside = inside_of(task)
+    may_stop = bool(inside.accepted_by or inside.held_for)
+    must(
+        (task.held_since is not None) == may_stop,
+        "ends_by stands still without a reason, or runs in spite of one",
+    )
 
 
 def _counters_stay_within_their_limits(task: Task, limits: Limits) -> None:
@@ -215,8 +232,8 @@ STATE_RULES: Final[tuple[Callable[[Task, Limits], None], ...]] = (
     _running_means_held_by_one_attempt,
     _a_turn_is_open_where_it_must_be,
     _a_dispatched_turn_times_out,
-    _a_suspended_turn_watches_every_wait,
-    _a_blocked_task_is_held_or_cools,
+    _a_blocked_task_waits_for_a_person_or_cools,
+    _only_an_accepted_hold_or_an_unknown_effect_stops_ends_by,
     _counters_stay_within_their_limits,
     _only_an_approved_task_goes_on,
     _intents_belong_to_an_open_turn,
@@ -229,6 +246,7 @@ def check_state(scene: Scene, limits: Limits) -> None:
         return
     for rule in STATE_RULES:
         rule(scene.task, limits)
+    _a_suspended_turn_watches_every_wait(scene.task, scene)
     for effect in scene.effects:
         if effect.status == "intended" and effect.task_id == scene.task.id:
             must(effect.key in inside_of(scene.task).intents, "an effect in flight that its task forgot")

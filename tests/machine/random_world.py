@@ -13,7 +13,7 @@ from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.effect import Effect
 from endwell.model.message import Message
-from endwell.model.task import Task
+from endwell.model.task import Task, Wait
 from endwell.policy.ledger import AllowExecute
 from endwell.policy.limits import SECOND, Limits
 from tests.machine.invariants import has_turn
@@ -32,6 +32,7 @@ class RandomWorld:
         self.now = 1_000_000 * SECOND
         self.tasks: dict[str, Task] = {}
         self.effects: dict[str, Effect] = {}
+        self.wait_rows: dict[str, tuple[Wait, ...]] = dict.fromkeys(TASKS, ())
         self.inboxes: dict[str, tuple[Message, ...]] = dict.fromkeys(TASKS, ())
         self.messages: dict[str, str] = {}
         self.cards: set[str] = set()
@@ -57,7 +58,7 @@ class RandomWorld:
 
     def scene(self, task_id: str) -> Scene:
         effects = tuple(self.effects[key] for key in sorted(self.effects))
-        return Scene(self.tasks.get(task_id), effects, self.inboxes[task_id])
+        return Scene(self.tasks.get(task_id), effects, self.inboxes[task_id], self.wait_rows[task_id])
 
     def _seen(self, task_id: str, session_id: str | None) -> Seen:
         holders = [t.id for t in self.tasks.values() if t.agent_key and has_turn(t)]
@@ -69,6 +70,7 @@ class RandomWorld:
             self.tasks[task_id] = scene.task
         self.effects = {effect.key: effect for effect in scene.effects}
         self.inboxes[task_id] = scene.inbox
+        self.wait_rows[task_id] = scene.wait_rows
         for message in decision.messages:
             if message.task_id in TASKS and message.task_id != task_id:
                 self.inboxes[message.task_id] = with_messages(self.inboxes[message.task_id], [message])

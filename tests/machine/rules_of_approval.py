@@ -7,7 +7,6 @@ from typing import Final
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.inside import Asked, inside_of
-from endwell.model.task import waits_of
 from tests.machine.step import Step
 from tests.machine.violation import must
 
@@ -30,7 +29,7 @@ def an_approval_is_decided_once_and_in_time(step: Step) -> None:
 def _deadline(step: Step, approval_id: str | None) -> int:
     if approval_id is None:
         return step.before.expire_at or 0
-    waits = waits_of(step.before)
+    waits = step.scene_before.waits
     return next((w.deadline for w in waits if w.tool_call_id == approval_id and w.is_open), 0)
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from endwell.model import commands as c
 from endwell.model import facts as f
+from endwell.model.facts import RETURNED
 from endwell.model.inside import inside_of
 from tests.machine.invariants import check_clock, max_retries
 from tests.machine.step import Step
@@ -26,6 +27,12 @@ DONE_BY_RULE: Final[dict[str, tuple[type[f.Fact], ...]]] = {
 
 def the_clock_is_set_again(step: Step) -> None:
     check_clock(step.after)
+
+
+def a_worker_that_stays_returns_no_turn_for_free(step: Step) -> None:
+    if isinstance(step.command, c.HandBack) and step.moves:
+        stays = step.command.reason == RETURNED
+        must(step.after.redelivery == ("reclaim" if stays else "hand_back"), "a hand-back counts wrongly")
 
 
 def only_counted_dispatches_count(step: Step) -> None:
@@ -51,8 +58,11 @@ def each_failed_turn_counts_once(step: Step) -> None:
         is_final = isinstance(step.command, c.FailTurn) and not step.command.error.retryable
         used_up = step.after.retry_count > max_retries(step.before, step.limits)
         if step.rule == "dispatch_timeout":
-            is_held = step.after.status == "blocked" and step.after.held_since is not None
-            must(is_held == used_up and not step.after.is_ended, "a person gets it too early or too late")
+            is_escalated = step.after.status == "blocked" and step.after.remind_at is not None
+            must(
+                is_escalated == used_up and not step.after.is_ended, "a person gets it too early or too late"
+            )
+            must(step.after.held_since is None, "ends_by stands still before a person accepted the task")
         else:
             must(step.after.is_ended == (used_up or is_final), "given up too early or too late")
 
@@ -90,7 +100,9 @@ def a_clock_does_what_is_due_first(step: Step) -> None:
     done = tuple(type(fact) for fact in step.decision.facts)
     must(step.rule is not None, f"nothing is due and {done} happened")
     if step.rule in ("ends_by", "approval_expire", "guard"):
-        reason = {"ends_by": "ends_by", "approval_expire": "approval_expired"}
+        is_escalated = step.before.status == "blocked" and step.before.reason == "dispatch_timeout"
+        at_its_time = "dispatch_timeout" if is_escalated else "ends_by"
+        reason = {"ends_by": at_its_time, "approval_expire": "approval_expired"}
         must(step.after.reason == reason.get(step.rule, step.before.guard_reason), "ended for another reason")
     elif step.rule == "reap" and step.now < (step.before.progress_by or 0) + step.command.away:
         must(step.count(f.TaskHeartbeat) == 1, "reaped for the time in which nobody looked")

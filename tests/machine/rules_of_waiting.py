@@ -11,7 +11,7 @@ from endwell.model import facts as f
 from endwell.model.card import call_id
 from endwell.model.inside import family_of, inside_of
 from endwell.model.message import Message, report_of
-from endwell.model.task import Wait, waits_of
+from endwell.model.task import Wait, has_wait_rows
 from tests.machine.step import Step
 from tests.machine.violation import must
 
@@ -39,12 +39,14 @@ def a_suspension_waits_for_what_was_called(step: Step) -> None:
         return
     cut = step.before.ends_by
     called = [(call.tool_call_id, call.kind, min(step.now + call.within, cut)) for call in step.command.calls]
-    waited = [(wait.tool_call_id, wait.kind, wait.deadline) for wait in waits_of(step.after)]
+    ids = {call.tool_call_id for call in step.command.calls}
+    waits = [wait for wait in step.scene_after.waits if wait.tool_call_id in ids]
+    waited = [(wait.tool_call_id, wait.kind, wait.deadline) for wait in waits]
     must(waited == called, "a turn waits for something else than it called for")
     for _, kind, deadline in called:
         must(kind not in SETTLED_BY_TIME or deadline < cut, f"a {kind} that cannot end before ends_by")
     if step.after.status == "suspended":
-        for wait in waits_of(step.after):
+        for wait in step.scene_after.waits:
             left = wait.is_open and any(answers(message, wait) for message in step.scene_after.inbox)
             must(not left, "an answer that was there before was not looked at")
 
@@ -54,11 +56,13 @@ def each_wait_is_settled_once_and_alone(step: Step) -> None:
         return
     settled = [fact.tool_call_id for fact in step.decision.facts if isinstance(fact, f.WaitAnswered)]
     must(len(settled) == len(set(settled)), "a wait was settled twice at once")
-    for old, new in zip(waits_of(step.before), waits_of(step.after), strict=True):
+    for old, new in zip(step.scene_before.waits, step.scene_after.waits, strict=True):
         must(new.deadline == old.deadline, "a wait's deadline was moved by its sibling")
         if old.is_open and old.tool_call_id in settled:
             must(_may_be_settled(step, old), f"{type(step.command).__name__} settled a {old.kind}")
             must(not new.is_open, "a settled wait is still open")
+        elif step.count(f.TaskBlocked) and old.is_open and has_wait_rows(step.before):
+            must(new == replace(old, wait_status="dropped"), "a hold left a wait open")
         elif new != old:
             is_told = new == replace(old, is_reported=True) and not old.is_reported
             must(is_told and old.deadline <= step.now, "a wait was changed by something else than its time")
@@ -87,7 +91,9 @@ def an_overdue_wait_is_reported_once(step: Step) -> None:
     if not is_injection:
         must(not told, "a timeout was reported by something else than its time")
         return
-    overdue = [w for w in waits_of(step.before) if w.is_open and w.deadline <= step.now]
+    has_rows = has_wait_rows(step.before)
+    looked_at = step.seen.waits if has_rows else step.scene_before.waits
+    overdue = [w for w in looked_at if w.is_open and w.deadline <= step.now]
     silent = [w for w in overdue if w.kind not in SETTLED_BY_TIME and not w.is_reported]
     has_card = {w.tool_call_id for w in silent if w.kind != "tool" or _card_is_there(step, w)}
     must(sorted(told) == sorted(has_card), f"{told} reported instead of {sorted(has_card)}")
@@ -95,8 +101,9 @@ def an_overdue_wait_is_reported_once(step: Step) -> None:
         report = report_of(message)
         must((message.status, report.status) == ("pending", "timeout"), "a strange report")
         must((report.error or {}).get("code") == "tool_timeout", "a report without its code")
-    still = [w for w in waits_of(step.after) if w.is_open and w.deadline <= step.now and not w.is_reported]
-    must(not still, "an overdue wait was neither settled nor reported nor skipped")
+    still = [w for w in step.scene_after.waits if w.is_open and w.deadline <= step.now and not w.is_reported]
+    is_due = has_rows and step.after.wait_by is not None and step.after.wait_by <= step.now
+    must(not still or is_due, "an overdue wait was neither settled nor reported nor skipped")
 
 
 def _card_is_there(step: Step, wait: Wait) -> bool:
@@ -105,7 +112,7 @@ def _card_is_there(step: Step, wait: Wait) -> bool:
 
 def a_turn_goes_on_when_nothing_is_waited_for(step: Step) -> None:
     if step.count(f.TaskResumed):
-        must(not any(wait.is_open for wait in waits_of(step.after)), "resumed although it still waits")
+        must(not any(wait.is_open for wait in step.scene_after.waits), "resumed although it still waits")
 
 
 def nothing_that_arrives_is_lost(step: Step) -> None:
@@ -153,12 +160,12 @@ def _was_applied(step: Step, message: Message) -> bool:
     if message.message_type == "nudge":
         return isinstance(step.command, c.HearNudges) and step.holds
     settled = {fact.tool_call_id for fact in step.decision.facts if isinstance(fact, f.WaitAnswered)}
-    return any(wait.tool_call_id in settled and answers(message, wait) for wait in waits_of(step.after))
+    return any(wait.tool_call_id in settled and answers(message, wait) for wait in step.scene_after.waits)
 
 
 def _is_late(step: Step, message: Message) -> bool:
-    waits = waits_of(step.before)
-    is_answered = any(w.tool_call_id == message.correlation_id and not w.is_open for w in waits)
+    waits = step.scene_before.waits
+    is_answered = any(w.tool_call_id == message.correlation_id and w.is_answered for w in waits)
     return step.before.is_ended or is_answered
 
 

@@ -78,7 +78,8 @@ def _right_answer(step: Step, row: Effect | None) -> type[ledger.LedgerAnswer]:
     if row is None:
         return ledger.AllowExecute
     lineage = family_of(step.before).lineage or step.before.id
-    if row.lineage != lineage and isinstance(command, c.IntendEffect) and row.args_hash != command.args_hash:
+    is_other = isinstance(command, c.IntendEffect) and row.args_hash != command.args_hash
+    if is_other and (row.lineage != lineage or row.status not in ("not_done", "abandoned")):
         return ledger.Rejected
     is_in_flight = row.status == "intended" and step.now < (row.not_after or 0) + step.limits.effect_margin
     by_status: dict[str, type[ledger.LedgerAnswer]] = {
@@ -138,13 +139,17 @@ def _check_doubt(step: Step, old: Effect) -> None:
 
 def _check_verdict(step: Step, command: c.SettleEffect, old: Effect) -> None:
     is_own = command.attempt_id is not None and old.attempt_id == command.attempt_id
-    is_over = old.status == "unknown" or step.now >= (old.not_after or 0) + step.limits.effect_margin
+    is_over = step.now >= (old.not_after or 0) + step.limits.effect_margin
     is_found_done = command.verdict == "done" and command.holder_gone
-    must(is_own or is_found_done or is_over, "an effect in flight was settled by somebody else")
+    is_forced = command.force and command.attempt_id is None
+    is_free = old.status == "unknown" or is_over or is_forced
+    must(is_own or is_found_done or is_free, "an effect in flight was settled by somebody else")
+    must(command.attempt_id is None or step.holds, "a stale attempt settled an effect")
     if command.attempt_id is None:
-        return
-    must(step.holds, "a stale attempt settled an effect")
-    may_repeat = is_own or command.holder_gone or command.may_repeat
+        may_repeat = is_over or is_forced
+    else:
+        is_known = (is_own and command.call_ended) or (is_over and (is_own or command.holder_gone))
+        may_repeat = is_known or command.may_repeat
     must(command.verdict != "not_done" or may_repeat, "run again although its first caller may be at it")
 
 

@@ -181,9 +181,14 @@ def reclaimed_task() -> Task:
     return give(task, to(c.Reclaim, task), seen=LAPSED)
 
 
-def task_held_by_a_person() -> Task:
+def escalated_task() -> Task:
+    """Blocked until a person acts; that person has accepted nothing yet."""
     task = queued_task()
     return give(task, to(c.Block, task, owner="ada"))
+
+
+def task_held_by_a_person() -> Task:
+    return give(escalated_task(), to(c.Assign, owner="ada"))
 
 
 def cooling_task(seconds: int = 60) -> Task:
@@ -221,6 +226,7 @@ LIVE_STAGES = (
     dispatched_task,
     running_task,
     suspended_task,
+    escalated_task,
     task_held_by_a_person,
     cooling_task,
     task_to_retry,

@@ -29,6 +29,7 @@ STEP_RULES: Final[tuple[Callable[[Step], None], ...]] = (
     ownership.it_ends_once,
     ownership.a_turn_ends_once,
     ownership.the_epoch_rises_where_it_must,
+    counting.a_worker_that_stays_returns_no_turn_for_free,
     counting.only_counted_dispatches_count,
     counting.each_failed_turn_counts_once,
     counting.each_lost_lease_counts_once,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from endwell.model import commands as c
-from endwell.model.task import waits_of
 from tests.machine.canonical import NOW
 from tests.machine.scene import Scene
 from tests.machine.world import TICK
@@ -28,7 +27,7 @@ def describe_scene(scene: Scene) -> str:
         return "no task"
     counters = f"retry {task.retry_count} dispatch {task.dispatch_count} crash {task.crash_count}"
     clock = "no clock" if task.clock_at is None else f"{task.clock_rule} in {(task.clock_at - NOW) // TICK}"
-    waits = [f"{w.tool_call_id}:{w.wait_status}" for w in waits_of(task)]
+    waits = [f"{w.tool_call_id}:{w.wait_status}" for w in scene.waits]
     effects = [f"{effect.key} is {effect.status} by {effect.attempt_id}" for effect in scene.effects]
     inbox = [f"<{message.id}>" for message in scene.inbox]
     return f"{task.status} ({'; '.join([counters, clock, *waits, *effects, *inbox])})"

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from endwell import errors as e
 from endwell.machine.clocks import RULE_NAMES
 from endwell.machine.decide import decide
 from endwell.machine.decision import Seen
 from endwell.model import commands as c
-from endwell.model.task import Task
+from endwell.model import facts as f
+from endwell.model.task import Task, error_of
 from endwell.policy.limits import SECOND, Limits
 from tests.machine.stages import (
     ENDED_STAGES,
@@ -87,10 +89,56 @@ def test_a_task_that_nobody_takes_is_handed_to_a_person_after_its_last_retry() -
         now += 30 * SECOND
         assert (task.status, task.retry_count) == ("queued" if timeouts < 4 else "blocked", timeouts)
 
-    assert (task.reason, task.owner, task.clock_rule) == ("dispatch_timeout", "ada", "remind")
-    assert task.turn_id is None
+    assert (task.reason, task.owner, task.turn_id) == ("dispatch_timeout", "ada", None)
+    assert (task.clock_at, task.held_since) == (task.ends_by, None)
     again = give(task, to(c.Unblock), now)
     assert (again.status, again.retry_count, again.dispatch_count) == ("queued", 0, 4)
+    assert again.ends_by == task.ends_by
+
+
+@pytest.mark.covers("S0.49", "S0.84")
+def test_a_task_that_no_worker_takes_ends_as_timeout_unless_the_person_acts() -> None:
+    task = task_no_worker_took()
+    assert clock_fires(task, now=task.ends_by - 1).status == "blocked"
+
+    decision = offer(task, c.ClockFired, task.ends_by)
+
+    kinds = [type(fact) for fact in decision.facts]
+    assert kinds == [f.TaskTimedOut, f.TaskDeadLettered]
+    ended = clock_fires(task, now=task.ends_by)
+    assert (ended.status, ended.reason, ended.dead_letter) == ("timeout", "dispatch_timeout", "open")
+    assert (ended.deliverable_card, len(decision.cards)) == (decision.cards[0].id, 1)
+    error = error_of(ended)
+    assert error is not None
+    assert error.message == "no worker took the turn in time"
+
+
+def test_a_person_who_accepts_the_task_stops_ends_by_from_then_on() -> None:
+    task = task_no_worker_took()
+    accepted = give(task, to(c.Assign, owner="ada"), task.ends_by - 60 * SECOND)
+    assert accepted.clock_rule == "remind"
+
+    much_later = task.ends_by + 3600 * SECOND
+    reminded = clock_fires(accepted, now=max(much_later, accepted.remind_at or 0))
+    assert (reminded.status, reminded.held_since) == ("blocked", accepted.held_since)
+    freed = give(accepted, to(c.Unblock), much_later)
+    assert freed.ends_by - much_later == 60 * SECOND
+
+
+def test_a_person_who_accepts_the_task_too_late_finds_it_ended() -> None:
+    ended = clock_fires(task_no_worker_took())
+
+    assert isinstance(offer(ended, c.Assign, owner="ada").refusal, e.TaskEnded)
+
+
+def task_no_worker_took() -> Task:
+    """Blocked after its last retry, with its owner informed."""
+    task, now = queued_task(owner="ada"), NOW
+    while task.status == "queued":
+        now = max(now, task.run_at)
+        task = clock_fires(give(task, to(c.Dispatch), now), now=now + 30 * SECOND)
+        now += 30 * SECOND
+    return task
 
 
 @pytest.mark.covers("S2.1", "S2.29")

@@ -23,6 +23,7 @@ from tests.machine.stages import (
     dead_letter,
     dispatched_task,
     effect_after,
+    escalated_task,
     offer,
     queued_task,
     running_task,
@@ -308,6 +309,12 @@ def test_another_person_is_named_by_somebody() -> None:
     assert offer(queued_task(), c.Assign, owner="eve", actor="ada") == Decision(
         facts=(f.TaskAssigned(owner="eve", by="ada"),)
     )
+    assert offer(cooling_task(), c.Assign, owner="eve", actor="ada") == Decision(
+        facts=(f.TaskAssigned(owner="eve", by="ada"),)
+    )
+    assert offer(escalated_task(), c.Assign, owner="eve", actor="ada") == Decision(
+        facts=(f.TaskAssigned(owner="eve", by="ada", accepts_hold=True),)
+    )
 
 
 @pytest.mark.parametrize(
@@ -317,7 +324,7 @@ def test_a_blocked_task_is_in_somebodys_hands(asked: str | None, owned: str | No
     task = replace(running_task(), owner=owned)
 
     assert offer(task, c.Block, reason="look", owner=asked, attempt_id="a1") == Decision(
-        facts=(f.TaskBlocked(reason="look", owner=holder, remind_at=NOW + DAY),)
+        facts=(f.TaskBlocked(reason="look", owner=holder, remind_at=NOW + DAY, is_unaccepted=True),)
     )
 
 
@@ -358,7 +365,7 @@ def test_a_replay_asks_for_the_same_work_again() -> None:
     decision = answered(task, command)
 
     assert decision.facts == (f.DeadLetterReplayed(superseded_by="t-again", by="ada"),)
-    assert decision.spawn == c.Submit(
+    assert decision.spawn == c.Resubmit(
         command_id="x.new",
         namespace="default",
         actor="ada",
@@ -370,6 +377,7 @@ def test_a_replay_asks_for_the_same_work_again() -> None:
         replay_of="t",
         lineage="t0",
         chain=4,
+        origin_at=task.created_at,
         owner="ada",
         approval_within=50,
         approval_by=("ada", "bob"),

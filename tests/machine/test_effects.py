@@ -10,8 +10,10 @@ from endwell import errors as e
 from endwell.machine.decide import decide
 from endwell.machine.decision import Decision, Seen
 from endwell.model import commands as c
+from endwell.model import facts as f
 from endwell.model.effect import Effect
 from endwell.model.inside import inside_of
+from endwell.model.moments import moment
 from endwell.model.task import Task
 from endwell.policy.ledger import AllowExecute, Rejected, ReturnRecordedResult, WaitOtherWorker
 from endwell.policy.limits import SECOND
@@ -165,11 +167,65 @@ def test_a_timed_out_effect_is_unknown_and_not_executed_again() -> None:
     assert isinstance(answer.ledger, Rejected)
 
 
-def test_its_own_attempt_may_say_that_an_effect_was_not_done_and_try_again() -> None:
-    desk = in_flight()
-    desk.give(c.SettleEffect, verdict="not_done", attempt_id="a1")
+@pytest.mark.parametrize("stage", ["in flight", "in doubt"])
+def test_its_own_attempt_may_say_not_done_at_once_only_if_its_call_ended_by_itself(stage: str) -> None:
+    desk = in_flight() if stage == "in flight" else in_doubt()
+    refusal = desk.ask(c.SettleEffect, OVER - 1, verdict="not_done", attempt_id="a1").refusal
+    assert refusal is not None
+    assert refusal.code == "effect_in_flight"
+    assert desk.ask(c.SettleEffect, OVER, verdict="not_done", attempt_id="a1").refusal is None
+
+    desk.give(c.SettleEffect, verdict="not_done", attempt_id="a1", call_ended=True)
 
     assert isinstance(desk.ask(c.IntendEffect).ledger, AllowExecute)
+
+
+def test_that_the_holder_is_gone_is_enough_only_after_its_time() -> None:
+    """What a dead process sent may still be carried out."""
+    desk = in_doubt()
+    desk.next_attempt()
+    said = {"verdict": "not_done", "attempt_id": "a2", "holder_gone": True}
+
+    refusal = desk.ask(c.SettleEffect, OVER - 1, **said).refusal
+
+    assert refusal is not None
+    assert refusal.code == "effect_in_flight"
+    assert desk.ask(c.SettleEffect, OVER, **said).refusal is None
+
+
+@pytest.mark.parametrize("stage", ["in flight", "in doubt"])
+def test_a_persons_not_done_before_its_time_is_refused_with_the_moment_unless_forced(stage: str) -> None:
+    desk = in_flight() if stage == "in flight" else in_doubt()
+
+    refusal = desk.ask(c.SettleEffect, OVER - 1, verdict="not_done").refusal
+
+    assert refusal is not None
+    assert refusal.code == "effect_in_flight"
+    assert moment(OVER) in refusal.message
+    assert desk.ask(c.SettleEffect, OVER, verdict="not_done").refusal is None
+    desk.give(c.SettleEffect, NOW + 1, verdict="not_done", force=True)
+    assert desk.effect is not None
+    assert (desk.effect.status, desk.effect.settled_by) == ("not_done", "ada")
+
+
+def test_a_persons_not_done_is_refused_while_a_worker_reports_the_call_in_progress() -> None:
+    desk = in_doubt()
+
+    refusal = desk.ask(c.SettleEffect, OVER, verdict="not_done", is_running=True).refusal
+
+    assert refusal is not None
+    assert refusal.code == "effect_in_flight"
+    forced = desk.ask(c.SettleEffect, OVER, verdict="not_done", is_running=True, force=True)
+    assert [fact.is_forced for fact in forced.facts if isinstance(fact, f.EffectSettled)] == [True]
+
+
+def test_an_attempt_cannot_force_anything() -> None:
+    desk = in_doubt()
+
+    refusal = desk.ask(c.SettleEffect, OVER - 1, verdict="not_done", attempt_id="a1", force=True).refusal
+
+    assert refusal is not None
+    assert refusal.code == "effect_in_flight"
 
 
 @pytest.mark.parametrize("reason", ["holder_gone", "may_repeat"])
@@ -221,7 +277,7 @@ def test_a_persons_word_frees_the_task_that_waits_for_it(verdict: str) -> None:
     desk.give(c.Block, reason="effect_unknown", attempt_id="a1", effect_key="mail")
     assert (desk.task.status, desk.task.clock_rule) == ("blocked", "remind")
 
-    desk.give(c.SettleEffect, NOW + SECOND, verdict=verdict)
+    desk.give(c.SettleEffect, OVER, verdict=verdict)
 
     assert desk.task.status == "queued"
     assert desk.effect is not None
@@ -232,7 +288,7 @@ def test_a_persons_word_frees_the_task_that_waits_for_it(verdict: str) -> None:
 def test_a_task_is_not_put_into_a_persons_hands_who_has_already_spoken(verdict: str) -> None:
     desk = in_doubt()
     key = desk.effect.key if desk.effect is not None else ""
-    desk.give(c.SettleEffect, NOW + SECOND, verdict=verdict)
+    desk.give(c.SettleEffect, OVER, verdict=verdict)
 
     answer = desk.ask(c.Block, reason="effect_unknown", attempt_id="a1", effect_key=key)
 
@@ -326,9 +382,27 @@ def test_a_replay_shares_the_effects_of_the_task_that_it_replays() -> None:
     queued = give(None, new)
     desk = Desk(give(queued, to(c.Claim, queued)), done().effect)
 
-    answer = desk.ask(c.IntendEffect, args_hash="other arguments")
+    assert isinstance(desk.ask(c.IntendEffect).ledger, ReturnRecordedResult)
+    repaired = desk.ask(c.IntendEffect, args_hash="other arguments").ledger
+    assert isinstance(repaired, Rejected)
+    assert repaired.code == "effect_conflict"
 
-    assert isinstance(answer.ledger, ReturnRecordedResult)
+
+def test_a_replay_may_repair_the_arguments_of_an_effect_that_was_not_done() -> None:
+    desk = in_flight()
+    desk.give(c.SettleEffect, verdict="not_done", attempt_id="a1", call_ended=True)
+
+    assert isinstance(desk.ask(c.IntendEffect, args_hash="other arguments").ledger, AllowExecute)
+
+
+@pytest.mark.parametrize("stage", ["in flight", "in doubt", "done"])
+def test_other_arguments_under_one_key_in_one_task_are_a_conflict(stage: str) -> None:
+    desk = {"in flight": in_flight, "in doubt": in_doubt, "done": done}[stage]()
+
+    answer = desk.ask(c.IntendEffect, args_hash="other arguments").ledger
+
+    assert isinstance(answer, Rejected)
+    assert answer.code == "effect_conflict"
 
 
 def test_a_key_that_another_lineage_uses_with_other_arguments_is_rejected() -> None:

@@ -131,7 +131,12 @@ def test_a_turn_that_is_ended_by_force_leaves_a_deliverable_of_its_own() -> None
     assert decision.facts[:2] == (
         f.TaskReaped(reason="exception", epoch=5, attempt_id="a1", session_id="s1"),
         f.TurnEnded(
-            turn_id="t.t2", outcome="timeout", epoch=5, error="exception", deliverable_card="t.t2.out"
+            turn_id="t.t2",
+            outcome="timeout",
+            epoch=5,
+            error="exception",
+            deliverable_card="t.t2.out",
+            deliverable_hash=decision.cards[0].hash,
         ),
     )
     assert [card.id for card in decision.cards] == ["t.t2.out"]
@@ -173,12 +178,25 @@ def test_a_task_that_nobody_takes_gets_into_somebodys_hands(owner: str | None, h
     last = replace(TURN, retry_count=3, owner=owner)
     decision = retried(last, forced=True, ends_as="timeout", escalates=True)
 
+    blocked = f.TaskBlocked(
+        reason="exception",
+        owner=holder,
+        remind_at=NOW + DAY,
+        error=BROKEN,
+        retry_count=4,
+        is_unaccepted=True,
+    )
     assert decision.facts == (
         f.TaskReaped(reason="exception", epoch=5, attempt_id="a1", session_id="s1"),
         f.TurnEnded(
-            turn_id="t.t2", outcome="timeout", epoch=5, error="exception", deliverable_card="t.t2.out"
+            turn_id="t.t2",
+            outcome="timeout",
+            epoch=5,
+            error="exception",
+            deliverable_card="t.t2.out",
+            deliverable_hash=decision.cards[0].hash,
         ),
-        f.TaskBlocked(reason="exception", owner=holder, remind_at=NOW + DAY, error=BROKEN, retry_count=4),
+        blocked,
     )
     assert [card.id for card in decision.cards] == ["t.t2.out"]
     assert fact_of(retried(TURN, escalates=True), f.TaskRetryScheduled).retry_count == 2

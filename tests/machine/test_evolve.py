@@ -161,6 +161,10 @@ MOVES: dict[str, tuple[f.Fact, dict[str, Any]]] = {
         f.TaskNudged(about="", message_id="", nudges=5, progress_by=33),
         {"progress_by": 33, "inside.nudges": 5},
     ),
+    "a turn that a worker returned, which stays": (
+        f.TaskHandedBack(attempt_id="a1", reason="returned"),
+        {"status": "queued", **LET_GO},  # its redelivery counts, as it did before
+    ),
     "a turn that is handed back": (
         f.TaskHandedBack(attempt_id="a1", reason=""),
         {"status": "queued", "redelivery": "hand_back", **LET_GO},

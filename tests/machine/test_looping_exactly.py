@@ -70,7 +70,7 @@ def test_a_nudge_is_a_fact_a_card_and_a_message(command: c.TaskCommand, about: s
         status="pending",
         created_at=NOW,
     )
-    nudged = f.TaskNudged(about=about, message_id="t.nudge1", nudges=1, progress_by=DUE + 5)
+    nudged = f.TaskNudged(about=about, message_id="t.nudge1", nudges=1, progress_by=DUE + 5, card_hash=digest)
     assert decision == Decision(facts=(nudged,), cards=(card,), messages=(message,))
 
 

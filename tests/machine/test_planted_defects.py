@@ -165,8 +165,11 @@ DEFECTS: dict[str, Plant] = {
     "a block that evades the approval": folded(
         f.TaskBlocked, lambda before, after, fact: replace(after, expire_at=None)
     ),
-    "a hold that does not stop ends_by": folded(
-        f.TaskBlocked, lambda before, after, fact: replace(after, held_since=None)
+    "an accepted hold that does not stop ends_by": folded(
+        f.TaskAssigned, lambda before, after, fact: replace(after, held_since=None)
+    ),
+    "a hold that no person accepted stops ends_by": folded(
+        f.TaskBlocked, lambda before, after, fact: replace(after, held_since=fact.remind_at)
     ),
     "a hold whose time is not given back": folded(
         f.TaskUnblocked, lambda before, after, fact: replace(after, ends_by=before.ends_by)

@@ -39,6 +39,7 @@ from tests.machine.stages import (
 
 INTENT = effect_after(None, running_task(), offer(running_task(), c.IntendEffect))
 assert INTENT is not None
+OVER = (INTENT.not_after or 0) + LIMITS.effect_margin
 OPEN = Seen(effect=INTENT)
 DONE = Seen(effect=replace(INTENT, status="done"))
 UNKNOWN = Seen(effect=replace(INTENT, status="unknown", attempt_id="a0"))
@@ -224,7 +225,7 @@ REFUSALS: dict[str, No] = {
         running_task(), to(c.SettleEffect), e.WrongStatus, "effect_settled", DONE
     ),
     "a word on what may be under way": No(
-        running_task(), to(c.SettleEffect), e.WrongStatus, "effect_in_flight", OPEN
+        running_task(), to(c.SettleEffect), e.WrongStatus, "effect_in_flight", OPEN, has_hint=True
     ),
     "a word of who was replaced": No(
         running_task(), to(c.SettleEffect, attempt_id="a0"), e.StaleAttempt, "stale_attempt", UNKNOWN
@@ -235,6 +236,16 @@ REFUSALS: dict[str, No] = {
         e.WrongStatus,
         "effect_unknown",
         UNKNOWN,
+        now=OVER,
+    ),
+    "a worker's early word": No(
+        running_task(),
+        to(c.SettleEffect, attempt_id="a1", verdict="not_done", holder_gone=True),
+        e.WrongStatus,
+        "effect_in_flight",
+        UNKNOWN,
+        now=OVER - 1,
+        has_hint=True,
     ),
     "a result of another's effect": No(
         running_task(), to(c.FinishEffect), e.StaleAttempt, "stale_attempt", ANOTHERS

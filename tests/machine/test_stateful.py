@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from endwell.machine.evolve import fold, stamp
 from endwell.model import commands as c
 from endwell.model import facts as f
-from endwell.model.task import ErrorInfo, Task, waits_of
+from endwell.model.task import ErrorInfo, Task
 from endwell.policy.limits import SECOND, Limits
 from endwell.policy.retry import RetryPolicy, pack
 from tests.machine.invariants import check_keys, check_state
@@ -41,6 +41,7 @@ limits = st.builds(
     runaway_limit=st.integers(2, 12),
     crash_limit=st.integers(1, 4),
     crash_window=st.integers(30, 300).map(lambda count: count * SECOND),
+    waits_in_row=st.integers(0, 2),
 )
 FIRINGS_TO_AN_END = 1000
 
@@ -180,15 +181,19 @@ class Worlds(RuleBasedStateMachine):
         key=st.sampled_from(KEYS),
         verdict=st.sampled_from(["done", "not_done", "not_done", "abandon"]),
         is_persons=st.booleans(),
-        gone=st.booleans(),
+        known=st.fixed_dictionaries({name: st.booleans() for name in ("holder_gone", "call_ended", "force")}),
     )
     def an_effect_is_settled(
-        self, task_id: str, data: st.DataObject, key: str, verdict: str, is_persons: bool, gone: bool
+        self,
+        task_id: str,
+        data: st.DataObject,
+        key: str,
+        verdict: str,
+        is_persons: bool,
+        known: dict[str, bool],
     ) -> None:
         attempt = None if is_persons else self._an_attempt(task_id, data)
-        self.give(
-            c.SettleEffect, task_id, key=key, verdict=verdict, attempt_id=attempt, holder_gone=gone, **CONTENT
-        )
+        self.give(c.SettleEffect, task_id, key=key, verdict=verdict, attempt_id=attempt, **known, **CONTENT)
 
     @rule(
         task_id=task_ids,
@@ -210,7 +215,7 @@ class Worlds(RuleBasedStateMachine):
 
     def _a_call(self, task_id: str, data: st.DataObject) -> str:
         """Mostly one that is waited for."""
-        waits = [w.tool_call_id for w in waits_of(self.tasks[task_id])] if task_id in self.tasks else []
+        waits = [wait.tool_call_id for wait in self.world.scene(task_id).waits]
         some = [f"{task_id}.s.{kind}{number}" for kind in set(KINDS) for number in range(3)]
         return data.draw(st.sampled_from(waits or sorted(some)) | st.sampled_from(sorted(some)), label="call")
 

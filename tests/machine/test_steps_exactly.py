@@ -85,11 +85,12 @@ def test_a_record_is_one_fact_and_one_card(result_type: str, is_checked: bool, k
         card_hash="r",
         took=7,
         error=BROKEN,
+        card_kind=kind if kind == "step.checked" else None,
     )
     card = Card("default", "t.s.1:()plan#1", "t", kind, b"1", "r", NOW)
     assert decision == Decision(facts=(recorded,), cards=(card,))
     nothing = offer(TASK, c.RecordStep, step="1:()plan#1", content=None, **said)
-    assert nothing == Decision(facts=(replace(recorded, card=None, card_hash=None),))
+    assert nothing == Decision(facts=(replace(recorded, card=None, card_hash=None, card_kind=None),))
 
 
 @pytest.mark.parametrize("kind", [c.RecordStep, c.FinishEffect])
@@ -136,7 +137,7 @@ def test_an_intent_says_until_when_others_keep_away() -> None:
 def test_what_was_done_before_is_recorded_as_a_reference_to_its_result() -> None:
     done = intended(status="done", result_card="c", result_hash="h")
     busy = replace(TASK, inside=packed_inside(Inside(doing=((EFFECT["step"], DUE + 5),))))
-    content = b'{"ref":"c"}'
+    content = b'{"inputs":"a","ref":"c"}'
 
     assert decide(busy, to(c.IntendEffect), NOW, LIMITS, Seen(effect=done)) == Decision(
         facts=(
@@ -146,6 +147,7 @@ def test_what_was_done_before_is_recorded_as_a_reference_to_its_result() -> None
                 result_type="side_effect_committed",
                 card=MAIL,
                 card_hash=fingerprint(content),
+                card_kind="step.reference",
             ),
         ),
         cards=(Card("default", MAIL, "t", "step.reference", content, fingerprint(content), NOW),),
@@ -248,8 +250,9 @@ def test_a_worker_that_finds_it_not_done_must_be_sure_that_nobody_does_it(
     said = {"attempt_id": "a1", "verdict": "not_done", **options}
     doubted = intended(status="unknown", attempt_id="a0")
 
-    assert (asked(c.SettleEffect, doubted, **said).refusal is None) is may
-    assert asked(c.SettleEffect, intended(status="unknown"), **said).refusal is None
+    late = NOW + 60 * SECOND + MARGIN
+    assert (asked(c.SettleEffect, doubted, late, **said).refusal is None) is may
+    assert asked(c.SettleEffect, intended(status="unknown"), late, **said).refusal is None
 
 
 @pytest.mark.parametrize("whose", [{"attempt_id": "a1"}, {}])
@@ -273,7 +276,8 @@ def test_what_was_found_done_has_a_card_of_its_own(
 
 @pytest.mark.parametrize("verdict", ["not_done", "abandon"])
 def test_what_was_not_found_done_has_none(verdict: str) -> None:
-    assert asked(c.SettleEffect, intended(status="unknown"), verdict=verdict, content=b"[1]") == Decision(
+    unknown, late = intended(status="unknown"), NOW + 60 * SECOND + MARGIN
+    assert asked(c.SettleEffect, unknown, late, verdict=verdict, content=b"[1]") == Decision(
         facts=(f.EffectSettled(key="mail", verdict=verdict, by="ada"),)
     )
 

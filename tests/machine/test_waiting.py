@@ -9,6 +9,7 @@ import pytest
 from endwell import errors as e
 from endwell.machine.decide import decide
 from endwell.machine.decision import Closing
+from endwell.machine.evolve import evolve
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.message import Report, report_of
@@ -227,7 +228,7 @@ def test_an_answer_to_a_call_of_another_task_is_not_found() -> None:
 # people
 
 
-def test_a_hold_stops_ends_by_and_its_time_is_given_back() -> None:
+def test_an_accepted_hold_stops_ends_by_and_its_time_is_given_back() -> None:
     task = task_held_by_a_person()
     assert (task.clock_rule, task.owner) == ("remind", "ada")
     much_later = task.ends_by + 3600 * SECOND
@@ -236,6 +237,32 @@ def test_a_hold_stops_ends_by_and_its_time_is_given_back() -> None:
     freed = give(task, to(c.RunNow), much_later)
 
     assert freed.ends_by - much_later == task.ends_by - NOW
+
+
+def test_a_hold_of_an_earlier_version_gets_its_time_back_with_the_next_reminder_and_then_ends() -> None:
+    blocked = f.TaskBlocked(reason="dispatch_timeout", owner="ada", remind_at=NOW + 60 * SECOND)
+    task = evolve(queued_task(), blocked, NOW)
+    assert (task.held_since, task.clock_rule) == (NOW, "remind")
+    much_later = task.ends_by + 3600 * SECOND
+
+    reminded = clock_fires(task, now=much_later)
+
+    assert (reminded.status, reminded.held_since) == ("blocked", None)
+    assert reminded.ends_by - much_later == task.ends_by - NOW
+    assert clock_fires(reminded, now=reminded.ends_by).status == "timeout"
+
+
+@pytest.mark.parametrize("key", ["", "mail"])
+def test_a_hold_that_protects_an_unknown_effect_stops_ends_by_as_before(key: str) -> None:
+    blocked = f.TaskBlocked(
+        reason="effect_unknown", owner="ada", remind_at=NOW + 60 * SECOND, effect_key=key or None
+    )
+    task = evolve(queued_task(), blocked, NOW)
+    much_later = task.ends_by + 3600 * SECOND
+
+    reminded = clock_fires(task, now=much_later)
+
+    assert (reminded.status, reminded.held_since, reminded.ends_by) == ("blocked", NOW, task.ends_by)
 
 
 def test_a_cooldown_does_not_take_a_task_from_its_owner() -> None:

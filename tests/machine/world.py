@@ -16,6 +16,7 @@ import msgspec
 
 from endwell.model import commands as c
 from endwell.model.card import call_id
+from endwell.model.facts import RETURNED
 from endwell.model.task import ErrorInfo, Task
 from endwell.policy.limits import SECOND, Limits
 from endwell.policy.retry import RetryPolicy
@@ -106,7 +107,7 @@ def small_limits(**changes: Any) -> Limits:
         "stall_after": 1,
         **changes,
     }
-    counted = {"runaway_limit", "crash_limit", "repeat_limit"} & set(values)
+    counted = {"runaway_limit", "crash_limit", "repeat_limit", "waits_in_row"} & set(values)
     counts: dict[str, Any] = {name: values.pop(name) for name in counted}
     retries = values.pop("max_retries", 1)
     ticks = {name: None if value is None else value * TICK for name, value in values.items()}
@@ -141,6 +142,7 @@ def _fenced(attempt: str, world: World) -> list[c.TaskCommand]:
         _command(c.Finish, attempt_id=attempt, result=b"1", result_hash="r"),
         *(_command(c.FailTurn, attempt_id=attempt, error=why, retry_after=at) for why, at in failing),
         _command(c.HandBack, attempt_id=attempt),
+        _command(c.HandBack, attempt_id=attempt, reason=RETURNED),
         *(_command(c.Suspend, attempt_id=attempt, calls=calls) for calls in (*world.suspensions, ())),
         *(_steps(attempt) if world.with_steps else ()),
         *(_circles(attempt) if world.with_circles else ()),
@@ -177,6 +179,7 @@ def _effect(key: str, attempt: str, **whose: str) -> list[c.TaskCommand]:
         _command(c.SettleEffect, verdict="done", **settle),
         _command(c.SettleEffect, verdict="done", holder_gone=True, **settle),
         _command(c.SettleEffect, verdict="not_done", **settle),
+        _command(c.SettleEffect, verdict="not_done", call_ended=True, **settle),
         _command(c.SettleEffect, verdict="not_done", holder_gone=True, **settle),
         _command(c.SettleEffect, verdict="not_done", may_repeat=True, **settle),
         _command(

@@ -13,6 +13,7 @@ TOOL_WITHOUT_CARD: Final = call("tool", "lost", 1)
 TIMER: Final = call("timer", "timer", 1)
 ASKED: Final = call("approval", "asked", 1, content=b"1", content_hash="r", by=("ada", "bob"), quorum=2)
 CHANGED: Final = call("approval", "asked", 1, content=b"2", content_hash="s", by=("ada", "bob"), quorum=2)
+ASKED_ONE: Final = call("approval", "one", 1, content=b"1", content_hash="r", by=("ada",))
 AWAITED: Final = call("signal", "signal", 1, name=SIGNAL)
 CHILD: Final = call("call", "child", 1, is_child=True)
 FAMILY: Final[dict[str, Any]] = {"parent_id": "p", "parent_call": "p.s.1", "parent_agent": "planner"}
@@ -91,6 +92,21 @@ OTHER_WAITS: Final = World(
     cooldowns=(),
     leases_hold=True,
 )
+WAIT_ROWS: Final = World(
+    name="one task, two tools, each a row of its own",
+    limits=small_limits(**{**FEW, "deadline": 3, "suspend_grace": 0, "waits_in_row": 0}),
+    suspensions=((TOOL, LATER_TOOL),),
+    cooldowns=(),
+    leases_hold=True,
+)
+OTHER_ROWS: Final = World(
+    name="one task, a signal and an approval, each a row of its own",
+    limits=small_limits(**{**FEW, "deadline": 2, "max_retries": 0, "waits_in_row": 1}),
+    suspensions=((ASKED_ONE, AWAITED),),
+    cooldowns=(),
+    people=("ada",),
+    leases_hold=True,
+)
 APPROVALS: Final = World(
     name="one task, approvals inside and before it",
     limits=small_limits(**{**FEW, "deadline": 3}),
@@ -109,7 +125,7 @@ CIRCLES: Final = World(
     with_circles=True,
     leases_hold=True,
 )
-INSIDE: Final = (EFFECTS, STEPS, WAITS, OTHER_WAITS, APPROVALS, CIRCLES)
+INSIDE: Final = (EFFECTS, STEPS, WAITS, OTHER_WAITS, WAIT_ROWS, OTHER_ROWS, APPROVALS, CIRCLES)
 SMALL: Final = (ONE_TASK, TWO_TASKS, LOW_GUARD, RULES_OFF, *INSIDE)
 
 WITH_APPROVAL: Final = World(
@@ -166,6 +182,7 @@ def random_world(seed: int) -> World:
         remind_every=dice.randint(1, 2),
         crash_window=dice.randint(1, 2),
         suspend_grace=dice.randint(0, 1),
+        waits_in_row=dice.choice((0, 1, 32)),
     )
     waits = ((TIMER,), (TOOL,), (TOOL, LATER_TOOL), (TOOL_WITHOUT_CARD, AWAITED), (ASKED,), (TOOL, TIMER))
     submits: list[dict[str, Any]] = [{}, {"approval_within": 1}, {"delay": 1}, LEFT_ALONE]

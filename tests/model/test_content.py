@@ -25,6 +25,7 @@ from endwell.errors import BadInput
 from endwell.model.content import (
     MAX_BYTES,
     MAX_DEPTH,
+    MAX_WRITTEN_BYTES,
     clean_text,
     decode,
     decode_stored,
@@ -289,6 +290,18 @@ def test_a_value_is_kept_exactly_or_refused(value: Any) -> None:
 def test_text_from_outside_that_cannot_be_trusted_is_refused(text: Any, code: str, field: str) -> None:
     refused = refusal(lambda: decode(text))
     assert (refused.code, refused.field) == (code, field)
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "漢"])
+def test_text_from_outside_is_measured_as_stored_not_as_written_with_escapes(letter: str) -> None:
+    most = (MAX_BYTES - 2) // len(letter.encode())
+    escaped = f"\\u{ord(letter):04x}"
+    assert decode(f'  "{escaped * most}"') == letter * most
+    assert refusal(lambda: decode(f'"{escaped * (most + 1)}"')).code == "payload_too_large"
+
+
+def test_text_from_outside_longer_than_any_content_could_be_written_is_refused_unread() -> None:
+    assert refusal(lambda: decode(b"[" * (MAX_WRITTEN_BYTES + 1))).code == "payload_too_large"
 
 
 def test_bad_json_is_located_in_bytes() -> None:

@@ -50,8 +50,7 @@ def refusal(value: Any, schema: dict[str, Any], what: str = "payload") -> BadInp
         ({"exclusiveMinimum": 1, "exclusiveMaximum": 3}, [2, "a"], [1, 3]),
         ({"multipleOf": 3}, [6], [7]),
         ({"minLength": 1, "maxLength": 2}, ["é", "😀😀"], ["", "abc"]),
-        ({"pattern": "^a+$"}, ["aa"], ["b"]),
-        ({"pattern": "(unclosed"}, ["anything"], []),
+        ({"pattern": "^(a+)+$"}, ["a" * 40 + "b"], []),
         ({"minItems": 1, "maxItems": 2}, [[1]], [[], [1, 2, 3]]),
         ({"minProperties": 1}, [{"a": 1}], [{}]),
         ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "integer"}}}, [1], ["a"]),
@@ -95,12 +94,10 @@ def test_the_text_in_a_refusal_is_escaped_and_cut() -> None:
     assert len(message) < 200
 
 
-@pytest.mark.parametrize("schema", [{"pattern": "^\x1b" + "a" * 10_000}, {"enum": ["red"] * 10_000}])
+@pytest.mark.parametrize("schema", [{"const": "\x1b" + "a" * 10_000}, {"enum": ["red"] * 10_000}])
 def test_what_a_schema_asks_for_is_escaped_and_cut_too(schema: dict[str, Any]) -> None:
     message = refusal("x", schema).message
-    assert message.startswith(
-        ("payload should be text that matches ^\\x1baaa", 'payload should be "red" or "red"')
-    )
+    assert message.startswith(('payload should be "\\x1baaa', 'payload should be "red" or "red"'))
     assert message.endswith(', not "x"')
     assert len(message) < 400
 

@@ -40,9 +40,12 @@ class DoesNotFit(Exception):
 
 
 def copied(source: Path, home: Path, edits: Sequence[Sequence[str]]) -> Path:
-    """A copy of the product with these changes. What is unchanged is linked, with its compiled code."""
+    """A copy of the product with these changes. What is unchanged is linked, with its compiled code.
+
+    Other processes may be compiling the product at this moment: their half-written files are left out.
+    """
     copy = home / "src"
-    shutil.copytree(source, copy, copy_function=os.link)
+    shutil.copytree(source, copy, copy_function=os.link, ignore=shutil.ignore_patterns("*.pyc.*"))
     for file, old, new in edits:
         _change(copy / "endwell" / file, old, new)
     return copy
@@ -64,7 +67,7 @@ def served(request: dict[str, Any]) -> dict[str, Any]:
         home = Path(directory)
         try:
             copy = copied(ROOT / "src", home, request["edits"])
-        except DoesNotFit as error:
+        except (DoesNotFit, OSError) as error:
             return {"code": BROKEN, "said": str(error)}
         child = os.fork()
         if child == 0:

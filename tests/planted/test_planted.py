@@ -11,7 +11,6 @@ from tests.planted.defect import Defect, Edit, Planter, words_for
 from tests.planted.defects import DEFECTS
 from tests.servers.postgres import Postgres
 
-pytestmark = pytest.mark.timeout(300)
 LEAST = 40
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from endwell.policy.guard import count_crash, is_runaway, is_suspect
+from endwell.policy.guard import cost_of_reclaim, count_crash, is_runaway, is_suspect
 from endwell.policy.limits import Limits
 
 MINUTE = 60_000_000
@@ -50,3 +50,23 @@ def test_old_crashes_are_forgotten_so_that_the_column_stays_short() -> None:
 )
 def test_a_task_is_suspect_when_one_more_crash_would_end_it(crashes: int, limit: int, expected: bool) -> None:
     assert is_suspect(crashes, limit) is expected
+
+
+@pytest.mark.parametrize(
+    ("is_alive", "watched_since", "has_left", "cost"),
+    [
+        (False, 0, False, "crash"),  # dead, whether or not a supervisor watched
+        (False, 200, False, "crash"),
+        (False, 0, True, "delivery"),  # it left in order and could not hand its turn back
+        (True, 0, False, "delivery"),  # it lives, and stood still
+        (True, 200, False, "nothing"),  # it lives, and the supervisor was away as well
+        (None, 0, False, "crash"),  # on another machine, under a supervisor's eyes
+        (None, None, False, "crash"),
+        (None, 200, False, "delivery"),  # on another machine, and the supervisor was away
+    ],
+)
+def test_a_reclaim_costs_a_crash_only_if_the_holder_seems_to_have_died(
+    is_alive: bool | None, watched_since: int | None, has_left: bool, cost: str
+) -> None:
+    known = {"is_alive": is_alive, "watched_since": watched_since, "has_left": has_left}
+    assert cost_of_reclaim(lapsed_at=100, **known) == cost  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, combinations
 from typing import Any
 
 import pytest
@@ -35,8 +36,27 @@ INTENDED = Effect(
 DONE = replace(INTENDED, status="done", result_card="card", result_hash="hash")
 
 
-def asked(effect: Effect | None, *, now: int = NOW, lineage: str = "t", args: str = "a") -> LedgerAnswer:
-    return ledger.answer(effect, lineage=lineage, args_hash=args, timeout=TIMEOUT, now=now, margin=MARGIN)
+def asked(
+    effect: Effect | None,
+    *,
+    now: int = NOW,
+    lineage: str = "t",
+    args: str = "a",
+    step: str = "1:()mail#1",
+    restored_at: int | None = None,
+    asked_since: int = 0,
+) -> LedgerAnswer:
+    return ledger.answer(
+        effect,
+        lineage=lineage,
+        step=step,
+        args_hash=args,
+        timeout=TIMEOUT,
+        now=now,
+        margin=MARGIN,
+        restored_at=restored_at,
+        asked_since=asked_since,
+    )
 
 
 @pytest.mark.covers("S4.33")
@@ -49,7 +69,7 @@ def test_an_effect_that_somebody_found_not_done_may_be_executed() -> None:
 
 
 @pytest.mark.covers("S4.34")
-@pytest.mark.parametrize("whose", [{}, {"lineage": "another"}, {"args": "other arguments"}])
+@pytest.mark.parametrize("whose", [{}, {"lineage": "another"}])
 def test_an_effect_that_was_done_is_answered_with_its_result(whose: dict[str, Any]) -> None:
     assert asked(DONE, **whose) == ReturnRecordedResult("card", "hash")
 
@@ -71,6 +91,21 @@ def test_after_its_time_an_intent_is_unknown_and_never_blindly_run_again() -> No
     assert asked(replace(INTENDED, status="unknown")) == answer
 
 
+@pytest.mark.parametrize("known_since", [NOW - 1, NOW, NOW + 1])
+@pytest.mark.parametrize("effect", [None, replace(INTENDED, status="not_done")])
+def test_what_was_not_done_before_a_restore_is_unknown_and_later_it_may_be_executed(
+    effect: Effect | None, known_since: int
+) -> None:
+    if effect is not None:
+        effect = replace(effect, updated_at=known_since)
+
+    answer = asked(effect, restored_at=NOW, asked_since=known_since if effect is None else 0)
+
+    assert isinstance(answer, Rejected if known_since <= NOW else AllowExecute)
+    assert not isinstance(answer, Rejected) or answer.code == "effect_unknown"
+    assert isinstance(asked(DONE, restored_at=NOW + 1), ReturnRecordedResult), "a result stays a result"
+
+
 def test_an_abandoned_effect_stays_abandoned() -> None:
     answer = asked(replace(INTENDED, status="abandoned", settled_by="ada"), now=NOW + 10_000)
 
@@ -87,12 +122,53 @@ def test_a_key_with_other_arguments_in_another_lineage_is_a_conflict(status: Any
     assert answer.code == "effect_conflict"
 
 
-@pytest.mark.parametrize("reason", ["same_attempt", "holder_gone", "may_repeat"])
-def test_not_done_is_enough_where_nobody_can_be_at_it_or_a_second_call_does_no_harm(reason: str) -> None:
-    reasons = {"same_attempt": False, "holder_gone": False, "may_repeat": False}
+REASONS = ("same_attempt", "call_ended", "time_is_over", "holder_gone", "may_repeat")
 
-    assert not ledger.may_run_again(**reasons)
-    assert ledger.may_run_again(**{**reasons, reason: True})
+
+@pytest.mark.parametrize("given", list(chain.from_iterable(combinations(REASONS, n) for n in range(6))))
+def test_not_done_is_enough_where_nobody_can_be_at_it_or_a_second_call_does_no_harm(given: Any) -> None:
+    sure = [{"may_repeat"}, {"same_attempt", "call_ended"}]
+    sure += [{"time_is_over", "same_attempt"}, {"time_is_over", "holder_gone"}]
+
+    is_enough = ledger.may_run_again(**{reason: reason in given for reason in REASONS})
+
+    assert is_enough is any(reasons <= set(given) for reasons in sure)
+
+
+@pytest.mark.parametrize("status", ["intended", "unknown", "done"])
+def test_other_arguments_in_one_lineage_are_a_conflict_unless_it_was_not_done(status: Any) -> None:
+    answer = asked(replace(DONE, status=status), args="other arguments")
+
+    assert isinstance(answer, Rejected)
+    assert answer.code == "effect_conflict"
+    repaired = asked(replace(INTENDED, status="not_done"), args="other arguments")
+    assert isinstance(repaired, AllowExecute)
+
+
+SENT = replace(DONE, args_hash=ledger.named_call("a", "send"))
+OTHER_PLACES = {"1:()mail#1": "same", "2:()mail#1": "same", "1:()mail#2": "number", "1:()post#1": "name"}
+
+
+@pytest.mark.parametrize("lineage", ["t", "another"])
+@pytest.mark.parametrize("step", OTHER_PLACES)
+@pytest.mark.parametrize("function", ["send", "post", ""])
+def test_another_function_is_a_conflict_where_it_cannot_be_the_same_one_renamed(
+    function: str, step: str, lineage: str
+) -> None:
+    others = {"number", "name"} if lineage == "t" else {"name"}
+    is_another = function == "post" and OTHER_PLACES[step] in others
+
+    answer = asked(
+        SENT, lineage=lineage, step=step, args=ledger.named_call("a", function) if function else "a"
+    )
+
+    assert isinstance(answer, Rejected if is_another else ReturnRecordedResult)
+
+
+def test_a_row_of_an_older_release_may_be_of_any_function() -> None:
+    same = asked(DONE, step="1:()post#1", args=ledger.named_call("a", "post"))
+    assert isinstance(same, ReturnRecordedResult)
+    assert isinstance(asked(DONE, args=ledger.named_call("b", "send")), Rejected)
 
 
 def test_a_row_without_a_result_or_a_time_is_read_as_it_is() -> None:

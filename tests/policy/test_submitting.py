@@ -98,6 +98,7 @@ def test_a_task_that_another_led_to_counts_on_from_it_and_outlives_it() -> None:
         "parent_id": "t",
         "on_parent_end": "leave",
         "chain": 6,
+        "origin_at": running_task().created_at,
     }
 
 
@@ -163,6 +164,7 @@ def test_a_call_becomes_an_order_in_the_name_of_its_parent() -> None:
         held_keys=("boss/k", f"{parent.agent}/p"),
         on_parent_end="leave",
         chain=5,
+        origin_at=parent.created_at,
     )
 
 

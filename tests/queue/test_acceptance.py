@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from endwell.queue.redis_streams.connection import Connection
+from tests.patience import PATIENCE_SECONDS
 
 ENDWELL = [sys.executable, "-m", "endwell"]
 
@@ -18,7 +19,9 @@ ENDWELL = [sys.executable, "-m", "endwell"]
 def selftest(*words: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ENDWELL__")}
     command = [*ENDWELL, "selftest", "redis", *words, "--json"]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=PATIENCE_SECONDS, check=False
+    )
 
 
 @pytest.mark.covers("S4.57", "S4.58", "S4.59", "S4.60", "S4.34", "S4.32")

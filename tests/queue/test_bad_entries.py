@@ -9,12 +9,14 @@ import pytest
 from endwell.model import commands as c
 from endwell.queue.redis_streams.entries import (
     MAX_ENTRY_BYTES,
+    TASK_FIELDS,
     Malformed,
     malformed_letter,
     read_result,
     read_task,
 )
 from tests.execution.world import eventually
+from tests.patience import PATIENCE_SECONDS
 from tests.queue.streamed import Streamed
 
 GOOD: dict[str, Any] = {"task_id": "t", "tool_name": "clerk", "payload": "1", "turn": "t.t1", "epoch": 1}
@@ -28,6 +30,8 @@ GOOD: dict[str, Any] = {"task_id": "t", "tool_name": "clerk", "payload": "1", "t
         ({**GOOD, "turn": ""}, "missing_fields"),
         ({**GOOD, "epoch": "-3"}, "bad_field"),
         ({**GOOD, "payload": b"\xff\xfe"}, "not_utf8"),
+        ({**GOOD, "payload": "{not json"}, "bad_payload"),
+        (dict.fromkeys(TASK_FIELDS, "t") | {**GOOD, "payload": "[1, 2"}, "bad_payload"),
         ({**GOOD, "payload": b"x" * (MAX_ENTRY_BYTES + 1)}, "oversized_entry"),
     ],
 )
@@ -53,7 +57,7 @@ async def test_a_bad_entry_becomes_a_dead_letter_and_the_next_good_one_is_done(
     assert letter["error"]
     assert letter["failed_at"].endswith("Z")
     assert len(letter["payload"]) <= 1000, "what is too large is not copied"
-    assert await (await world.submitted("clerk")).result(timeout=40) == "done"
+    assert await (await world.submitted("clerk")).result(PATIENCE_SECONDS) == "done"
     await streamed.nothing_pending()
 
 
@@ -69,7 +73,7 @@ async def test_an_entry_for_nothing_is_acknowledged_and_does_nothing(streamed: S
     await world.working()
     await streamed.supervised()
     handle = await world.submitted("clerk")
-    await handle.result(timeout=40)
+    await handle.result(PATIENCE_SECONDS)
     task = await handle.task()
     ended = {**GOOD, "task_id": task.id, "turn": f"{task.id}.t1"}
     for epoch in (0, 1, 2, task.epoch, task.epoch + 1, 10**16):
@@ -99,7 +103,7 @@ async def test_what_was_asked_is_believed_only_from_the_store(streamed: Streamed
     await streamed.put(**{**fields, "payload": "5000000"})
     assert session.id
     await world.working()
-    assert await handle.result(timeout=40) == 5
+    assert await handle.result(PATIENCE_SECONDS) == 5
 
 
 async def test_a_tool_that_nobody_serves_is_passed_on_without_a_hot_loop(streamed: Streamed) -> None:
@@ -125,10 +129,10 @@ async def test_a_tool_that_nobody_serves_is_passed_on_without_a_hot_loop(streame
         return sum(feed._passes.values()) >= 3
 
     await eventually(is_passed, "the clerk passed it on")
-    assert await (await world.submitted("clerk")).result(timeout=40) == "done"
+    assert await (await world.submitted("clerk")).result(PATIENCE_SECONDS) == "done"
     assert (await handle.task()).status == "queued"
     await world.working(await world.another_node(), agents=["baker"], name="baker-1")
-    assert await handle.result(timeout=40) == "bread"
+    assert await handle.result(PATIENCE_SECONDS) == "bread"
 
 
 async def test_a_tool_that_nobody_has_ever_served_is_a_dead_letter(streamed: Streamed) -> None:

@@ -10,6 +10,7 @@ from endwell.errors import StoreError
 from endwell.model import commands as c
 from endwell.queue.redis_streams.entries import Result
 from tests.execution.world import eventually, terminal
+from tests.patience import PATIENCE_SECONDS
 from tests.queue.streamed import Streamed
 from tests.queue.test_foreign_workers import Hand
 
@@ -38,7 +39,7 @@ async def test_between_dispatch_and_entry(streamed: Streamed) -> None:
     ((_, fields),) = await streamed.entries(streamed.names.task)
     assert fields["task_id"] == handle.id
     await world.working()
-    assert await handle.result(timeout=40) == "done"
+    assert await handle.result(PATIENCE_SECONDS) == "done"
 
 
 @pytest.mark.covers("S4.12", "T17")
@@ -75,7 +76,7 @@ async def test_between_the_reading_of_an_entry_and_the_claim(streamed: Streamed)
     await streams.reclaimer.run_once("now")
     await streams.feed.heal()
     await world.working()
-    assert await handle.result(timeout=40) == "done"
+    assert await handle.result(PATIENCE_SECONDS) == "done"
     assert (await handle.task()).crash_count == 0, "nobody had begun"
 
 
@@ -88,7 +89,7 @@ async def test_between_a_foreign_result_in_the_store_and_its_acknowledgement(str
     results = await hand.streams.stream.next_results()
     await hand.streams.foreign.hear([each for each in results if isinstance(each, Result)])
     await hand.streams.hear(await hand.streams.stream.left_results(0))
-    assert await handle.result(timeout=40) == "pressed"
+    assert await handle.result(PATIENCE_SECONDS) == "pressed"
     assert terminal(await streamed.world.history(handle)) == ["task.succeeded"]
     assert await streamed.entries(streamed.names.result) == []
 
@@ -151,4 +152,4 @@ async def test_a_result_that_the_store_could_not_take_stays_and_is_heard_again(
         with pytest.raises(StoreError):
             await hand.heard()
     await hand.streams.hear(await hand.streams.stream.left_results(0))
-    assert await handle.result(timeout=5) == "pressed"
+    assert await handle.result(PATIENCE_SECONDS) == "pressed"

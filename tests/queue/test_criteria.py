@@ -20,9 +20,9 @@ from redis import Redis
 from endwell import Endwell, Handle, TaskFailed
 from endwell.cli import selftest_app
 from endwell.cli.demo_crew import clean_environment
+from tests.patience import PATIENCE_SECONDS
 from tests.servers.small import ValkeyServer
 
-PATIENCE_SECONDS = 60.0
 VISIBILITY_SECONDS = 2.0
 SETTINGS: dict[str, object] = {
     "queue.kind": "redis",

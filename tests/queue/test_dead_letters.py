@@ -8,11 +8,14 @@ from copy import copy
 import pytest
 
 from endwell import AsyncHandle, EndwellError, TaskFailed
+from endwell.model import commands as c
+from endwell.model.task import ErrorInfo
 from endwell.operate.dead_letters import DeadLetters, Replacement
 from endwell.operate.repair import edit_of
 from endwell.pmo.stream_letters import StreamLetters
-from endwell.store.reads import DeadLetter
+from endwell.store.beside import DeadLetter
 from tests.execution.world import eventually
+from tests.patience import PATIENCE_SECONDS
 from tests.queue.streamed import Streamed
 
 
@@ -33,7 +36,7 @@ async def dead(streamed: Streamed, *orders: dict[str, int]) -> list[AsyncHandle]
 async def failed(streamed: Streamed, order: dict[str, int]) -> AsyncHandle:
     handle = await streamed.world.submitted("payer", order)
     with pytest.raises(TaskFailed):
-        await handle.result(timeout=40)
+        await handle.result(PATIENCE_SECONDS)
     return handle
 
 
@@ -62,7 +65,7 @@ async def test_a_repaired_dead_letter_runs_over_the_stream_and_leaves_it(streame
     (refused,) = [each for each in both if isinstance(each, EndwellError)]
     assert refused.code == "dead_letter_closed"
     replayed = await streamed.world.client.task(new.id)
-    assert await replayed.result(timeout=40) == 5
+    assert await replayed.result(PATIENCE_SECONDS) == 5
     assert new.replay_of == handle.id
     await told(streamed, 0)
 
@@ -131,3 +134,32 @@ async def test_no_letter_is_put_twice_when_the_marks_are_dropped_during_a_look(
     assert asked >= question
     await looking.run_once()
     assert await streamed.letters() == before
+
+
+async def test_orchestrator_that_wakes_in_the_middle_puts_no_letter_twice(streamed: Streamed) -> None:
+    """Two look at the same dead letters, and both find that none is on the stream."""
+    streams = await streamed.orchestrator()
+    world = streamed.world
+
+    @world.app.agent("payer", retries=0)
+    async def payer(order: int) -> None: ...
+
+    await world.registered("payer")
+    session = await world.silent_session("payer")
+    for number in range(3):
+        await world.submitted("payer", number)
+    for offer in await world.claimed(session, "payer", 3):
+        await world.store.one(
+            c.FailTurn(
+                command_id=f"fail-{offer.task.id}",
+                namespace=world.namespace,
+                task_id=offer.task.id,
+                attempt_id=offer.task.attempt_id or "",
+                error=ErrorInfo(code="no_paper", message="no paper", retryable=False),
+                fraction=0.0,
+            )
+        )
+    other = StreamLetters(world.store, streams.stream, namespace=world.namespace)
+    counts = await asyncio.gather(streams.letters.run_once(), other.run_once())
+    assert sum(counts) == 3
+    assert len(await streamed.letters()) == 3

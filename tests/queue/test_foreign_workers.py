@@ -12,12 +12,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from msgspec.structs import replace
 
 from endwell import AsyncHandle
 from endwell.model import commands as c
+from endwell.pmo.foreign import Foreign
 from endwell.pmo.streams import Streams
 from endwell.queue.redis_streams.condition import lengths
 from tests.execution.world import eventually, terminal
+from tests.patience import PATIENCE_SECONDS
 from tests.queue.streamed import Streamed
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "foreign"
@@ -41,7 +44,7 @@ def programs() -> Iterator[Programs]:
     yield found
     for process in found.started:
         process.kill()
-        process.wait(10)
+        process.wait(PATIENCE_SECONDS)
 
 
 async def known(streamed: Streamed, tool: str) -> None:
@@ -63,7 +66,7 @@ async def test_sixty_lines_of_python_with_only_redis_py_do_tasks(
     await known(streamed, "resize")
     good = await streamed.world.submitted("resize", {"width": 640})
     bad = await streamed.world.submitted("resize", {"height": 1})
-    assert await good.result(timeout=40) == {"width": 320}
+    assert await good.result(PATIENCE_SECONDS) == {"width": 320}
     task = await streamed.world.in_status(bad, "failed")
     assert task.retry_count == 4, "it failed, was tried three times more, and became a dead letter"
     assert "KeyError" in (task.error or "")
@@ -89,7 +92,7 @@ async def test_bash_alone_does_tasks_and_passes_on_what_it_does_not_serve(
     )
     await known(streamed, "shout")
     handle = await streamed.world.submitted("shout", "größer, please")
-    assert str(await handle.result(timeout=40)).startswith("GR")
+    assert str(await handle.result(PATIENCE_SECONDS)).startswith("GR")
 
     @streamed.app.agent("clerk")
     async def clerk() -> str:
@@ -97,7 +100,7 @@ async def test_bash_alone_does_tasks_and_passes_on_what_it_does_not_serve(
 
     await streamed.world.working(concurrency=1)
     handles = await streamed.world.client.submit_many("clerk", [None] * 5)
-    assert [await each.result(timeout=40) for each in handles] == ["done"] * 5
+    assert [await each.result(PATIENCE_SECONDS) for each in handles] == ["done"] * 5
     await streamed.nothing_pending()
 
 
@@ -113,14 +116,17 @@ class Hand:
 
     async def offered(self, payload: Any = 1, **options: Any) -> AsyncHandle:
         """Serve `press`, and read a task that was submitted for it."""
-        names = self.streamed.names
-        await self.streamed.redis.ask("SADD", names.workers, self.name)
-        await self.streamed.redis.ask("SET", names.worker(self.name), '{"tools":["press"]}', "EX", 60)
+        await self.serves()
         await self.streams.foreign.renew()
         handle = await self.streamed.world.submitted("press", payload, **options)
         assert await self.streams.feed.run_once() == 1
         await self.read()
         return handle
+
+    async def serves(self) -> None:
+        names = self.streamed.names
+        await self.streamed.redis.ask("SADD", names.workers, self.name)
+        await self.streamed.redis.ask("SET", names.worker(self.name), '{"tools":["press"]}', "EX", 60)
 
     async def read(self) -> None:
         ((self.message_id, self.task),) = await self.streamed.read(self.name)
@@ -159,7 +165,7 @@ async def test_a_grant_names_the_attempt_and_only_that_attempt_ends_the_turn(han
     assert (await handle.task()).status == "running"
     await hand.says("succeeded", attempt=attempt, output='"pressed"')
     await hand.heard()
-    assert await handle.result(timeout=40) == "pressed"
+    assert await handle.result(PATIENCE_SECONDS) == "pressed"
     assert await hand.grant() == ""
     assert await hand.streamed.pending() == [], "the orchestrator acknowledges, should the worker not"
     assert terminal(await hand.streamed.world.history(handle)) == ["task.succeeded"]
@@ -208,6 +214,38 @@ async def test_output_that_is_no_json_fails_the_turn(hand: Hand) -> None:
     assert "bad_result" in (task.error or "")
 
 
+UNSTORABLE = (b'"' + b"x" * 2_200_000 + b'"', b'"\\ud800"', b"[" * 9_000 + b"]" * 9_000, b'{"a":1,"a":2}')
+
+
+@pytest.mark.parametrize("output", UNSTORABLE, ids=("too large", "half a surrogate", "too deep", "key twice"))
+async def test_output_that_cannot_be_stored_ends_the_task_without_another_execution(
+    hand: Hand, output: bytes
+) -> None:
+    """Another execution would do the tool's side effects again, and end the same way."""
+    handle = await hand.offered()
+    attempt, _ = await hand.asks()
+    await hand.says("succeeded", attempt=attempt, output=output)
+    await hand.heard()
+    task = await handle.task()
+    assert (task.status, task.retry_count, task.reason) == ("failed", 1, "result_not_storable")
+
+
+@pytest.mark.parametrize("status", ["succeeded", "failed", "progress"])
+async def test_report_whose_text_is_not_utf8_counts_all_the_same(hand: Hand, status: str) -> None:
+    handle = await hand.offered()
+    attempt, _ = await hand.asks()
+    text = "größer".encode("latin-1")
+    await hand.says(status, attempt=attempt, output=b'"' + text + b'"', error=text, note=text)
+    await hand.heard()
+    assert await hand.streamed.letters() == []
+    task, history = await handle.task(), await hand.streamed.world.history(handle)
+    if status == "progress":
+        assert (task.status, history[-1]) == ("running", "task.heartbeat")
+    else:
+        assert (task.status, task.retry_count) == ("queued", 1), "it is tried again"
+        assert ("not UTF-8" if status == "succeeded" else "gr\ufffd\ufffder") in (task.error or "")
+
+
 async def test_a_result_that_lacks_fields_becomes_a_dead_letter(hand: Hand) -> None:
     await hand.streamed.add(hand.streamed.names.result, status="succeeded", task_id="t")
     await hand.heard()
@@ -239,6 +277,25 @@ async def test_a_heartbeat_renews_the_lease_is_logged_and_adds_no_entry(hand: Ha
     assert "task.heartbeat" in await world.history(handle)
 
 
+async def test_entry_that_its_worker_left_alone_shows_no_progress(hand: Hand) -> None:
+    """A worker whose tool hangs stops its heartbeats: its turn must be reaped, however long its lease is."""
+    world, settings = hand.streamed.world, hand.streamed.world.app.settings
+    quick = replace(settings, pmo=replace(settings.pmo, active_reap_seconds=10.0))
+    foreign = Foreign(
+        world.store, world.app.runtime, hand.streams.stream, quick, namespace=world.namespace, actor="pmo"
+    )
+    foreign._progress_seconds = 0.0
+    handle = await hand.offered()
+    attempt, _ = await hand.asks()
+    await hand.streamed.grown_old(hand.name, hand.message_id, seconds=20)
+    await foreign.renew()
+    assert "task.heartbeat" not in await world.history(handle), "nobody has touched it for 20 of 10 seconds"
+    assert (await handle.task()).attempt_id == attempt, "its lease of 60 seconds holds"
+    await hand.streamed.grown_old(hand.name, hand.message_id, seconds=5)
+    await foreign.renew()
+    assert (await world.history(handle))[-1] == "task.heartbeat"
+
+
 @pytest.mark.covers("S4.21", "S4.24", "S4.25", "S4.26", "S4.27", "S4.28", "S4.52", "T17", "T19")
 async def test_what_a_foreign_worker_left_alone_is_taken_back_and_done_by_another(hand: Hand) -> None:
     handle = await hand.offered()
@@ -253,6 +310,7 @@ async def test_what_a_foreign_worker_left_alone_is_taken_back_and_done_by_anothe
     assert await hand.streamed.pending() == []
 
     other = Hand(hand.streamed, hand.streams, "hand-2")
+    await other.serves()
     await hand.streams.feed.run_once()
     await other.read()
     assert other.task["turn"] == hand.task["turn"]
@@ -265,7 +323,7 @@ async def test_what_a_foreign_worker_left_alone_is_taken_back_and_done_by_anothe
     assert [consumer for _, consumer, _ in await hand.streamed.pending()] == ["hand-2"]
     await other.says("succeeded", attempt=theirs, output='"mine"')
     await other.heard()
-    assert await handle.result(timeout=40) == "mine"
+    assert await handle.result(PATIENCE_SECONDS) == "mine"
     assert terminal(await hand.streamed.world.history(handle)) == ["task.succeeded"]
 
 
@@ -290,3 +348,52 @@ async def test_a_session_of_ours_cannot_be_ended_by_a_foreign_word(hand: Hand) -
     assert history[-1] == "write.refused"
     assert isinstance((await hand.streamed.world.facts(handle, "write.refused"))[0].command, str)
     assert c.FailTurn.__name__ == (await hand.streamed.world.facts(handle, "write.refused"))[0].command
+
+
+NODE = shutil.which("node")
+needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed")
+
+
+@needs_node
+@pytest.mark.covers("S4.4")
+async def test_node_without_packages_does_tasks_and_reports_what_cannot_be_retried(
+    streamed: Streamed, redis_url: str, programs: Programs
+) -> None:
+    await streamed.supervised()
+    programs.start(NODE or "", str(EXAMPLES / "worker.mjs"), redis_url, streamed.names.prefix)
+    await known(streamed, "slugify")
+    good = await streamed.world.submitted("slugify", {"title": "Jede Aufgabe: größer"})
+    bad = await streamed.world.submitted("slugify", {"name": 1})
+    assert await good.result(PATIENCE_SECONDS) == "jede-aufgabe-gr-er"
+    task = await streamed.world.in_status(bad, "failed")
+    assert task.retry_count == 1, "it said that another try would not help"
+    await streamed.nothing_pending()
+
+
+@needs_node
+async def test_foreign_program_that_is_terminated_hands_its_turn_back(
+    streamed: Streamed, redis_url: str, programs: Programs
+) -> None:
+    await streamed.supervised()
+    process = programs.start(NODE or "", str(EXAMPLES / "worker.mjs"), redis_url, streamed.names.prefix)
+    await known(streamed, "slugify")
+    handle = await streamed.world.submitted("slugify", {"title": "x", "delay_ms": 600_000})
+    await streamed.world.in_status(handle, "running")
+    process.terminate()
+    task = await streamed.world.in_status(handle, "queued")
+    assert (task.crash_count, task.retry_count, task.dispatch_count) == (0, 0, 1)
+    await handle.cancel()
+
+
+@needs_node
+async def test_foreign_program_stops_when_its_turn_is_cancelled(
+    streamed: Streamed, redis_url: str, programs: Programs
+) -> None:
+    await streamed.supervised()
+    programs.start(NODE or "", str(EXAMPLES / "worker.mjs"), redis_url, streamed.names.prefix)
+    await known(streamed, "slugify")
+    slow = await streamed.world.submitted("slugify", {"title": "x", "delay_ms": 600_000})
+    await streamed.world.in_status(slow, "running")
+    await slow.cancel()
+    next_one = await streamed.world.submitted("slugify", {"title": "Next"})
+    assert await next_one.result(PATIENCE_SECONDS) == "next", "its only slot is free again"

@@ -13,6 +13,7 @@ from endwell.queue.redis_streams import consumer
 from endwell.queue.redis_streams.connection import Connection, Refusal, Unreachable, _pack
 from endwell.runtime import SystemClock
 from tests.execution.world import World, eventually, terminal
+from tests.patience import PATIENCE_SECONDS
 from tests.queue.streamed import SETTINGS, Streamed
 from tests.servers.proxy import Proxy
 from tests.servers.small import ValkeyServer
@@ -55,7 +56,7 @@ async def test_flushing_the_server_again_and_again_loses_nothing_and_doubles_not
 
         await eventually(is_so_far, f"{share} are done")
         await alone.redis.ask("FLUSHALL")
-    assert [await handle.result(timeout=40) for handle in handles] == list(range(60))
+    assert [await handle.result(PATIENCE_SECONDS) for handle in handles] == list(range(60))
     assert set(done.values()) == {1}
     for handle in handles:
         assert terminal(await alone.world.history(handle)) == ["task.succeeded"]
@@ -112,10 +113,10 @@ async def test_while_the_server_is_away_workers_take_from_the_store_and_nobody_r
     worker = await alone.world.working(concurrency=4)
     pmo = await alone.supervised()
     first = await alone.world.client.submit_many("clerk", range(5))
-    assert [await handle.result(timeout=40) for handle in first] == list(range(5))
+    assert [await handle.result(PATIENCE_SECONDS) for handle in first] == list(range(5))
     await asyncio.to_thread(own_valkey.kill)
     second = await alone.world.client.submit_many("clerk", range(5, 25))
-    assert [await handle.result(timeout=40) for handle in second] == list(range(5, 25))
+    assert [await handle.result(PATIENCE_SECONDS) for handle in second] == list(range(5, 25))
     assert worker._intake is not None
     assert pmo.streams is not None
     assert not worker._intake.is_up
@@ -123,7 +124,7 @@ async def test_while_the_server_is_away_workers_take_from_the_store_and_nobody_r
     await asyncio.to_thread(own_valkey.start)
     await eventually(lambda: worker._intake is not None and worker._intake.is_up, "the stream is back")
     third = await alone.world.client.submit_many("clerk", range(25, 35))
-    assert [await handle.result(timeout=40) for handle in third] == list(range(25, 35))
+    assert [await handle.result(PATIENCE_SECONDS) for handle in third] == list(range(25, 35))
     assert set(done.values()) == {1}
     await alone.nothing_pending()
     told = [
@@ -143,13 +144,13 @@ async def test_a_line_that_leads_nowhere_is_noticed(
             done = counting(streamed)
             worker = await world.working(concurrency=4)
             await streamed.supervised()
-            assert await (await world.submitted("clerk", 1)).result(timeout=40) == 1
+            assert await (await world.submitted("clerk", 1)).result(PATIENCE_SECONDS) == 1
             proxy.black_hole()
-            assert await (await world.submitted("clerk", 2)).result(timeout=40) == 2
+            assert await (await world.submitted("clerk", 2)).result(PATIENCE_SECONDS) == 2
             proxy.cut_all()
             proxy.heal()
             await eventually(lambda: worker._intake is not None and worker._intake.is_up, "it is back")
-            assert await (await world.submitted("clerk", 3)).result(timeout=40) == 3
+            assert await (await world.submitted("clerk", 3)).result(PATIENCE_SECONDS) == 3
             assert set(done.values()) == {1}
             await streamed.remove_all()
 

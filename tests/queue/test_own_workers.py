@@ -16,6 +16,7 @@ from endwell.queue.redis_streams import consumer
 from endwell.store.rows import Reply
 from endwell.worker.worker import Worker
 from tests.execution.world import eventually, terminal
+from tests.patience import PATIENCE_SECONDS
 from tests.queue.streamed import Streamed
 
 
@@ -32,7 +33,7 @@ async def test_a_task_is_created_claimed_and_succeeds_and_nothing_stays_pending(
     await world.working()
     await on_each_store.supervised()
     handles = await world.client.submit_many("clerk", range(20))
-    assert [await handle.result(timeout=40) for handle in handles] == [2 * n for n in range(20)]
+    assert [await handle.result(PATIENCE_SECONDS) for handle in handles] == [2 * n for n in range(20)]
     await on_each_store.nothing_pending()
     assert await world.history(handles[0]) == [
         "task.created",
@@ -64,7 +65,7 @@ async def test_an_entry_is_pending_for_as_long_as_its_turn_runs(on_each_store: S
     assert (entry_id, fields["task_id"], fields["tool_name"]) == (message_id, handle.id, "clerk")
     assert (fields["idempotency_key"], fields["payload"]) == ("order-7", "7")
     gate.set()
-    await handle.result(timeout=40)
+    await handle.result(PATIENCE_SECONDS)
     await streamed.nothing_pending()
 
 
@@ -96,7 +97,7 @@ async def test_what_has_ended_is_handed_in_before_more_is_taken(
 
     monkeypatch.setattr(worker._store, "commit", noted)
     await streamed.supervised()
-    await asyncio.gather(*(handle.result(timeout=40) for handle in handles))
+    await asyncio.gather(*(handle.result(PATIENCE_SECONDS) for handle in handles))
     assert max(left_behind) == 0
 
 
@@ -136,7 +137,7 @@ async def test_a_backlog_from_a_stream_is_worked_off_in_two_commits_at_once_wher
 
     monkeypatch.setattr(worker._store, "commit", counted)
     await on_each_store.supervised()
-    await asyncio.gather(*(handle.result(timeout=40) for handle in handles))
+    await asyncio.gather(*(handle.result(PATIENCE_SECONDS) for handle in handles))
     assert at_once[1] == on_each_store.world.store.lines
 
 
@@ -154,7 +155,7 @@ async def test_three_retries_are_four_executions_and_then_a_dead_letter(streamed
     await streamed.supervised()
     handle = await world.submitted("clerk", {"n": 1})
     with pytest.raises(TaskFailed):
-        await handle.result(timeout=40)
+        await handle.result(PATIENCE_SECONDS)
     assert len(runs) == 4
     history = await world.history(handle)
     assert history.count("task.claimed") == 4

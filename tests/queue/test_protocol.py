@@ -47,9 +47,12 @@ def test_streams_groups_and_keys_are_those_of_the_page() -> None:
     own = Names()
     assert [row[0] for row in keys] == [
         own.grant("<turn>", 0).replace(":0", ":<epoch>"),
+        own.grants,
         own.workers,
         own.worker("<name>"),
         own.leader,
+        own.results_cursor,
+        own.settings,
         own.letters,
         own.letters_cursor,
     ]

@@ -15,6 +15,7 @@ from endwell.queue.redis_streams.names import WORKERS_GROUP
 from endwell.queue.redis_streams.pending import autoclaim_reply, entries_of
 from endwell.runtime import SystemClock
 from tests.execution.world import World, eventually
+from tests.patience import PATIENCE_SECONDS
 from tests.queue.streamed import SETTINGS, Streamed
 from tests.servers.small import ValkeyServer
 
@@ -107,7 +108,7 @@ async def test_a_server_without_xautoclaim_is_asked_by_xpending_and_xclaim(on_ol
     assert fact.old_consumer == "dead-1"
     await on_old_server.world.working()
     await on_old_server.supervised()
-    assert await handle.result(timeout=40) == "done"
+    assert await handle.result(PATIENCE_SECONDS) == "done"
     await on_old_server.nothing_pending()
 
 
@@ -202,7 +203,7 @@ async def test_a_step_of_many_times_the_visibility_timeout_is_not_taken_from_a_h
         assert len(await streamed.entries(streamed.names.task)) == 1
         assert await streamed.entries(streamed.names.result) == []
         gate.set()
-        assert await handle.result(timeout=40) == "done"
+        assert await handle.result(PATIENCE_SECONDS) == "done"
         assert "task.reclaimed" not in await world.history(handle)
         await streamed.nothing_pending()
         await streamed.remove_all()

@@ -9,11 +9,17 @@ from typing import Any
 import pytest
 
 from endwell.queue.redis_streams.connection import Connect, Connection, Line, Refusal
+from endwell.queue.redis_streams.names import Names
+from endwell.queue.redis_streams.scripts import publish_results, put_letter
 from endwell.runtime import SystemClock
 from endwell.runtime.base import Runtime
 from endwell.testing.redis.line import Network, SimulatedLine
 from endwell.testing.redis.server import Server
 from tests.execution.world import eventually
+from tests.patience import PATIENCE_SECONDS
+
+LONG_BLOCK_MS = int(2000 * PATIENCE_SECONDS)
+"""A read that nothing ends would wait longer than the test does."""
 
 
 class Place:
@@ -122,10 +128,12 @@ async def test_a_group_exists_once_and_without_one_nothing_is_read(place: Place)
 async def test_a_read_waits_until_an_entry_comes_and_gives_up_in_time(place: Place) -> None:
     await place.founded()
     assert await place.waiting.ask(*place.reading("a", "COUNT", 5, "BLOCK", 20)) is None
-    reading = asyncio.ensure_future(place.waiting.ask(*place.reading("a", "COUNT", 5, "BLOCK", 5000)))
+    reading = asyncio.ensure_future(
+        place.waiting.ask(*place.reading("a", "COUNT", 5, "BLOCK", LONG_BLOCK_MS))
+    )
     await eventually(place.is_waited, "the read waits")
     entry = await place.add()
-    answer = await asyncio.wait_for(reading, 4)
+    answer = await asyncio.wait_for(reading, PATIENCE_SECONDS)
     assert [each.decode() for _, entries in answer for each, _ in entries] == [entry]
 
 
@@ -134,12 +142,12 @@ async def test_whoever_waits_hears_that_the_stream_is_gone(place: Place, loss: s
     await place.founded()
     await place.add()
     await place.read("a")
-    reading = asyncio.ensure_future(place.waiting.ask(*place.reading("a", "BLOCK", 5000)))
+    reading = asyncio.ensure_future(place.waiting.ask(*place.reading("a", "BLOCK", LONG_BLOCK_MS)))
     await eventually(place.is_waited, "the read waits")
     words = ("DEL", place.stream) if loss == "DEL" else ("XGROUP", "DESTROY", place.stream, "g")
     assert await place.ask(*words) == 1
     with pytest.raises(Refusal) as caught:
-        await asyncio.wait_for(reading, 4)
+        await asyncio.wait_for(reading, PATIENCE_SECONDS)
     assert caught.value.code in ("NOGROUP", "UNBLOCKED")
 
 
@@ -288,3 +296,22 @@ async def test_of_many_commands_all_take_place_and_a_refusal_is_told(place: Plac
         [("XADD", place.stream, "*", "f", "v"), ("XLEN", place.stream)], atomic=True
     )
     assert (bool(added), count) == (True, 3)
+
+
+async def test_scripts_compare_and_write_in_one_step(place: Place) -> None:
+    names = Names(prefix=f"{place.stream}:")
+    await place.ask("SET", names.results_cursor, "5")
+    two = [("task_id", "a"), ("task_id", "b", "status", "failed")]
+    assert await publish_results(place.line, names, two, after="5", cursor="9")
+    assert not await publish_results(place.line, names, two, after="5", cursor="9"), "the cursor has moved"
+    assert await place.ask("GET", names.results_cursor) == b"9"
+    found = await place.ask("XRANGE", names.result, "-", "+")
+    assert [fields for _, fields in found] == [
+        [b"task_id", b"a"],
+        [b"task_id", b"b", b"status", b"failed"],
+    ]
+
+    assert await put_letter(place.line, names, "a", ("task_id", "a"))
+    assert not await put_letter(place.line, names, "a", ("task_id", "a")), "it has a mark"
+    ((letter_id, _),) = await place.ask("XRANGE", names.dlq, "-", "+")
+    assert await place.ask("HMGET", names.letters, "a") == [letter_id]

@@ -62,8 +62,10 @@ async def cooling(world: World, **options: Any) -> Task:
 
 
 async def held(world: World, **options: Any) -> Task:
+    """A person has accepted to hold it."""
     task = await queued(world, **options)
-    return await world.do(world.to(c.Block, task, reason="look at it", owner="ada"))
+    await world.do(world.to(c.Block, task, reason="look at it", owner="ada"))
+    return await world.do(world.to(c.Assign, task, owner="ada"))
 
 
 async def asking(world: World) -> Task:

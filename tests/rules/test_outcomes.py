@@ -141,7 +141,7 @@ async def test_a_deliverable_that_cannot_be_written_does_not_keep_the_task_from_
     assert [event.type for event in events][-2:] == ["task.failed", "task.dlq"]
 
 
-@pytest.mark.covers("S2.21")
+@pytest.mark.covers("S2.21", "S0.49")
 async def test_a_turn_that_nobody_claims_goes_to_a_person_once_its_retries_are_used_up(world: World) -> None:
     task = await queued(world, owner="ada", retry_policy='{"max_retries":0}')
     task = await world.do(world.to(c.Dispatch, task))
@@ -150,18 +150,39 @@ async def test_a_turn_that_nobody_claims_goes_to_a_person_once_its_retries_are_u
 
     assert [event.type for event in events] == ["task.reaped", "turn.ended", "task.blocked"]
     assert (found.status, found.reason, found.owner) == ("blocked", "dispatch_timeout", "ada")
-    assert (found.clock_rule, found.dead_letter) == ("remind", None)
+    assert (found.clock_at, found.dead_letter) == (found.ends_by, None)
     assert json.loads(found.error or "")["code"] == "dispatch_timeout"
     card = await card_of(world, facts_of(events, "turn.ended").deliverable_card)
     assert card["fields"]["reason"] == "dispatch_timeout"
+    await world.do(world.to(c.Assign, task, owner="ada", actor="ada"))
     world.advance(30 * DAY)
-    assert (await world.task(task)).status == "blocked", "only its reminder goes on"
+    assert (await world.task(task)).status == "blocked", "ada accepted it: only her reminder is due"
     await world.do(world.to(c.ClockFired, task))
     assert (await world.history(task))[-1] == "task.reminded"
 
     moved = await world.do(world.to(c.Unblock, task, actor="ada"))
     assert (moved.status, moved.retry_count, moved.dispatch_count) == ("queued", 0, 1)
     assert moved.ends_by >= found.ends_by + 30 * DAY * SECOND, "the time it was held is given back"
+
+
+@pytest.mark.covers("S0.5", "S0.49", "S0.84")
+async def test_a_turn_that_no_worker_claims_ends_the_task_by_itself_when_its_owner_does_not_act(
+    world: World,
+) -> None:
+    """The deliverable card, the terminal event and the dead letter are all there."""
+    task = await queued(world, owner="ada", retry_policy='{"max_retries":0}')
+    task = await world.do(world.to(c.Dispatch, task))
+    world.advance(30)
+    blocked, _ = await fired(world, task)
+    world.advance(DAY)
+    found, events = await fired(world, task)
+
+    assert blocked.status == "blocked"
+    assert [event.type for event in events] == ["task.timeout", "task.dlq"]
+    assert (found.status, found.reason, found.dead_letter) == ("timeout", "dispatch_timeout", "open")
+    card = await card_of(world, found.deliverable_card)
+    assert (card["status"], card["reason"]) == ("timeout", "dispatch_timeout")
+    assert card["error"]["message"] == "no worker took the turn in time"
 
 
 @pytest.mark.covers("S0.36", "S0.37", "S0.38", "S0.39", "T1", "T1b", "T3")
@@ -234,7 +255,27 @@ async def test_an_overdue_tool_is_reported_alike_by_either_watchdog(world: World
     assert (await world.history(task))[-1] == "wait.timed_out"
 
 
-@pytest.mark.covers("S0.5", "T1")
+@pytest.mark.covers("S0.2")
+async def test_a_turn_ends_alike_wherever_the_watchdog_sits_that_reports_its_overdue_tool(
+    world: World,
+) -> None:
+    """The same events, the same status and the same deliverable, from the report to the end."""
+    ends = []
+    tasks = [await suspended(world) for _ in range(2)]
+    world.advance(60)
+    await world.open_session("s2")
+    watchdogs: tuple[type[c.TaskCommand], ...] = (c.ClockFired, c.InjectTimeout)
+    for task, watchdog in zip(tasks, watchdogs, strict=True):
+        await world.do(world.to(watchdog, task, actor="watchdog"))
+        resumed = await world.task(task)
+        ended = await world.do(world.finish(await world.claim(resumed, "s2")))
+        assert ended.deliverable_card is not None
+        ends.append((resumed.status, ended.status, await world.history(task)))
+
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.covers("T1")
 async def test_rings_never_put_off_the_dispatch_timeout(world: World) -> None:
     task = await dispatched(world)
     history: list[str] = []
@@ -282,10 +323,10 @@ async def test_the_suspend_cap_and_the_answer_that_comes_at_last(world: World, f
 async def test_the_crash_limit_and_the_worker_that_comes_for_the_task(world: World, first: str) -> None:
     task = await running(world)
     for _ in range(2):
-        lost = world.to(c.Reclaim, task, reason="forgotten_by_its_worker")
+        lost = world.to(c.Reclaim, task, reason="visibility_timeout")
         await world.do(lost)
         task = await world.claim(await world.task(task))
-    await world.do(world.to(c.Reclaim, task, reason="forgotten_by_its_worker"))
+    await world.do(world.to(c.Reclaim, task, reason="visibility_timeout"))
     guarded = await world.task(task)
     assert (guarded.status, guarded.clock_rule) == ("queued", "crash_limit")
     commands = [world.to(c.ClockFired, task), world.to(c.Claim, task, session_id="s1", attempt_id="late")]

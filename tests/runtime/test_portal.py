@@ -14,7 +14,7 @@ from endwell.errors import UsageError
 from endwell.runtime import Portal, processes
 from endwell.runtime.loops import name_of_loop, new_loop
 
-PATIENCE = 60.0
+PATIENCE = 600.0
 
 
 async def double(number: int) -> int:

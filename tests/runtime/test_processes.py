@@ -14,7 +14,7 @@ import pytest
 from endwell.runtime import processes
 from endwell.runtime.processes import DEVNULL, Child
 
-PATIENCE = 60.0
+PATIENCE = 600.0
 WAIT = "print('ready', flush=True); import signal; signal.pause()"
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own promise, made on Linux only")

@@ -13,7 +13,7 @@ import pytest
 
 from endwell.runtime import ManualClock, Runtime
 
-PATIENCE = 60.0
+PATIENCE = 600.0
 
 
 @pytest.fixture

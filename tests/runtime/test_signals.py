@@ -12,7 +12,7 @@ import pytest
 from endwell.errors import UsageError
 from endwell.runtime.signals import on_stop_signals
 
-PATIENCE = 60.0
+PATIENCE = 600.0
 
 
 @pytest.fixture

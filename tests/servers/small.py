@@ -19,8 +19,8 @@ from typing import ClassVar
 
 from tests.servers.processes import die_with_parent, free_port, private_directory
 
-START_SECONDS = 60
-STOP_SECONDS = 30
+START_SECONDS = 600
+STOP_SECONDS = 600
 LOOK_AGAIN_SECONDS = 0.005
 
 

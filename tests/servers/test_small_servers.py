@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
 from tests.servers.small import NatsServer, SmallServer, ValkeyServer
 
 KINDS = [ValkeyServer, NatsServer]
@@ -17,7 +18,7 @@ KINDS = [ValkeyServer, NatsServer]
 def answers(url: str) -> bool:
     parts = urlsplit(url)
     try:
-        socket.create_connection((parts.hostname or "", parts.port or 0), 5).close()
+        socket.create_connection((parts.hostname or "", parts.port or 0), PATIENCE_SECONDS).close()
     except OSError:
         return False
     return True

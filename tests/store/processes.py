@@ -12,7 +12,7 @@ from endwell.runtime.processes import Child
 from tests.store.world import Database, PostgresDatabase, SqliteDatabase
 
 SCRIPT = Path(__file__).with_name("other_process.py")
-PATIENCE = 60.0
+PATIENCE = 600.0
 
 
 def url_of(database: Database) -> str:

@@ -9,14 +9,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from endwell.errors import Fail
+from endwell.machine import approvals
 from endwell.machine import decide as deciding
+from endwell.model import commands as c
 from endwell.policy import ledger
 from endwell.store.sqlite import driver
+from endwell.store.working_set import WorkingSet
+from endwell.testing import workload
 from endwell.testing.faults.registry import Planned
 from endwell.testing.oracle.judging import Violation
 from endwell.testing.oracle.registry import INVARIANTS
 from endwell.testing.parts import installation_for
-from endwell.testing.shrinking import shrink, simulate
+from endwell.testing.shrinking import shrink, simulate, told
 from endwell.testing.simulation import Result
 from endwell.worker import worker
 from endwell.worker.bench import Bench
@@ -47,6 +52,11 @@ def a_counter_is_not_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(driver, "_move", lambda task, seen: move(replace(task, retry_count=0), seen))
 
 
+def waits_are_not_dropped(patch: pytest.MonkeyPatch) -> None:
+    """What an ended turn waited for stays open in its table."""
+    patch.setattr(driver, "SIDE_QUERIES", tuple(each for each in driver.SIDE_QUERIES if each != "drop_waits"))
+
+
 def records_are_not_read(patch: pytest.MonkeyPatch) -> None:
     """A turn that goes on starts from nothing."""
 
@@ -68,12 +78,31 @@ def a_worker_without_a_session_does_not_rest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(worker.Worker, "_rest", rest)
 
 
+def registered_rules_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """Only what the submitter's copy of the code says counts."""
+    patch.setattr(WorkingSet, "rules", lambda self, namespace, agent: ())
+
+
+def an_approval_counts_for_every_payload(patch: pytest.MonkeyPatch) -> None:
+    """A replay is not compared with what people agreed to."""
+    before_start = approvals.before_start
+
+    def careless(command: c.Submit, *rest: Any) -> Any:
+        if isinstance(command, c.Resubmit):
+            command = replace(command, approved_hash=command.payload_hash)
+        return before_start(command, *rest)
+
+    patch.setattr(deciding, "before_start", careless)
+
+
 @pytest.mark.parametrize(
     ("plant", "caught_by"),
     [
+        (registered_rules_are_not_looked_at, {"what_needs_an_approval_has_one_for_its_payload"}),
         (effects_without_a_ledger, {"effects_happen_at_most_once"}),
         (anybody_may_write, {"stale_write", "writes_name_the_holder"}),
         (a_counter_is_not_written, {"the_fold_is_the_row"}),
+        (waits_are_not_dropped, {"every_row_beside_is_the_fold_of_its_log"}),
         (records_are_not_read, {"what_is_recorded_is_not_computed_again", "a_decision_is_made_once"}),
         (a_worker_without_a_session_does_not_rest, {"nobody_spins"}),
     ],
@@ -83,6 +112,34 @@ def test_a_planted_defect_is_found(
 ) -> None:
     plant(monkeypatch)
     assert first_failure(range(9, 17)).violations[0].invariant in caught_by
+
+
+def test_a_replay_with_another_payload_that_evades_the_approval_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guarded tasks fail often here, and somebody changes what was agreed to."""
+    plan = [Planned(200.0 + 300 * number, "replayed_otherwise", number) for number in range(12)]
+    failing = [
+        workload.Order(
+            60.0 * number,
+            "guarded",
+            {"kind": "guarded", "n": number, "seconds": 1.0, "steps": 2, "fails": 0, "patience": 300},
+            {"key": f"order-{number}", "deadline": 2000},
+        )
+        for number in range(12)
+    ]
+
+    async def fails(self: workload.Work, ctx: Any, job: Any) -> None:
+        raise Fail("the bank is closed")
+
+    monkeypatch.setattr(workload.Work, "payer", fails)
+    home = replace(installation_for(3, queue="native", relay=False), orders=tuple(failing))
+    honest = simulate(3, plan, installation=home)
+    assert honest.is_good, told(honest)
+    assert honest.faults["replayed_otherwise"] >= 3
+    an_approval_counts_for_every_payload(monkeypatch)
+    found = simulate(3, plan, installation=home)
+    assert found.violations[0].invariant == "what_needs_an_approval_has_one_for_its_payload"
 
 
 def test_a_failure_is_shrunk_to_the_faults_that_it_needs() -> None:

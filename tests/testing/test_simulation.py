@@ -19,6 +19,7 @@ from endwell.testing.campaign import seeds
 from endwell.testing.faults.registry import FAULTS
 from endwell.testing.oracle.judging import Violation
 from endwell.testing.shrinking import Case, cases, keep, shrink, simulate, told
+from tests.patience import PATIENCE_SECONDS
 
 CORPUS = Path(__file__).with_name("corpus")
 KEPT = cases(CORPUS)
@@ -93,7 +94,7 @@ def test_one_seed_is_one_trace_in_every_process() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=100,
+            timeout=PATIENCE_SECONDS,
         ).stdout
         for seed in ("1", "2")
     }
@@ -117,7 +118,7 @@ def test_a_fifth_of_the_seeds_have_streams_and_half_of_them_a_relay() -> None:
 
 @pytest.mark.parametrize("has", [NATIVE, STREAMED], ids=["native", "streamed"])
 def test_without_faults_every_order_succeeds_that_can(has: dict[str, Any]) -> None:
-    result = simulate(5, faults=[], **has)
+    result = simulate(8, faults=[], **has)  # in this history people decide before approvals expire
     assert result.is_good, told(result)
     assert not result.faults
     assert result.ended["cancelled"] == result.ended["timeout"] == 0

@@ -38,3 +38,19 @@ def test_dead_letters_are_on_their_stream_once_whatever_the_server_forgets() -> 
 def test_foreign_workers_that_die_and_wake_too_late_change_nothing() -> None:
     result = lived(4, ("foreign_worker_frozen", "foreign_worker_killed", "entry_resurrected") * 2)
     assert result.faults["foreign_worker_frozen"] + result.faults["foreign_worker_killed"] >= 2
+
+
+def test_forged_reports_and_entries_change_nothing() -> None:
+    result = lived(5, ("stranger_forges_results", "stranger_forges_tool_names") * 8)
+    assert result.faults["stranger_forges_results"] >= 3
+    assert result.faults["stranger_forges_tool_names"] >= 1
+
+
+def test_foreign_workers_that_sign_off_leave_no_grant_behind() -> None:
+    result = lived(6, ("foreign_worker_signs_off", "foreign_worker_frozen") * 4)
+    assert result.faults["foreign_worker_signs_off"] >= 1
+
+
+def test_orchestrators_that_freeze_while_they_publish_publish_nothing_twice() -> None:
+    result = lived(7, ("orchestrator_frozen_while_it_publishes",) * 8)
+    assert result.faults["orchestrator_frozen_while_it_publishes"] >= 4

@@ -11,6 +11,8 @@ from endwell.cli.loading import with_node
 from endwell.cli.output import block, listed, pairs, show
 from endwell.operate import approvals
 
+_WHO = "Who decides; the submitting user unless said. Written down, not proved."
+
 
 @click.group(cls=Group)
 def approval() -> None:
@@ -53,11 +55,13 @@ def show_approval(asked: Asked, approval_id: str) -> None:
 
 @approval.command()
 @click.argument("approval_id", metavar="ID")
-@click.option("--as", "who", metavar="NAME", help="Who decides; the submitting user unless said.")
+@click.option("--as", "who", metavar="NAME", help=_WHO)
 @click.option("--shown", "shown_hash", metavar="HASH", help="Only if this is still what is shown.")
 @pass_asked
 def approve(asked: Asked, approval_id: str, who: str | None, shown_hash: str | None) -> None:
     """Agree. Where several must, this is one voice.
+
+    Nothing proves that the caller is NAME: one person can give several voices under several names.
 
     \b
       endwell approval approve 01j8z3k5v7x9a1c3e5g7j9m1p3 --as ada
@@ -68,7 +72,7 @@ def approve(asked: Asked, approval_id: str, who: str | None, shown_hash: str | N
 
 @approval.command()
 @click.argument("approval_id", metavar="ID")
-@click.option("--as", "who", metavar="NAME", help="Who decides; the submitting user unless said.")
+@click.option("--as", "who", metavar="NAME", help=_WHO)
 @pass_asked
 def reject(asked: Asked, approval_id: str, who: str | None) -> None:
     """Decline. One no is enough.

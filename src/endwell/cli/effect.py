@@ -58,18 +58,20 @@ def show_effect(asked: Asked, key: str) -> None:
 @click.argument("verdict", type=click.Choice(["done", "not-done", "abandon"]))
 @click.option("--as", "who", metavar="NAME", help="Who says so; the submitting user unless said.")
 @click.option("--result", metavar="JSON|@FILE|-", help="What it returned, if it was done.")
+@click.option("--force", is_flag=True, help="Say not-done although a call may be in progress; it is logged.")
 @pass_asked
-def settle(asked: Asked, key: str, verdict: str, who: str | None, result: str | None) -> None:
+def settle(asked: Asked, key: str, verdict: str, who: str | None, result: str | None, force: bool) -> None:
     """Say what became of an unknown effect. Its task goes on by that.
 
-    Not done: it may be executed again. Abandon: it is never executed, and the task hears so.
+    Not done: it may be executed again. Abandon: it is never executed, and the task hears so. Not done is
+    refused, with the moment from which on it counts, while a call of the effect may be in progress.
 
     \b
       endwell effect settle pay:42 done --as ada --result '{"receipt": "r-1"}'
     """
     said = payload_of(result)
     word = cast("Verdict", verdict.replace("-", "_"))
-    done = with_node(asked, lambda node: node.client.settle_effect(key, word, said, by=who))
+    done = with_node(asked, lambda node: node.client.settle_effect(key, word, said, by=who, force=force))
     show(asked, done, lambda found: f"effect {found['key']} is {found['status']}")
 
 

@@ -17,9 +17,12 @@ from endwell.cli.tasks import event_line
 from endwell.cli.transfer import all_namespaces, export_events, import_events
 from endwell.operate.shapes import logged_shape
 from endwell.operate.verify import verify as operate_verify
+from endwell.policy.limits import SECOND
 
 PAGE = 500
 FROM_NOW_ON = "now"
+HELD_BACK_SECONDS = 5.0
+"""How old an event must be that cannot be shown yet before that is worth a line."""
 
 
 @click.group(cls=Group)
@@ -61,16 +64,26 @@ async def _log(node: Node, cursor: str, follow: bool) -> AsyncIterator[dict[str,
     """A ring says that something may have happened; polling finds what did not ring."""
     rung = asyncio.Event()
     node.bell.subscribe(lambda topics: rung.set())
+    said_at: str | None = None
     while True:
         rung.clear()
         page = await node.store.events_after(node.app.namespace, cursor, PAGE)
         for logged in page:
             cursor = logged.cursor
             yield {**logged_shape(logged), "cursor": cursor}
+        if not page and said_at != cursor and await _is_held_back(node, cursor):
+            said_at = cursor
+            say("later events are committed but held back by an open transaction; endwell doctor names it")
         if not page and not follow:
             return
         if not page:
             await node.app.runtime.wait(rung, node.app.settings.worker.poll_seconds)
+
+
+async def _is_held_back(node: Node, cursor: str) -> bool:
+    """Whether events behind a cursor have been committed for some time and cannot be shown yet."""
+    at = await node.store.oldest_after(node.app.namespace, cursor)
+    return at is not None and await node.store.now() - at > HELD_BACK_SECONDS * SECOND
 
 
 def _write_event(asked: Asked, event: dict[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 import click
 
@@ -29,6 +28,7 @@ PLACES = {
     "effect": Place("endwell.cli.effect:effect", "Effects outside, and those of which nobody knows."),
     "dlq": Place("endwell.cli.dlq:dlq", "Dead letters: failed tasks that await a verdict."),
     "events": Place("endwell.cli.events:events", "Read the log, and check that nobody touched it."),
+    "restored": Place("endwell.cli.transfer:restored", "Say that the store was restored from a backup."),
     "relay": Place(
         "endwell.cli.relay:relay", "How far the outside was told, and a way past what it will never take."
     ),
@@ -66,18 +66,6 @@ def cli() -> None:
 
     Where something is: `endwell why TASK`. What went wrong: `endwell dlq list`.
     """
-
-
-def main() -> NoReturn:
-    """Run the command line and leave with its exit code."""
-    sys.exit(run(sys.argv[1:]))
-
-
-def dlq_replay() -> NoReturn:
-    """The tool of that name: `endwell dlq replay`, and with --abandon first, `endwell dlq abandon`."""
-    words = sys.argv[1:]
-    is_abandoning = words[:1] == ["--abandon"]
-    sys.exit(run(["dlq", "abandon", *words[1:]] if is_abandoning else ["dlq", "replay", *words]))
 
 
 def run(arguments: Sequence[str]) -> int:

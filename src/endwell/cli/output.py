@@ -16,7 +16,8 @@ from endwell.cli.asked import Asked
 from endwell.model.content import shown
 from endwell.settings.show import masked
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
+_WORD = re.compile(r"[^\s'\"]+")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+", re.DOTALL)
 
 
 def show(asked: Asked, document: Any, text: Callable[[Any], str]) -> None:
@@ -52,7 +53,14 @@ def _to(stream: Any, text: str) -> None:
 
 def without_secrets(text: str) -> str:
     """The text with the passwords of all URLs in it masked."""
-    return _URL.sub(lambda found: masked(found[0]), text)
+    return _WORD.sub(lambda found: _masked_word(found[0]), text) if "/" in text or "@" in text else text
+
+
+def _masked_word(word: str) -> str:
+    """A word without its password: a URL, or one that is mistyped, if it names a user and a password."""
+    if "://" in word:
+        return _URL.sub(lambda found: masked(found[0]), word)
+    return masked(word) if ":" in word.rpartition("@")[0] else word
 
 
 def _without_secrets_in_error(document: Any) -> Any:

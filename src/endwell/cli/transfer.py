@@ -19,8 +19,8 @@ from endwell.cli.loading import with_node
 from endwell.cli.output import say, show
 from endwell.errors import UsageError
 from endwell.operate.exporting import export
-from endwell.operate.importing import import_lines
-from endwell.operate.lines import End
+from endwell.operate.importing import import_lines, mark_restored
+from endwell.operate.lines import End, split
 
 
 @click.command("export", cls=Command)
@@ -71,22 +71,46 @@ def _new_file(name: str) -> Iterator[IO[bytes]]:
 def import_events(asked: Asked, file: str) -> None:
     """Make an export the record of an empty store.
 
-    Every line is checked first: that it can be read, that hash chains are whole, that events can be folded.
-    If one is bad it is named by its number, and nothing is changed.
+    Every line is checked first: that it can be read, that names are allowed, that hash chains are whole, that
+    events can be folded, that content is what they name. If one is bad it is named by its number, and nothing
+    is changed. A store that holds exactly this record already is left as it is (exit 0).
 
     \b
       endwell events import backup.jsonl --store sqlite:///new.db
     """
     with _file(file) as source:
 
-        def read() -> IO[bytes]:
+        def read() -> Iterator[bytes]:
             source.seek(0)
-            return source
+            return split(source)
 
         async def ask(node: Node) -> dict[str, Any]:
             return await import_lines(node.store, read, node.app.runtime.ids.new)
 
-        show(asked, with_node(asked, ask, may_be_new=True), _amount)
+        show(asked, with_node(asked, ask, may_be_new=True), _imported)
+
+
+@click.command(cls=Command)
+@click.option("--as", "who", metavar="NAME", help="Who says so; the submitting user unless said.")
+@pass_asked
+def restored(asked: Asked, who: str | None) -> None:
+    """Say that the store was restored from a backup.
+
+    Run it after every restore, before the workers start. What was done outside since the backup is not in
+    the record: of every task that is there now, an effect without a record is then unknown, so `reconcile`
+    or a person is asked before it is executed. All namespaces unless --namespace names one.
+
+    \b
+      endwell restored --as ada
+    """
+
+    async def ask(node: Node) -> dict[str, Any]:
+        namespaces = await all_namespaces(node, asked)
+        actor = who or node.app.owner
+        await mark_restored(node.store, namespaces, node.app.runtime.ids.new, actor=actor)
+        return {"namespaces": namespaces}
+
+    show(asked, with_node(asked, ask), lambda found: f"restored: {', '.join(found['namespaces'])}")
 
 
 def _file(name: str) -> IO[bytes]:
@@ -103,6 +127,11 @@ def _file(name: str) -> IO[bytes]:
 
 def _amount(answer: dict[str, Any]) -> str:
     return ", ".join(f"{value} {name}" for name, value in answer.items() if isinstance(value, int))
+
+
+def _imported(answer: dict[str, Any]) -> str:
+    amount = _amount({name: value for name, value in answer.items() if name != "already_there"})
+    return f"already there, nothing was changed: {amount}" if answer["already_there"] else amount
 
 
 async def all_namespaces(node: Node, asked: Asked) -> list[str]:

@@ -31,14 +31,14 @@ def payload_of(text: str | None) -> Any:
     if text is None:
         return None
     if text == "-":
-        return content.decode(sys.stdin.buffer.read(content.MAX_BYTES + 1))
+        return content.decode(sys.stdin.buffer.read(content.MAX_WRITTEN_BYTES + 1))
     return content.decode(file_content(text[1:]) if text.startswith("@") else text)
 
 
 def file_content(path: str) -> bytes:
     """A file's bytes, as many as can be accepted and one more."""
     with _opened(path) as file:
-        return file.read(content.MAX_BYTES + 1)
+        return file.read(content.MAX_WRITTEN_BYTES + 1)
 
 
 def _opened(path: str) -> IO[bytes]:
@@ -65,7 +65,7 @@ def numbered_values(file: IO[bytes]) -> Iterator[tuple[int, Any]]:
     """Each line's number and JSON value, from the beginning; empty lines are passed over."""
     file.seek(0)
     number = 0
-    while line := file.readline(content.MAX_BYTES + 2):
+    while line := file.readline(content.MAX_WRITTEN_BYTES + 2):
         number += 1
         if line.strip():
             yield number, _value_in(line.rstrip(b"\r\n"), number)

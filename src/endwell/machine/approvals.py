@@ -5,18 +5,82 @@ Before a task starts (its own id is the approval's) or inside a turn (the waitin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from msgspec.structs import replace
 
 from endwell import errors as e
 from endwell.machine import endings
 from endwell.machine.decision import Decision, Seen, refuse
-from endwell.machine.settling import record, settle
+from endwell.machine.settling import known_waits, record, settle
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
 from endwell.model.inside import Asked, inside_of
-from endwell.model.task import Task, waits_of
-from endwell.policy.limits import Limits
+from endwell.model.task import Task
+from endwell.policy.approval import Guard, strictest
+from endwell.policy.limits import SECOND, Limits
+
+
+def before_start(
+    command: c.Submit, created: f.TaskCreated, now: int, limits: Limits, registered: Sequence[Guard]
+) -> tuple[f.Fact, ...]:
+    """The question that must be answered before a new task may start, and an answer that counts again.
+
+    The strictest of the submitter's rule and those that workers have registered for the agent applies.
+    """
+    rule = strictest(_submitted(command), *registered)
+    if rule is None:
+        return ()
+    requested = f.ApprovalRequested(
+        remind_at=now + limits.remind_every,
+        expire_at=min(now + int((rule.within_seconds or 0) * SECOND), created.ends_by),
+        shown_hash=command.payload_hash,
+        by=rule.by,
+        quorum=rule.quorum,
+    )
+    if not isinstance(command, c.Resubmit) or command.approved_by is None:
+        return (requested,)
+    if (command.approved_hash, command.approved_rule) != (command.payload_hash, (rule.by, rule.quorum)):
+        return (requested,)
+    carried = f.ApprovalApproved(
+        by=command.approved_by, run_at=created.run_at, carried_from=command.replay_of
+    )
+    return (requested, carried)
+
+
+def _submitted(command: c.Submit) -> Guard | None:
+    within = command.approval_within
+    if within is None:
+        return None
+    return Guard(by=command.approval_by, within_seconds=within / SECOND, quorum=command.approval_quorum)
+
+
+def asked_before(task: Task, seen: Seen) -> dict[str, Any]:
+    """What a replay takes over from the question about the task that it replays.
+
+    The rule registered now takes the place of the old one; without any, the old one stands.
+    """
+    if task.expire_at is not None:  # never approved
+        old = next((one for one in inside_of(task).asked if one.id == task.id), Asked(task.id, ""))
+        return _old_rule(seen, task.expire_at - task.created_at, old.by, old.quorum)
+    row = seen.approval
+    if row is None or row.decision != "approved":
+        return {}
+    by = tuple(row.approvers.split(",")) if row.approvers else ()
+    return {
+        **_old_rule(seen, row.expire_at - row.created_at, by, row.quorum),
+        "approved_by": row.decided_by,
+        "approved_hash": row.shown_hash,
+        "approved_rule": (by, row.quorum),
+    }
+
+
+def _old_rule(seen: Seen, within: int, by: tuple[str, ...], quorum: int) -> dict[str, Any]:
+    if seen.rules:
+        return {}
+    return {"approval_within": max(within, 0), "approval_by": by, "approval_quorum": quorum}
 
 
 def asked(task: Task, calls: tuple[c.Call, ...], now: int, limits: Limits) -> tuple[f.Fact, ...]:
@@ -44,10 +108,10 @@ def expired(approval_id: str) -> f.ApprovalExpired:
 
 def approve(task: Task, command: c.Approve, now: int, limits: Limits, seen: Seen) -> Decision:
     """One voice of those that must agree; the last of them lets the work go on."""
-    open_one = _open(task, command.approval_id)
+    open_one = _open(task, command.approval_id, seen)
     if open_one is None:
         return refuse(_not_open(task, command.approval_id))
-    no = _may_not(open_one, command) or _too_late(task, open_one, now)
+    no = _may_not(open_one, command) or _too_late(task, open_one, now, seen)
     if no is not None:
         return refuse(no)
     own_id = None if open_one.id == task.id else open_one.id
@@ -57,44 +121,48 @@ def approve(task: Task, command: c.Approve, now: int, limits: Limits, seen: Seen
     approved = f.ApprovalApproved(by=", ".join(agreed), run_at=max(now, task.run_at), id=own_id)
     if own_id is None:
         return Decision(facts=(approved,))
-    return _decided(task, approved, own_id, now, status="approved", by=list(agreed))
+    return _decided(task, approved, own_id, now, seen, status="approved", by=list(agreed))
 
 
 def reject(task: Task, command: c.Reject, now: int, limits: Limits, seen: Seen) -> Decision:
     """One no is enough."""
-    open_one = _open(task, command.approval_id)
+    open_one = _open(task, command.approval_id, seen)
     if open_one is None:
         return refuse(_not_open(task, command.approval_id))
-    no = _may_not(open_one, command) or _too_late(task, open_one, now)
+    no = _may_not(open_one, command) or _too_late(task, open_one, now, seen)
     if no is not None:
         return refuse(no)
     if open_one.id == task.id:
         rejected = f.ApprovalRejected(by=command.actor)
         return endings.end(task, now, s.FAILED, "approval_rejected", dead_letter=False, before=(rejected,))
     rejected = f.ApprovalRejected(by=command.actor, id=open_one.id)
-    return _decided(task, rejected, open_one.id, now, status="rejected", by=[command.actor])
+    return _decided(task, rejected, open_one.id, now, seen, status="rejected", by=[command.actor])
 
 
-def _decided(task: Task, fact: f.Fact, approval_id: str, now: int, *, status: str, by: list[str]) -> Decision:
+def _decided(
+    task: Task, fact: f.Fact, approval_id: str, now: int, seen: Seen, *, status: str, by: list[str]
+) -> Decision:
     shown = next(one.shown_hash for one in inside_of(task).asked if one.id == approval_id)
     answer = record(task, approval_id, now, status=status, by=by, shown_hash=shown)
-    settled = settle(task, waits_of(task), now, {approval_id: answer})
+    waits, rest = known_waits(task, seen)
+    settled = settle(task, waits, now, {approval_id: answer}, rest)
     return replace(settled, facts=(fact, *settled.facts))
 
 
-def _open(task: Task, approval_id: str | None) -> Asked | None:
+def _open(task: Task, approval_id: str | None, seen: Seen) -> Asked | None:
     """What is asked and waited for: a turn that was blocked may go on without asking again."""
     wanted = approval_id or task.id
-    if wanted != task.id and _deadline(task, wanted) is None:
+    if wanted != task.id and _deadline(task, wanted, seen) is None:
         return None
     return next((one for one in inside_of(task).asked if one.id == wanted), None)
 
 
-def _deadline(task: Task, approval_id: str) -> int | None:
+def _deadline(task: Task, approval_id: str, seen: Seen) -> int | None:
     """Until when a decision counts."""
     if approval_id == task.id:
         return task.expire_at
-    return next((w.deadline for w in waits_of(task) if w.tool_call_id == approval_id and w.is_open), None)
+    waits, _ = known_waits(task, seen)
+    return next((w.deadline for w in waits if w.tool_call_id == approval_id and w.is_open), None)
 
 
 def _not_open(task: Task, approval_id: str | None) -> e.WrongStatus:
@@ -115,9 +183,9 @@ def _may_not(open_one: Asked, command: c.Approve | c.Reject) -> e.Refused | None
     return None
 
 
-def _too_late(task: Task, open_one: Asked, now: int) -> e.WrongStatus | None:
+def _too_late(task: Task, open_one: Asked, now: int, seen: Seen) -> e.WrongStatus | None:
     """Its time is its end, also while no supervisor has looked at the clock yet."""
-    deadline = _deadline(task, open_one.id)
+    deadline = _deadline(task, open_one.id, seen)
     if deadline is None or now < deadline:
         return None
     return e.WrongStatus("nobody decided in time", code="approval_expired", task_id=task.id)

@@ -31,13 +31,18 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("ends_by", s.LIVE, "ends_by", "end the task as timeout; it is a dead letter"),
     Rule("guard", s.LIVE, "guard_at", "end the task as failed: runaway_guard or crash_limit"),
     Rule("reap", (s.RUNNING,), "progress_by", "end the turn as failed; retry or give up"),
-    Rule("dispatch_timeout", (s.DISPATCHED,), "dispatch_by", "end the turn as timeout; retry, or a person"),
+    Rule(
+        "dispatch_timeout",
+        (s.DISPATCHED,),
+        "dispatch_by",
+        "end the turn as timeout; retry, or inform a person",
+    ),
     Rule("approval_expire", (s.WAITING_APPROVAL,), "expire_at", "end the task as timeout: expired"),
     Rule("inject_timeout", (s.SUSPENDED,), "wait_by", "settle timers and approvals, report other waits"),
     Rule("suspend_cap", (s.SUSPENDED,), "suspend_by", "end the turn as timeout; retry or give up"),
     Rule("recover", (s.BLOCKED,), "recover_at", "queue the task again: the cooldown is over"),
     Rule("approval_remind", (s.WAITING_APPROVAL, s.SUSPENDED), "remind_at", "remind whoever may decide"),
-    Rule("remind", (s.BLOCKED,), "remind_at", "remind the person who holds the task"),
+    Rule("remind", (s.BLOCKED,), "remind_at", "remind the person who must act on the task"),
     Rule("ring_again", (s.DISPATCHED,), "ring_at", "ring the workers' doorbell again"),
 )
 
@@ -73,5 +78,8 @@ def due(task: Task, now: int) -> Rule | None:
 
 
 def _is_held_back(rule: Rule, task: Task) -> bool:
-    """Only a person's hold stops `ends_by`; the time is given back when the hold ends."""
+    """Only a hold that a person accepted, or that protects an unknown effect, stops `ends_by`.
+
+    The time is given back when the hold ends.
+    """
     return rule.name == "ends_by" and task.held_since is not None

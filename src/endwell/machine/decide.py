@@ -13,30 +13,31 @@ from msgspec.structs import astuple, replace
 
 from endwell import errors as e
 from endwell.machine import endings, looping, steps, waiting
-from endwell.machine.approvals import approve, reject
+from endwell.machine.approvals import approve, asked_before, before_start, reject
 from endwell.machine.clocks import due
 from endwell.machine.decision import NOTHING, Decision, Seen, refuse
 from endwell.machine.fired import FIRED
 from endwell.machine.offers import next_turn, offered_turn
 from endwell.machine.steps import progress_deadline
-from endwell.machine.unblocking import is_held_for, unblock
+from endwell.machine.unblocking import is_held_for, unblock, waits_for_person
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
 from endwell.model.card import Card, instruction_id
 from endwell.model.inside import (
     MAX_DEPTH,
-    Asked,
     Family,
     deliveries_along,
     family_of,
     inside_of,
     lineage_of,
+    origin_at,
     packed_family,
 )
+from endwell.model.session import END_REASONS
 from endwell.model.status import Status
 from endwell.model.task import Task
-from endwell.policy.guard import count_crash, is_runaway
+from endwell.policy.guard import Cost, cost_of_reclaim, count_crash, is_runaway
 from endwell.policy.limits import Limits
 
 _EVERYTHING = Seen()
@@ -48,7 +49,7 @@ def decide(
 ) -> Decision:
     """What follows from the command. `now` never runs back within a task."""
     if isinstance(command, c.Submit):
-        return _submit(task, command, now, limits)
+        return _submit(task, command, now, limits, seen)
     if task is None:
         return refuse(e.NotFound(f"there is no task {command.task_id}", code="no_such_task"))
     allowed, handler = TABLE[type(command)]
@@ -79,7 +80,7 @@ def _refuse_stale(task: Task, command: c.AttemptCommand) -> Decision:
     return refuse(refusal, refused)
 
 
-def _submit(task: Task | None, command: c.Submit, now: int, limits: Limits) -> Decision:
+def _submit(task: Task | None, command: c.Submit, now: int, limits: Limits, seen: Seen) -> Decision:
     if task is not None:
         return _submit_again(task, command)
     refused = _refuse_call(command)
@@ -116,23 +117,8 @@ def _submit(task: Task | None, command: c.Submit, now: int, limits: Limits) -> D
         family=_family(command),
         guard_at=now if command.chain and is_runaway(command.chain + 1, limits.runaway_limit) else None,
     )
-    if command.approval_within is None:
-        return Decision(facts=(created,), cards=(card,))
-    asked = _asked_first(command, command.approval_within, created.ends_by, now, limits)
-    return Decision(facts=(created, asked), cards=(card,))
-
-
-def _asked_first(
-    command: c.Submit, within: int, ends_by: int, now: int, limits: Limits
-) -> f.ApprovalRequested:
-    """A person must agree before the task may start."""
-    return f.ApprovalRequested(
-        remind_at=now + limits.remind_every,
-        expire_at=min(now + within, ends_by),
-        shown_hash=command.payload_hash,
-        by=command.approval_by,
-        quorum=command.approval_quorum,
-    )
+    asked = before_start(command, created, now, limits, seen.rules)
+    return Decision(facts=(created, *asked), cards=(card,))
 
 
 def _family(command: c.Submit) -> str | None:
@@ -145,6 +131,7 @@ def _family(command: c.Submit) -> str | None:
         command.on_parent_end,
         command.lineage,
         command.chain,
+        command.origin_at,
     )
     return None if parts == _NO_FAMILY else packed_family(Family(*parts))
 
@@ -199,7 +186,7 @@ def _claim(task: Task, command: c.Claim, now: int, limits: Limits, seen: Seen) -
     if command.turn_id is not None and not _is_offer(task, command):
         why = f"turn {command.turn_id} of epoch {command.epoch} is not on offer any more"
         return refuse(e.WrongStatus(why, code="stale_offer", task_id=task.id))
-    blocker = _not_deliverable(task, now, seen)
+    blocker = _refuse_unserved(task, command) or _not_deliverable(task, now, seen)
     if blocker is not None:
         return blocker
     claimed = f.TaskClaimed(
@@ -211,6 +198,18 @@ def _claim(task: Task, command: c.Claim, now: int, limits: Limits, seen: Seen) -
     if task.status == s.DISPATCHED:
         return Decision(facts=(claimed,))
     return Decision(facts=(_dispatched(task, command.slot, now, limits), claimed))
+
+
+def _refuse_unserved(task: Task, command: c.Claim) -> Decision | None:
+    """Refuse a claim by a worker that serves neither the task's agent nor, where it counts, its version."""
+    if command.agents is not None and task.agent not in command.agents:
+        why = f"task {task.id} is for {task.agent}, which this worker does not serve"
+        return refuse(e.WrongStatus(why, code="other_agent", task_id=task.id))
+    inside = inside_of(task)
+    if not inside.steps or (inside.version or "") not in command.served_elsewhere:
+        return None
+    why = f"version {inside.version or 'without a name'} of {task.agent} is served by another worker"
+    return refuse(e.WrongStatus(why, code="other_version", task_id=task.id))
 
 
 def _is_offer(task: Task, command: c.Claim) -> bool:
@@ -233,7 +232,7 @@ def _not_deliverable(task: Task, now: int, seen: Seen) -> Decision | None:
 
 
 def _dispatched(task: Task, slot: int | None, now: int, limits: Limits) -> f.TaskDispatched:
-    """Resumes and hand-backs are not counted; a reclaimed turn's redelivery is.
+    """Resumes, and hand-backs of workers that stop, are not counted; a reclaimed turn's redelivery is.
 
     The guard counts on from the tasks that led to this one: a loop may make a new task each time round. One
     that would reach the limit with its first delivery is not delivered at all: it might make the next one.
@@ -272,7 +271,13 @@ def _reclaim(task: Task, command: c.Reclaim, now: int, limits: Limits, seen: See
         return refuse(e.WrongStatus(f"task {task.id} is held by a newer attempt", task_id=task.id))
     if seen.session_is_live and command.reason == "lease_lapsed":
         return refuse(e.WrongStatus("the holder's lease has not lapsed", code="lease_holds", task_id=task.id))
-    crashes, times = count_crash(task.crash_times, now, limits.crash_window)
+    if _is_too_late(command, now):
+        why = "the reclaim waited for the store for too long; the holder may have waited as well"
+        return refuse(e.WrongStatus(why, code="decided_too_late", task_id=task.id))
+    cost = _cost(command, seen)
+    crashes, times = task.crash_count, task.crash_times or ""
+    if cost == "crash":
+        crashes, times = count_crash(task.crash_times, now, limits.crash_window)
     reclaimed = f.TaskReclaimed(
         attempt_id=command.attempt_id,
         session_id=task.session_id or "",
@@ -281,12 +286,32 @@ def _reclaim(task: Task, command: c.Reclaim, now: int, limits: Limits, seen: See
         epoch=task.epoch + 1,
         crash_count=crashes,
         crash_times=times,
-        guard_at=now if crashes >= limits.crash_limit else None,
+        guard_at=now if cost == "crash" and crashes >= limits.crash_limit else None,
+        cost=cost,
         old_consumer=command.old_consumer,
         new_consumer=command.new_consumer,
         message_id=command.message_id,
     )
     return Decision(facts=(reclaimed,))
+
+
+def _is_too_late(command: c.Reclaim, now: int) -> bool:
+    """Whether the supervisor has seen nothing of the store for too long when the store decides."""
+    known = command.evidence
+    if known is None or known.seen_at is None or known.longest_gap is None:
+        return False
+    return now - known.seen_at > known.longest_gap
+
+
+def _cost(command: c.Reclaim, seen: Seen) -> Cost:
+    session, known = seen.session, command.evidence or c.Evidence()
+    is_alive = True if command.reason == "forgotten_by_its_worker" else known.holder_is_alive
+    return cost_of_reclaim(
+        is_alive=is_alive,
+        watched_since=known.watched_since,
+        lapsed_at=None if session is None else session.lease_until,
+        has_left=session is not None and session.end_reason in END_REASONS,
+    )
 
 
 def _clock_fired(task: Task, command: c.ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
@@ -312,7 +337,9 @@ def _unblock(task: Task, command: c.Unblock, now: int, limits: Limits, seen: See
 
 
 def _assign(task: Task, command: c.Assign, now: int, limits: Limits, seen: Seen) -> Decision:
-    return Decision(facts=(f.TaskAssigned(owner=command.owner, by=command.actor),))
+    """A blocked task that is assigned is held by that person: from then on `ends_by` stands still."""
+    assigned = f.TaskAssigned(owner=command.owner, by=command.actor, accepts_hold=waits_for_person(task))
+    return Decision(facts=(assigned,))
 
 
 def _block(task: Task, command: c.Block, now: int, limits: Limits, seen: Seen) -> Decision:
@@ -327,7 +354,11 @@ def _block(task: Task, command: c.Block, now: int, limits: Limits, seen: Seen) -
     owner = command.owner or task.owner or limits.owner
     remind_at = now + limits.remind_every
     held = f.TaskBlocked(
-        reason=command.reason, owner=owner, remind_at=remind_at, effect_key=command.effect_key
+        reason=command.reason,
+        owner=owner,
+        remind_at=remind_at,
+        effect_key=command.effect_key,
+        is_unaccepted=command.effect_key is None,
     )
     return Decision(facts=(held,))
 
@@ -341,8 +372,7 @@ def _replay(task: Task, command: c.Replay, now: int, limits: Limits, seen: Seen)
         return refuse(
             e.WrongStatus(f"task {task.id} was already {state}", code="dead_letter_closed", task_id=task.id)
         )
-    guard = next((one for one in inside_of(task).asked if one.id == task.id), Asked(task.id, ""))
-    new = c.Submit(
+    new = c.Resubmit(
         command_id=f"{command.command_id}.new",
         namespace=task.namespace,
         actor=command.actor,
@@ -363,9 +393,8 @@ def _replay(task: Task, command: c.Replay, now: int, limits: Limits, seen: Seen)
         deadline=command.deadline,
         owner=task.owner,
         chain=family_of(task).chain,
-        approval_within=None if task.expire_at is None else max(task.expire_at - task.created_at, 0),
-        approval_by=guard.by,
-        approval_quorum=guard.quorum,
+        origin_at=origin_at(task),
+        **asked_before(task, seen),
     )
     replayed = f.DeadLetterReplayed(superseded_by=command.new_task_id, by=command.actor)
     return Decision(facts=(replayed,), spawn=new)

@@ -4,12 +4,15 @@
 |------------------------------------------|------------|------------------|--------------|-------------|
 | exception, `timeout_reaped_by_watchdog`   | failed     | retry            | failed       | yes         |
 | `suspend_timeout`                         | timeout    | retry            | timeout      | yes         |
-| `dispatch_timeout`                        | timeout    | retry, a person  | (blocked)    | no          |
+| `dispatch_timeout`                        | timeout    | retry, a person  | timeout      | yes         |
 | `crash_limit`, `runaway_guard`, bad input | failed     | –                | failed       | yes         |
 | `no_progress`                             | failed     | –                | failed       | yes         |
 | `ends_by`                                 | timeout    | –                | timeout      | yes         |
 | approval rejected / expired               | –          | –                | failed / timeout | no      |
 | cancelled                                 | canceled   | –                | cancelled    | no          |
+
+After the last retry of a `dispatch_timeout` the task is `blocked` and its owner is informed. `ends_by` keeps
+running: unless that person acts, it ends the task as timeout, reason `dispatch_timeout`.
 """
 
 from __future__ import annotations
@@ -68,7 +71,8 @@ def fail_turn(
 ) -> Decision:
     """The turn ends badly: another is scheduled, or the task ends and becomes a dead letter.
 
-    With `escalates` a person gets it instead of an end, once its retries are used up.
+    With `escalates` a person is informed once its retries are used up; `ends_by` ends it if that person does
+    nothing.
     """
     verdict = after_failure(
         unpack(task.retry_policy, limits.retry),
@@ -113,6 +117,7 @@ def _escalated(task: Task, now: int, limits: Limits, error: ErrorInfo, retry_cou
         remind_at=now + limits.remind_every,
         error=error,
         retry_count=retry_count,
+        is_unaccepted=True,
     )
     return Decision(facts=(*facts, blocked), cards=cards)
 
@@ -126,7 +131,7 @@ def _turn_over(
         return (*doubts, *_end_turn(task, ends_as, error.code, forced)), ()
     card = _report(task, now, ends_as, error.code, error, by_watchdog=True)
     card = replace(card, id=turn_deliverable_id(task.turn_id))
-    return (*doubts, *_end_turn(task, ends_as, error.code, forced, card.id)), (card,)
+    return (*doubts, *_end_turn(task, ends_as, error.code, forced, card)), (card,)
 
 
 def end(
@@ -243,7 +248,7 @@ def fingerprint(agent: str, reason: str, error: ErrorInfo | None) -> str:
 
 
 def _end_turn(
-    task: Task, status: Status, reason: str, forced: bool, card_id: str | None = None
+    task: Task, status: Status, reason: str, forced: bool, card: Card | None = None
 ) -> tuple[f.Fact, ...]:
     if task.turn_id is None:
         return ()
@@ -253,7 +258,9 @@ def _end_turn(
         outcome=_TURN_OUTCOME[status],
         epoch=epoch,
         error=reason,
-        deliverable_card=card_id,
+        deliverable_card=card.id if card else None,
+        deliverable_hash=card.hash if card else None,
+        partial=card is not None and inside_of(task).draft is not None,
     )
     if not forced:
         return (ended,)

@@ -10,21 +10,24 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from endwell.machine import evolve_hold
 from endwell.machine.clocks import arm
+from endwell.machine.evolve_hold import LET_GO
+from endwell.machine.evolve_wait import WaitFact, evolve_waits
 from endwell.model import facts as f
 from endwell.model import status as s
 from endwell.model.inside import Asked, changed_inside, inside_of, packed_inside
-from endwell.model.task import ErrorInfo, Task, packed_waits, waits_of
+from endwell.model.task import (
+    ErrorInfo,
+    Redelivery,
+    Task,
+    counted_waits,
+    has_wait_rows,
+    open_waits,
+    packed_waits,
+    waits_of,
+)
 
-# what a task lets go of when no worker is to hold or expect it any more
-_LET_GO: Final[dict[str, Any]] = {
-    "attempt_id": None,
-    "session_id": None,
-    "slot": None,
-    "ring_at": None,
-    "dispatch_by": None,
-    "progress_by": None,
-}
 # what nobody waits for once the task is over; its turn, if it had one, ended a fact before.
 # An `expire_at` that stays says that it was never approved
 _ENDED: Final[dict[str, Any]] = {
@@ -146,7 +149,7 @@ def _no_longer_asked(task: Task, approval_id: str | None) -> str | None:
     return changed_inside(task, asked=tuple(one for one in inside_of(task).asked if one.id != wanted))
 
 
-def _reminded(task: Task, fact: f.ApprovalReminded | f.TaskReminded, at: int) -> Task:
+def _approval_reminded(task: Task, fact: f.ApprovalReminded, at: int) -> Task:
     return replace(task, remind_at=fact.remind_at)
 
 
@@ -240,20 +243,21 @@ def _nudged(task: Task, fact: f.TaskNudged, at: int) -> Task:
 
 
 def _handed_back(task: Task, fact: f.TaskHandedBack, at: int) -> Task:
-    return replace(task, status=s.QUEUED, redelivery="hand_back", **_LET_GO)
+    redelivery: Redelivery = "reclaim" if fact.reason == f.RETURNED else "hand_back"
+    return replace(task, status=s.QUEUED, redelivery=redelivery, **LET_GO)
 
 
 def _reclaimed(task: Task, fact: f.TaskReclaimed, at: int) -> Task:
     return replace(
         task,
         status=s.QUEUED,
-        redelivery="reclaim",
+        redelivery="hand_back" if fact.cost == "nothing" else "reclaim",
         epoch=fact.epoch,
         crash_count=fact.crash_count,
         crash_times=fact.crash_times,
         guard_at=task.guard_at if task.guard_at is not None else fact.guard_at,
         guard_reason=task.guard_reason or ("crash_limit" if fact.guard_at is not None else None),
-        **_LET_GO,
+        **LET_GO,
     )
 
 
@@ -261,11 +265,11 @@ def _suspended(task: Task, fact: f.TaskSuspended, at: int) -> Task:
     return replace(
         task,
         status=s.SUSPENDED,
-        waits=packed_waits(fact.waits),
+        waits=packed_waits(fact.waits) if fact.count is None else counted_waits(fact.count),
         wait_by=fact.wait_by,
         suspend_by=fact.suspend_by,
         inside=_suspended_inside(task, fact),
-        **_LET_GO,
+        **LET_GO,
     )
 
 
@@ -274,28 +278,18 @@ def _suspended_inside(task: Task, fact: f.TaskSuspended) -> str | None:
     inside = inside_of(task)
     return changed_inside(
         task,
-        steps=inside.steps + len(fact.waits),
+        steps=inside.steps + fact.wait_count,
         children=inside.children + fact.children,
         is_offered=False,
     )
 
 
-def _wait_timed_out(task: Task, fact: f.WaitTimedOut, at: int) -> Task:
-    over = {*fact.reported, *fact.skipped}
-    waits = tuple(
-        replace(wait, is_reported=True) if wait.tool_call_id in over else wait for wait in waits_of(task)
-    )
-    return replace(task, waits=packed_waits(waits), wait_by=fact.wait_by)
-
-
-def _wait_answered(task: Task, fact: f.WaitAnswered, at: int) -> Task:
-    waits = tuple(
-        replace(wait, wait_status=fact.wait_status, result_card=fact.result_card)
-        if wait.tool_call_id == fact.tool_call_id
-        else wait
-        for wait in waits_of(task)
-    )
-    return replace(task, waits=packed_waits(waits), wait_by=fact.wait_by)
+def _wait_moved(task: Task, fact: WaitFact, at: int) -> Task:
+    """Of waits that are rows of their own the task only counts how many are open."""
+    if not has_wait_rows(task):
+        return replace(task, waits=packed_waits(evolve_waits(waits_of(task), fact)), wait_by=fact.wait_by)
+    is_answer = isinstance(fact, f.WaitAnswered)
+    return replace(task, waits=counted_waits(open_waits(task) - is_answer), wait_by=fact.wait_by)
 
 
 def _resumed(task: Task, fact: f.TaskResumed, at: int) -> Task:
@@ -353,43 +347,6 @@ def _retry_scheduled(task: Task, fact: f.TaskRetryScheduled, at: int) -> Task:
 
 def _rushed(task: Task, fact: f.TaskRushed, at: int) -> Task:
     return replace(task, run_at=fact.run_at)
-
-
-def _blocked(task: Task, fact: f.TaskBlocked, at: int) -> Task:
-    return replace(
-        task,
-        status=s.BLOCKED,
-        reason=fact.reason,
-        owner=fact.owner or task.owner,
-        error=_packed(fact.error) if fact.error else task.error,
-        retry_count=task.retry_count if fact.retry_count is None else fact.retry_count,
-        inside=changed_inside(task, is_offered=False, held_for=fact.effect_key or ""),
-        held_since=at if fact.remind_at is not None else None,
-        wait_by=None,
-        suspend_by=None,
-        remind_at=fact.remind_at,
-        recover_at=fact.recover_at,
-        **_LET_GO,
-    )
-
-
-def _unblocked(task: Task, fact: f.TaskUnblocked, at: int) -> Task:
-    return replace(
-        task,
-        status=s.QUEUED,
-        inside=changed_inside(task, held_for=""),
-        reason=None,
-        run_at=fact.run_at,
-        ends_by=fact.ends_by,
-        retry_count=task.retry_count if fact.retry_count is None else fact.retry_count,
-        held_since=None,
-        remind_at=None,
-        recover_at=None,
-    )
-
-
-def _assigned(task: Task, fact: f.TaskAssigned, at: int) -> Task:
-    return replace(task, owner=fact.owner)
 
 
 def _succeeded(task: Task, fact: f.TaskSucceeded, at: int) -> Task:
@@ -453,7 +410,7 @@ def _packed(error: ErrorInfo) -> str:
 
 _FOLDS: Final[dict[type[f.Fact], Callable[[Task, Any, int], Task]]] = {
     f.ApprovalRequested: _approval_requested,
-    f.ApprovalReminded: _reminded,
+    f.ApprovalReminded: _approval_reminded,
     f.ApprovalVoted: _approval_voted,
     f.ApprovalApproved: _approval_approved,
     f.ApprovalRejected: _approval_over,
@@ -473,17 +430,18 @@ _FOLDS: Final[dict[type[f.Fact], Callable[[Task, Any, int], Task]]] = {
     f.TaskHandedBack: _handed_back,
     f.TaskReclaimed: _reclaimed,
     f.TaskSuspended: _suspended,
-    f.WaitAnswered: _wait_answered,
-    f.WaitTimedOut: _wait_timed_out,
+    f.WaitsAdded: _nothing_moves,
+    f.WaitAnswered: _wait_moved,
+    f.WaitTimedOut: _wait_moved,
     f.TaskResumed: _resumed,
     f.TaskReaped: _reaped,
     f.TurnEnded: _turn_ended,
     f.TaskRetryScheduled: _retry_scheduled,
     f.TaskRushed: _rushed,
-    f.TaskBlocked: _blocked,
-    f.TaskReminded: _reminded,
-    f.TaskUnblocked: _unblocked,
-    f.TaskAssigned: _assigned,
+    f.TaskBlocked: evolve_hold.blocked,
+    f.TaskReminded: evolve_hold.reminded,
+    f.TaskUnblocked: evolve_hold.unblocked,
+    f.TaskAssigned: evolve_hold.assigned,
     f.TaskSucceeded: _succeeded,
     f.TaskFailed: _ended_as(s.FAILED),
     f.TaskTimedOut: _ended_as(s.TIMEOUT),

@@ -7,16 +7,20 @@ from typing import Final
 
 from endwell.machine import endings
 from endwell.machine.decision import Decision, Seen
-from endwell.machine.unblocking import unblock
+from endwell.machine.unblocking import stops_ends_by, unblock
 from endwell.machine.waiting import inject
 from endwell.model import facts as f
 from endwell.model import status as s
 from endwell.model.commands import ClockFired
-from endwell.model.task import ErrorInfo, Task
+from endwell.model.task import ErrorInfo, Task, error_of
 from endwell.policy.limits import Limits
 
 
 def _ends_by(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
+    """A task that was escalated, and on which no person acted, ends for what it was escalated for."""
+    error = error_of(task)
+    if task.status == s.BLOCKED and error is not None and error.code == task.reason:
+        return endings.end(task, now, s.TIMEOUT, error.code, error=error, by_watchdog=True)
     return endings.end(task, now, s.TIMEOUT, "ends_by", by_watchdog=True)
 
 
@@ -34,7 +38,7 @@ def _reap(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen)
 
 
 def _dispatch_timeout(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
-    """Offered in vain until its retries are used up, the task is handed to the person who answers for it."""
+    """After the last retry the owner is informed; unless that person acts, `ends_by` ends the task."""
     error = ErrorInfo(code="dispatch_timeout", message="no worker took the turn in time")
     return endings.fail_turn(
         task, now, limits, error, fraction=command.fraction, ends_as=s.TIMEOUT, forced=True, escalates=True
@@ -51,7 +55,11 @@ def _approval_remind(task: Task, command: ClockFired, now: int, limits: Limits, 
 
 
 def _remind(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
-    return Decision(facts=(f.TaskReminded(remind_at=now + limits.remind_every),))
+    """A hold from an earlier version that no person accepted stops no longer; its time is given back."""
+    ends_by = None
+    if task.held_since is not None and not stops_ends_by(task):
+        ends_by = task.ends_by + now - task.held_since
+    return Decision(facts=(f.TaskReminded(remind_at=now + limits.remind_every, ends_by=ends_by),))
 
 
 def _suspend_cap(task: Task, command: ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:

@@ -63,8 +63,8 @@ def _opening() -> str:
 A task is asked for, carried out in one or more turns, and ends exactly once. A *turn* is one assignment of
 the task to its agent; an *attempt* is one worker's hold on a turn. Everything that happens to a task is
 a command that the machine answers with facts, or refuses. As long as a task lives it has a clock: the
-earliest of its deadlines. If nobody else acts, the clocks alone bring it to an end; only a person's hold
-stops them, and then they remind that person."""
+earliest of its deadlines. The clocks alone bring it to an end. Two holds stop `ends_by`, and remind a named
+person: one that this person accepted, and one that protects an effect whose outcome is unknown."""
 
 
 def _statuses() -> str:
@@ -130,9 +130,10 @@ def _clocks() -> str:
 ## Clocks
 
 When a clock fires, the rules are looked at in this order, and the first one whose deadline has passed acts.
-No rule moves a deadline that another one depends on. `ends_by` is set when the task is submitted; only a
-person's hold stops it, and the time of the hold is given back. `run_at`, the start of a queued task, is not
-a clock: workers look for tasks that are ready.
+No rule moves a deadline that another one depends on. `ends_by` is set when the task is submitted. It stands
+still only while a person has accepted to hold the task (`Assign` of a blocked one), or while the hold
+protects an effect whose outcome is unknown; that time is given back. `run_at`, the start of a queued task,
+is not a clock: workers look for tasks that are ready.
 
 {_table(("", "rule", "deadline", "in", "what follows"), rows)}"""
 
@@ -153,7 +154,9 @@ that holds the task; from any other it is refused, and the log says that it was 
 
 
 def _endings() -> str:
-    table = "\n".join(line for line in inspect.cleandoc(endings.__doc__ or "").split("\n") if line[:1] == "|")
+    lines = inspect.cleandoc(endings.__doc__ or "").split("\n")
+    table = "\n".join(line for line in lines if line[:1] == "|")
+    after = "\n".join(lines[lines.index("", 2) + 1 :])
     return f"""\
 ## How turns and tasks end
 
@@ -161,7 +164,9 @@ The end of a task is one commit: the end of its turn, the terminal fact, the del
 result, or a report of what went wrong) and, where the table says so, the dead letter. A failed turn
 that may be tried again ends alone, and the task is queued for its next one.
 
-{table}"""
+{table}
+
+{after}"""
 
 
 def _retries() -> str:

@@ -79,5 +79,7 @@ def _nudge(task: Task, about: str, deadline: int, now: int) -> Decision:
         status="pending",
         created_at=now,
     )
-    nudged = f.TaskNudged(about=about, message_id=message.id, nudges=number, progress_by=deadline)
+    nudged = f.TaskNudged(
+        about=about, message_id=message.id, nudges=number, progress_by=deadline, card_hash=digest
+    )
     return Decision(facts=(nudged,), cards=(card,), messages=(message,))

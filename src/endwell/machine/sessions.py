@@ -34,6 +34,8 @@ def open_session(command: OpenSession, now: int) -> Session:
         started_at=now,
         heartbeat_at=now,
         lease_until=now + command.lease,
+        process=command.process,
+        versions=msgspec.json.encode(command.versions).decode() if command.versions else "",
     )
 
 

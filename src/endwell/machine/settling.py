@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from endwell.machine.decision import NOTHING, Decision
+from endwell.machine.decision import NOTHING, Decision, Seen
 from endwell.model import facts as f
 from endwell.model.card import Card
 from endwell.model.content import fingerprint
-from endwell.model.task import Task, Wait
+from endwell.model.task import Task, Wait, WaitStatus, has_wait_rows, open_waits, waits_of
 
 _encoder = msgspec.json.Encoder(order="sorted")
 _OVER = ("timeout", "expired")
@@ -20,7 +20,8 @@ class Answered(NamedTuple):
     """The record of one wait, and what its row says from now on."""
 
     card: Card
-    wait_status: str
+    wait_status: WaitStatus
+    answer: tuple[str, str] | None = None  # card and hash of what came, where it is the task's own
 
 
 def record(task: Task, tool_call_id: str, now: int, *, status: str, **said: Any) -> Answered:
@@ -31,26 +32,56 @@ def record(task: Task, tool_call_id: str, now: int, *, status: str, **said: Any)
     return Answered(card, "expired" if status in _OVER else "applied")
 
 
-def next_deadline(waits: tuple[Wait, ...]) -> int | None:
-    """When the next wait is over that has not been reported."""
-    return min((w.deadline for w in waits if w.is_open and not w.is_reported), default=None)
+class Rest(NamedTuple):
+    """Waits that a decision is not shown: how many are open, and a moment before which none is overdue."""
+
+    open: int = 0
+    wait_by: int | None = None
 
 
-def settle(task: Task, waits: tuple[Wait, ...], now: int, answers: dict[str, Answered]) -> Decision:
+NO_REST = Rest()
+
+
+def known_waits(task: Task, seen: Seen) -> tuple[tuple[Wait, ...], Rest]:
+    """The waits that a decision looks at, and what it must know of the others.
+
+    An answer is shown its own wait only. The next deadline then stays as it was, which may be too early; a
+    clock that fires too early is shown the waits that are next, and sets it right.
+    """
+    if not has_wait_rows(task):
+        return waits_of(task), NO_REST
+    others = open_waits(task) - sum(wait.is_open for wait in seen.waits)
+    return seen.waits, Rest(others, task.wait_by if others else None)
+
+
+def next_deadline(waits: tuple[Wait, ...], rest: Rest = NO_REST) -> int | None:
+    """When the next wait is over that has not been reported, or a moment before that."""
+    deadlines = [w.deadline for w in waits if w.is_open and not w.is_reported]
+    if rest.wait_by is not None:
+        deadlines.append(rest.wait_by)
+    return min(deadlines, default=None)
+
+
+def settle(
+    task: Task, waits: tuple[Wait, ...], now: int, answers: dict[str, Answered], rest: Rest = NO_REST
+) -> Decision:
     """Apply these answers, and queue the turn again when nothing is waited for any more."""
     left = tuple(w for w in waits if w.is_open and w.tool_call_id not in answers)
-    wait_by = next_deadline(left)
+    wait_by = next_deadline(left, rest)
     settled = tuple(
         f.WaitAnswered(
             tool_call_id=w.tool_call_id,
             wait_status=answers[w.tool_call_id].wait_status,
             result_card=answers[w.tool_call_id].card.id,
             wait_by=wait_by,
+            result_hash=answers[w.tool_call_id].card.hash,
+            answer_card=(answers[w.tool_call_id].answer or (None,))[0],
+            answer_hash=(answers[w.tool_call_id].answer or (None, None))[1],
         )
         for w in waits
         if w.is_open and w.tool_call_id in answers
     )
     if not settled:
         return NOTHING
-    resumed = () if left else (f.TaskResumed(epoch=task.epoch + 1, run_at=now),)
+    resumed = () if left or rest.open else (f.TaskResumed(epoch=task.epoch + 1, run_at=now),)
     return Decision(facts=(*settled, *resumed), cards=tuple(answer.card for answer in answers.values()))

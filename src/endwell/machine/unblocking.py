@@ -12,9 +12,9 @@ from endwell.policy.limits import Limits
 EFFECT_UNKNOWN = "effect_unknown"
 """The reason of a task that a person holds because nobody knows whether an effect took place."""
 NOBODY_TOOK_IT = "dispatch_timeout"
-"""The reason of a task that was offered in vain until its retries were used up: a person looks into it.
+"""The reason of a task that no worker took until its retries were used up: its owner is informed.
 
-Whoever lets it go on gives it its retries anew. The runaway guard counts on.
+Unblocking the task gives it all its retries again. The runaway guard counts on.
 """
 
 
@@ -27,8 +27,19 @@ def is_held_for(task: Task, effect_key: str) -> bool:
     return is_held and inside_of(task).held_for in ("", effect_key)
 
 
+def waits_for_person(task: Task) -> bool:
+    """Whether the task is blocked until a person acts; the other blocked tasks cool down."""
+    return task.status == s.BLOCKED and task.remind_at is not None
+
+
+def stops_ends_by(task: Task) -> bool:
+    """Whether the hold may stop `ends_by`: a person accepted it, or it protects an unknown effect."""
+    inside = inside_of(task)
+    return bool(inside.accepted_by or inside.held_for) or task.reason == EFFECT_UNKNOWN
+
+
 def unblock(task: Task, now: int, limits: Limits, *, by: str, run_at: int) -> Decision:
-    """The time a person held the task is given back; an approval still open is asked for again."""
+    """Give back the time for which `ends_by` stood still; an approval still open is asked for again."""
     held = now - task.held_since if task.held_since is not None else 0
     unblocked = f.TaskUnblocked(
         by=by,

@@ -6,6 +6,7 @@ comes after another was applied is acknowledged and kept. Nothing that arrives i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,15 +15,16 @@ from msgspec.structs import replace
 from endwell import errors as e
 from endwell.machine import approvals
 from endwell.machine.decision import NOTHING, Closing, Decision, Seen, refuse
-from endwell.machine.settling import Answered, next_deadline, record, settle
+from endwell.machine.settling import Answered, known_waits, next_deadline, record, settle
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
 from endwell.model.card import Card, answer_id, call_id, shown_id
 from endwell.model.content import fingerprint
 from endwell.model.message import Message, MessageType, Report, packed_report, report_of
-from endwell.model.task import Task, Wait, WaitKind, waits_of
+from endwell.model.task import Task, Wait, WaitKind, has_wait_rows
 from endwell.policy.limits import Limits
+from endwell.policy.waiting import WAITS_PER_EVENT, refuse_too_many
 
 TOOL_TIMEOUT: Final = {"code": "tool_timeout", "message": "no answer came in time"}
 _SETTLED_AT_ITS_TIME: Final = {"timer": "success", "approval": "expired"}
@@ -41,22 +43,41 @@ def suspend(task: Task, command: c.Suspend, now: int, limits: Limits, seen: Seen
     """`ends_by` cuts every wait; the cap after the last one is the final net."""
     if not command.calls:
         return refuse(e.BadInput("a turn cannot suspend without waiting for something", code="no_waits"))
+    too_many = refuse_too_many(command.calls)
+    if too_many is not None:
+        return refuse(too_many)
     too_long = next((call for call in command.calls if _cannot_end(call, task, now)), None)
     if too_long is not None:
         return refuse(_too_long(task, too_long))
     waits = tuple(_wait(call, min(now + call.within, task.ends_by)) for call in command.calls)
-    suspended = f.TaskSuspended(
-        waits=waits,
-        wait_by=min(wait.deadline for wait in waits),
-        suspend_by=max(wait.deadline for wait in waits) + limits.suspend_grace,
-        children=sum(call.is_child for call in command.calls),
-    )
+    hashes = tuple("" if call.kind == "approval" else call.content_hash for call in command.calls)
+    suspended = _suspended(command, waits, hashes if any(hashes) else (), limits)
     asked = approvals.asked(task, command.calls, now, limits)
     cards = tuple(_asked_card(task, call, now) for call in command.calls if call.content is not None)
     early = _apply_early(task, waits, seen.messages, now)
     return Decision(
-        facts=(suspended, *asked, *early.facts), cards=(*cards, *early.cards), closed=early.closed
+        facts=(*suspended, *asked, *early.facts), cards=(*cards, *early.cards), closed=early.closed
     )
+
+
+def _suspended(
+    command: c.Suspend, waits: tuple[Wait, ...], hashes: tuple[str, ...], limits: Limits
+) -> tuple[f.Fact, ...]:
+    """Few waits are part of the event and of the task's row; many are rows, and events list them in parts."""
+    is_many = len(waits) > limits.waits_in_row
+    suspended = f.TaskSuspended(
+        waits=() if is_many else waits,
+        wait_by=min(wait.deadline for wait in waits),
+        suspend_by=max(wait.deadline for wait in waits) + limits.suspend_grace,
+        children=sum(call.is_child for call in command.calls),
+        count=len(waits) if is_many else None,
+        call_hashes=() if is_many else hashes,
+    )
+    if not is_many:
+        return (suspended,)
+    parts = (slice(at, at + WAITS_PER_EVENT) for at in range(0, len(waits), WAITS_PER_EVENT))
+    added = (f.WaitsAdded(first=part.start, waits=waits[part], call_hashes=hashes[part]) for part in parts)
+    return (suspended, *added)
 
 
 def _cannot_end(call: c.Call, task: Task, now: int) -> bool:
@@ -93,10 +114,18 @@ def _asked_card(task: Task, call: c.Call, now: int) -> Card:
 def _apply_early(task: Task, waits: tuple[Wait, ...], messages: tuple[Message, ...], now: int) -> Decision:
     """Answers that were there before the turn waited for them."""
     found: dict[str, Message] = {}
+    by_call = {wait.tool_call_id: wait for wait in waits}
+    by_signal: dict[str, list[Wait]] = {}
+    for wait in waits:
+        by_signal.setdefault(wait.name, []).append(wait)
     for message in messages:
-        wait = _wait_for(waits, message, found)
-        if wait is not None:
-            found[wait.tool_call_id] = message
+        if message.message_type == "signal":
+            asked = by_signal.get(report_of(message).name or "", [])
+        else:
+            asked = [by_call[call]] if (call := message.correlation_id) in by_call else []
+        answered = _wait_for(asked, message, found)
+        if answered is not None:
+            found[answered.tool_call_id] = message
     if not found:
         return NOTHING
     answers = {call: _answer_of(task, call, message, now) for call, message in found.items()}
@@ -105,7 +134,7 @@ def _apply_early(task: Task, waits: tuple[Wait, ...], messages: tuple[Message, .
     return replace(settled, closed=closed)
 
 
-def _wait_for(waits: tuple[Wait, ...], message: Message, taken: Any = ()) -> Wait | None:
+def _wait_for(waits: Sequence[Wait], message: Message, taken: Any = ()) -> Wait | None:
     """The open wait that a message answers: by its call, or by the signal's name."""
     kinds = _ANSWERED_BY.get(message.message_type, ())
     for wait in waits:
@@ -123,22 +152,26 @@ def _is_about(message: Message, wait: Wait) -> bool:
 
 def _answer_of(task: Task, tool_call_id: str, message: Message, now: int) -> Answered:
     report = report_of(message)
-    return record(task, tool_call_id, now, status=report.status, error=report.error, ref=message.card_id)
+    answered = record(task, tool_call_id, now, status=report.status, error=report.error, ref=message.card_id)
+    if message.card_id is None or report.hash is None:
+        return answered
+    return answered._replace(answer=(message.card_id, report.hash))
 
 
 def answer(task: Task, command: c.Answer, now: int, limits: Limits, seen: Seen) -> Decision:
     """The first answer applies; a second one, or one that is early, is kept in the inbox."""
-    message = _arrived(task, command, "tool_result", command.tool_call_id, Report(command.status), now)
+    report = Report(command.status, hash=command.content_hash)
+    message = _arrived(task, command, "tool_result", command.tool_call_id, report, now)
     card = _arrived_card(task, command, message, "tool.result", now)
-    wait = _wait_for(waits_of(task), message) if task.status == s.SUSPENDED else None
-    other = next((w for w in waits_of(task) if w.tool_call_id == command.tool_call_id), None)
+    waits, _ = known_waits(task, seen)
+    other = next((w for w in waits if w.tool_call_id == command.tool_call_id), None)
     if other is not None and other.kind not in _ANSWERED_BY["tool_result"]:
         why = f"{command.tool_call_id} is a {other.kind}, which is not answered like a tool"
         return refuse(e.WrongStatus(why, code="not_a_tool_call", task_id=task.id))
     if not command.tool_call_id.startswith(f"{task.id}.s."):
         why = f"task {task.id} makes no call {command.tool_call_id}"
         return refuse(e.NotFound(why, code="no_such_call", task_id=task.id))
-    return _applied_or_kept(task, wait, message, card, now)
+    return _applied_or_kept(task, message, card, now, seen)
 
 
 def signal(task: Task, command: c.Signal, now: int, limits: Limits, seen: Seen) -> Decision:
@@ -146,25 +179,35 @@ def signal(task: Task, command: c.Signal, now: int, limits: Limits, seen: Seen) 
     if task.is_ended:
         return refuse(e.TaskEnded(f"task {task.id} has already ended as {task.status}", task_id=task.id))
     about = f"{task.id}.{command.name}.{command.command_id}"
-    message = _arrived(task, command, "signal", about, Report(name=command.name), now)
+    report = Report(name=command.name, hash=command.content_hash)
+    message = _arrived(task, command, "signal", about, report, now)
     card = _arrived_card(task, command, message, "signal", now)
-    wait = _wait_for(waits_of(task), message) if task.status == s.SUSPENDED else None
-    return _applied_or_kept(task, wait, message, card, now)
+    return _applied_or_kept(task, message, card, now, seen)
 
 
-def _applied_or_kept(task: Task, wait: Wait | None, message: Message, card: Card, now: int) -> Decision:
-    if wait is None:
-        is_late = task.is_ended or _was_answered(task, message)
+def _applied_or_kept(task: Task, message: Message, card: Card, now: int, seen: Seen) -> Decision:
+    settled = _settled_by(task, message, now, seen)
+    if settled is None:
+        is_late = task.is_ended or _was_answered(task, message, seen)
         kept = replace(message, status="consumed", watchdog_error="late") if is_late else message
         return Decision(cards=(card,), messages=(kept,))
-    answers = {wait.tool_call_id: _answer_of(task, wait.tool_call_id, message, now)}
-    settled = settle(task, waits_of(task), now, answers)
     consumed = replace(message, status="consumed")
     return replace(settled, cards=(card, *settled.cards), messages=(consumed,))
 
 
-def _was_answered(task: Task, message: Message) -> bool:
-    return any(w.tool_call_id == message.correlation_id and not w.is_open for w in waits_of(task))
+def _settled_by(task: Task, message: Message, now: int, seen: Seen) -> Decision | None:
+    """What follows from a message that answers an open wait; None if it answers none."""
+    waits, rest = known_waits(task, seen)
+    wait = _wait_for(waits, message) if task.status == s.SUSPENDED else None
+    if wait is None:
+        return None
+    answers = {wait.tool_call_id: _answer_of(task, wait.tool_call_id, message, now)}
+    return settle(task, waits, now, answers, rest)
+
+
+def _was_answered(task: Task, message: Message, seen: Seen) -> bool:
+    waits, _ = known_waits(task, seen)
+    return any(w.tool_call_id == message.correlation_id and w.is_answered for w in waits)
 
 
 def _arrived(
@@ -211,12 +254,10 @@ def deliver(task: Task, command: c.Deliver, now: int, limits: Limits, seen: Seen
         return NOTHING
     if task.is_ended:
         return _skipped(message, "task_ended")
-    wait = _wait_for(waits_of(task), message) if task.status == s.SUSPENDED else None
-    if wait is None:
-        late = _was_answered(task, message)
+    settled = _settled_by(task, message, now, seen)
+    if settled is None:
+        late = _was_answered(task, message, seen)
         return Decision(closed=(Closing(message.id, "consumed", "late"),)) if late else NOTHING
-    answers = {wait.tool_call_id: _answer_of(task, wait.tool_call_id, message, now)}
-    settled = settle(task, waits_of(task), now, answers)
     return replace(settled, closed=(Closing(message.id, "consumed"),))
 
 
@@ -237,28 +278,46 @@ def inject(task: Task, command: c.TaskCommand, now: int, limits: Limits, seen: S
 
     A tool whose `tool.call` card is missing is skipped; the suspend cap remains as its net.
     """
-    waits = waits_of(task)
+    waits, rest = known_waits(task, seen)
+    rest = rest._replace(wait_by=seen.beyond)
     overdue = [w for w in waits if w.is_open and not w.is_reported and w.deadline <= now]
     if not overdue:
-        return NOTHING
+        return _corrected_clock(task, next_deadline(waits, rest))
     by_time = [w for w in overdue if w.kind in _SETTLED_AT_ITS_TIME]
-    missing = [w for w in overdue if w.kind == "tool" and call_id(w.tool_call_id) not in seen.calls]
-    told = [w for w in overdue if w not in by_time and w not in missing]
-    silent = {w.tool_call_id for w in (*told, *missing)}
-    facts: tuple[f.Fact, ...] = ()
-    if silent:
-        waits = tuple(replace(w, is_reported=w.is_reported or w.tool_call_id in silent) for w in waits)
-        reported, skipped = tuple(w.tool_call_id for w in told), tuple(w.tool_call_id for w in missing)
-        facts = (f.WaitTimedOut(reported=reported, skipped=skipped, wait_by=next_deadline(waits)),)
+    others = [w for w in overdue if w.kind not in _SETTLED_AT_ITS_TIME]
+    missing = [w for w in others if w.kind == "tool" and call_id(w.tool_call_id) not in seen.calls]
+    skipped = {w.tool_call_id for w in missing}
+    told = [w for w in others if w.tool_call_id not in skipped]
+    silent = {w.tool_call_id for w in others}
+    waits = tuple(replace(w, is_reported=w.is_reported or w.tool_call_id in silent) for w in waits)
+    facts = _timed_out(told, missing, next_deadline(waits, rest))
     reports = [_timeout_report(task, w, now) for w in told]
     over = tuple(approvals.expired(w.tool_call_id) for w in by_time if w.kind == "approval")
     answers = {w.tool_call_id: _by_time(task, w, now) for w in by_time}
-    settled = settle(task, waits, now, answers)
+    settled = settle(task, waits, now, answers, rest)
     return Decision(
         facts=(*facts, *over, *settled.facts),
         cards=(*(card for _, card in reports), *settled.cards),
         messages=tuple(message for message, _ in reports),
     )
+
+
+def _corrected_clock(task: Task, wait_by: int | None) -> Decision:
+    """The wait whose deadline it was has been answered: the clock is set to that of the next one."""
+    if not has_wait_rows(task) or wait_by == task.wait_by:
+        return NOTHING
+    return Decision(facts=(f.WaitTimedOut(wait_by=wait_by),))
+
+
+def _timed_out(told: list[Wait], missing: list[Wait], wait_by: int | None) -> tuple[f.Fact, ...]:
+    """One fact for each hundred of them, so that no event grows with their number."""
+    facts: list[f.Fact] = []
+    for at in range(0, max(len(told), len(missing)), WAITS_PER_EVENT):
+        part = slice(at, at + WAITS_PER_EVENT)
+        reported = tuple(w.tool_call_id for w in told[part])
+        skipped = tuple(w.tool_call_id for w in missing[part])
+        facts.append(f.WaitTimedOut(reported=reported, skipped=skipped, wait_by=wait_by))
+    return tuple(facts)
 
 
 def _by_time(task: Task, wait: Wait, now: int) -> Answered:

@@ -10,32 +10,20 @@ from typing import Any
 
 import msgspec
 
+from endwell.model.agent_spec import AgentSpec as AgentSpec
+from endwell.model.base import AttemptCommand as AttemptCommand
+from endwell.model.base import Command as Command
+from endwell.model.base import TaskCommand as TaskCommand
+from endwell.model.call import Call as Call
 from endwell.model.card import Card
-from endwell.model.effect import Verdict
+from endwell.model.effect_commands import DoubtEffect as DoubtEffect
+from endwell.model.effect_commands import FinishEffect as FinishEffect
+from endwell.model.effect_commands import IntendEffect as IntendEffect
+from endwell.model.effect_commands import SettleEffect as SettleEffect
+from endwell.model.evidence import Evidence as Evidence
 from endwell.model.inside import OnParentEnd
 from endwell.model.message import Message, MessageStatus
-from endwell.model.task import ErrorInfo, WaitKind
-
-
-class Command(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What every command carries. `actor` is who asks: a worker, a PMO, a person."""
-
-    command_id: str
-    namespace: str
-    actor: str = ""
-    causation_id: str | None = None
-
-
-class TaskCommand(Command, frozen=True, kw_only=True):
-    """A command to one task."""
-
-    task_id: str
-
-
-class AttemptCommand(TaskCommand, frozen=True, kw_only=True):
-    """A command that only the holder of `attempt_id` may give."""
-
-    attempt_id: str
+from endwell.model.task import ErrorInfo
 
 
 class Submit(TaskCommand, frozen=True, kw_only=True):
@@ -68,6 +56,19 @@ class Submit(TaskCommand, frozen=True, kw_only=True):
     on_parent_end: OnParentEnd = "cancel"
     lineage: str | None = None
     chain: int = 0
+    origin_at: int | None = None
+
+
+class Resubmit(Submit, frozen=True, kw_only=True):
+    """The work of an ended task, asked for again. Only a replay makes one.
+
+    `approved_*` say what people agreed to before: who did, to which payload, under which rule. It counts
+    again for exactly that payload under exactly that rule.
+    """
+
+    approved_by: str | None = None
+    approved_hash: str = ""
+    approved_rule: tuple[tuple[str, ...], int] = ((), 1)
 
 
 class Dispatch(TaskCommand, frozen=True, kw_only=True):
@@ -81,13 +82,17 @@ class Claim(AttemptCommand, frozen=True, kw_only=True):
     """Take a queued or dispatched task; the attempt is new.
 
     With `turn_id` and `epoch`, only if it is this very offer that stands: what a stream brought may be old.
+    `served_elsewhere`: versions ("" for none) of live workers; a task that one of them began is left to them.
+    With `agents`, only if the task is for one of them: what a stream brought may name another agent.
     """
 
     session_id: str
     slot: int | None = None
     agent_version: str | None = None
+    served_elsewhere: tuple[str, ...] = ()
     turn_id: str | None = None
     epoch: int | None = None
+    agents: tuple[str, ...] | None = None
 
 
 class Progress(AttemptCommand, frozen=True, kw_only=True):
@@ -124,7 +129,7 @@ class FailTurn(AttemptCommand, frozen=True, kw_only=True):
 
 
 class HandBack(AttemptCommand, frozen=True, kw_only=True):
-    """Give the turn back unharmed: the worker is going away."""
+    """Give the turn back unharmed: the worker is going away. One that stays says `RETURNED`."""
 
     reason: str = "drain"
 
@@ -151,67 +156,11 @@ class RecordStep(AttemptCommand, frozen=True, kw_only=True):
     is_checked: bool = False
 
 
-class IntendEffect(AttemptCommand, frozen=True, kw_only=True):
-    """Ask the ledger whether an effect may be executed, and if so write the intent first."""
-
-    step: str
-    key: str
-    args_hash: str
-    timeout: int
-
-
-class FinishEffect(AttemptCommand, frozen=True, kw_only=True):
-    """The effect took place: its result, and with it the step's record."""
-
-    step: str
-    key: str
-    content: bytes
-    content_hash: str
-    took: int = 0
-
-
-class DoubtEffect(AttemptCommand, frozen=True, kw_only=True):
-    """Nobody can say whether the effect took place: it timed out, or its function failed halfway."""
-
-    key: str
-    reason: str
-
-
-class SettleEffect(TaskCommand, frozen=True, kw_only=True):
-    """Say what became of an unknown effect: a `reconcile` of the holder, or a person (no `attempt_id`).
-
-    "Not done" by a worker lets it run again only where nobody can still be executing it: `holder_gone`,
-    or the agent's own word that a second call does no harm (`may_repeat`).
-    """
-
-    key: str
-    verdict: Verdict
-    content: bytes | None = None
-    content_hash: str = ""
-    attempt_id: str | None = None
-    holder_gone: bool = False
-    may_repeat: bool = False
-
-
 class KeepDraft(AttemptCommand, frozen=True, kw_only=True):
     """Keep a partial deliverable; it is salvaged if the task ends without a whole one."""
 
     content: bytes
     content_hash: str
-
-
-class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to wait for, with what is asked: a tool call's arguments, what an approver is shown."""
-
-    tool_call_id: str
-    kind: WaitKind
-    within: int
-    name: str = ""
-    content: bytes | None = None
-    content_hash: str = ""
-    by: tuple[str, ...] = ()
-    quorum: int = 1
-    is_child: bool = False
 
 
 class Suspend(AttemptCommand, frozen=True, kw_only=True):
@@ -238,9 +187,13 @@ class Signal(TaskCommand, frozen=True, kw_only=True):
 
 
 class Deliver(TaskCommand, frozen=True, kw_only=True):
-    """Hand a message of the inbox to the task that waits for it."""
+    """Hand a message of the inbox to the task that waits for it.
+
+    `is_counted`: its delivery was counted; if it stays in the inbox, the count begins again.
+    """
 
     message_id: str
+    is_counted: bool = False
 
 
 class SkipMessage(TaskCommand, frozen=True, kw_only=True):
@@ -262,13 +215,11 @@ class Disown(TaskCommand, frozen=True, kw_only=True):
 
 
 class Reclaim(AttemptCommand, frozen=True, kw_only=True):
-    """Take the turn from an attempt whose session's lease has lapsed.
-
-    From a stream, also whose entry it was and who has it now.
-    """
+    """Take the turn from an attempt whose lease has lapsed; from a stream, also whose entry it was."""
 
     session_id: str
     reason: str = "lease_lapsed"
+    evidence: Evidence | None = None
     old_consumer: str | None = None
     new_consumer: str | None = None
     message_id: str | None = None
@@ -352,7 +303,9 @@ class ClaimNext(Command, frozen=True, kw_only=True):
     agents: tuple[str, ...]
     limit: int
     may_take_suspect: bool = True
-    versions: dict[str, str] = {}
+    versions: dict[str, str] = msgspec.field(default_factory=dict)
+    served_elsewhere: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    passed_over: int = 0
 
 
 class DispatchNext(Command, frozen=True, kw_only=True):
@@ -376,7 +329,10 @@ class SettleChildren(Command, frozen=True, kw_only=True):
 
 
 class TakeResumes(Command, frozen=True, kw_only=True):
-    """Say that this worker is about to hand these answers on; others keep away for a while."""
+    """Say that this worker is about to hand these messages on; others keep away for a while.
+
+    Each is counted in its inbox row before it is tried: a message that ends the process is counted too.
+    """
 
     message_ids: tuple[str, ...]
     lease: int
@@ -445,7 +401,7 @@ class FoldTallies(Command, frozen=True, kw_only=True):
 
 
 class OpenSession(Command, frozen=True, kw_only=True):
-    """One start of a worker or PMO process."""
+    """One start of a process, or its next session: the `lost` one ends, and its turns are handed back."""
 
     session_id: str
     kind: str
@@ -455,6 +411,9 @@ class OpenSession(Command, frozen=True, kw_only=True):
     agents: tuple[str, ...]
     concurrency: int
     lease: int
+    process: str = ""
+    versions: dict[str, str] = msgspec.field(default_factory=dict)
+    lost: str | None = None
 
 
 class Heartbeat(Command, frozen=True, kw_only=True):
@@ -474,26 +433,35 @@ class Heartbeat(Command, frozen=True, kw_only=True):
 
 
 class CloseSession(Command, frozen=True, kw_only=True):
-    """Say goodbye, or bury a session whose lease lapsed."""
+    """Say goodbye, or bury a session whose lease lapsed.
+
+    `hands_back`: the turns that the session still holds are handed back in the same commit.
+    """
 
     session_id: str
     reason: str = "goodbye"
+    hands_back: bool = False
 
 
-class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store knows about an agent, so that anybody may submit to it."""
+class ForeignReport(Command, frozen=True, kw_only=True):
+    """What a foreign worker reports about a turn, as the command that follows if the worker may give it.
 
-    name: str
-    version: str | None = None
-    concurrency: int | None = None
-    retry_policy: str | None = None
-    deadline: int | None = None
-    payload_schema: str | None = None
-    kind: str = "agent"
-    options: str | None = None
+    `session_id` is the session that held the task when the report was read; `worker` is the reported name.
+    """
+
+    session_id: str
+    worker: str
+    report: Finish | FailTurn | HandBack | Progress
 
 
 class RegisterAgents(Command, frozen=True, kw_only=True):
-    """Tell the store which agents a starting worker serves."""
+    """Tell the store which agents a starting worker serves, and which of them need an approval to start.
+
+    `rules` are names of agents, each with its resolved rule; they count for as long as the session lives, and
+    after it until another worker registers the agent. `drops_expired`: drop rows that have expired.
+    """
 
     agents: tuple[AgentSpec, ...]
+    session_id: str = ""
+    rules: tuple[tuple[str, str], ...] = ()
+    drops_expired: bool = False

@@ -28,6 +28,9 @@ import msgspec
 from endwell.errors import BadInput
 
 MAX_BYTES: Final = 1024 * 1024
+"""The largest content, in bytes of canonical JSON as stored."""
+MAX_WRITTEN_BYTES: Final = 8 * MAX_BYTES
+"""The longest JSON text that is read: with escapes (`\\u0041`) one stored byte is written with up to six."""
 MAX_DEPTH: Final = 64
 MIN_INTEGER: Final = -(2**63)
 MAX_INTEGER: Final = 2**63 - 1
@@ -74,12 +77,15 @@ def encode(value: Any, *, what: str = "payload") -> bytes:
 def decode(data: bytes | str, *, what: str = "payload") -> Any:
     """Read JSON that comes from outside; stricter than the JSON libraries are."""
     raw = _utf8(data, what)
-    _check_size(raw, what)
+    if len(raw) > MAX_WRITTEN_BYTES:
+        raise _too_large(what)
     if _levels(raw) > MAX_DEPTH:
         raise _refusal("too_deep", f"{what} is nested more than {MAX_DEPTH} levels deep", what)
     value = _parse(raw, what)
     if b"\\u" in raw or _weigh((value,), 0, 0) < 0:
-        return _Walk(what).plain(value)
+        value = _Walk(what).plain(value)
+    if len(raw) > MAX_BYTES:  # written with escapes or white space: what counts is the stored form
+        _check_size(_ENCODER.encode(value), what)
     return value
 
 

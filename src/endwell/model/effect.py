@@ -36,4 +36,14 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
         return self.status not in ("intended", "unknown")
 
 
+def step_place(step: str) -> str:
+    """Where in a run the step is: all of its identity but the run, so `(2.1)pay#3` of `1:(2.1)pay#3`."""
+    return step.partition(":")[2]
+
+
+def step_name(step: str) -> str:
+    """The name that the agent gave the step: `pay` of `1:(2.1)pay#3`."""
+    return step.partition(")")[2].rpartition("#")[0]
+
+
 EFFECT_FIELDS: Final[tuple[str, ...]] = Effect.__struct_fields__

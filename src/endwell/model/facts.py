@@ -7,19 +7,19 @@ shape changes, and `evolve` reads every old one.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import msgspec
 
 from endwell.errors import StoreError
-from endwell.model.task import ErrorInfo, Wait
-
-
-class Fact(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What happened. Its JSON is the event's `data`."""
-
-    type: ClassVar[str] = ""
-    schema: ClassVar[int] = 1
+from endwell.model.base import Fact as Fact
+from endwell.model.card import CardKind
+from endwell.model.task import ErrorInfo
+from endwell.model.wait_facts import TaskResumed as TaskResumed
+from endwell.model.wait_facts import TaskSuspended as TaskSuspended
+from endwell.model.wait_facts import WaitAnswered as WaitAnswered
+from endwell.model.wait_facts import WaitsAdded as WaitsAdded
+from endwell.model.wait_facts import WaitTimedOut as WaitTimedOut
 
 
 class TaskCreated(Fact, frozen=True):
@@ -75,12 +75,16 @@ class ApprovalVoted(Fact, frozen=True, kw_only=True):
 
 
 class ApprovalApproved(Fact, frozen=True, kw_only=True):
-    """Everybody who must agree did: the task may start, or its turn goes on."""
+    """Everybody who must agree did: the task may start, or its turn goes on.
+
+    `carried_from` is the task whose approval counts again, for the same payload under the same rule.
+    """
 
     type = "approval.approved"
     by: str
     run_at: int
     id: str | None = None
+    carried_from: str | None = None
 
 
 class ApprovalRejected(Fact, frozen=True, kw_only=True):
@@ -150,6 +154,7 @@ class StepRecorded(Fact, frozen=True, kw_only=True):
     """What came of a step. With a card it is never computed again."""
 
     type = "step.recorded"
+    schema = 2  # 1 had no kind of card
     step: str
     progress_by: int
     result_type: str = "success"
@@ -157,6 +162,7 @@ class StepRecorded(Fact, frozen=True, kw_only=True):
     card_hash: str | None = None
     took: int = 0
     error: ErrorInfo | None = None
+    card_kind: CardKind | None = None  # where the result type leaves it open
 
 
 class EffectIntended(Fact, frozen=True, kw_only=True):
@@ -199,6 +205,7 @@ class EffectSettled(Fact, frozen=True, kw_only=True):
     by: str
     card: str | None = None
     card_hash: str | None = None
+    is_forced: bool = False  # a person said so although the call could still be in progress
 
 
 class DraftKept(Fact, frozen=True, kw_only=True):
@@ -214,14 +221,20 @@ class TaskNudged(Fact, frozen=True, kw_only=True):
     """The turn seems to go round in circles: its agent was told so, in its inbox."""
 
     type = "task.nudged"
+    schema = 2  # 1 had no hash
     about: str
     message_id: str
     nudges: int
     progress_by: int
+    card_hash: str | None = None
+
+
+RETURNED: Final = "returned"
+"""Why a worker that stays handed a turn back: the next delivery counts, or this could go on for ever."""
 
 
 class TaskHandedBack(Fact, frozen=True, kw_only=True):
-    """A worker that must stop gave the turn back; this costs the task nothing."""
+    """A worker gave the turn back. If it must stop, this costs the task nothing."""
 
     type = "task.handed_back"
     attempt_id: str
@@ -240,46 +253,10 @@ class TaskReclaimed(Fact, frozen=True, kw_only=True):
     crash_count: int
     crash_times: str
     guard_at: int | None = None
+    cost: str = "crash"
     old_consumer: str | None = None
     new_consumer: str | None = None
     message_id: str | None = None
-
-
-class TaskSuspended(Fact, frozen=True, kw_only=True):
-    """The turn waits for answers and has let go of its worker."""
-
-    type = "task.suspended"
-    waits: tuple[Wait, ...]
-    wait_by: int
-    suspend_by: int
-    children: int = 0
-
-
-class WaitAnswered(Fact, frozen=True, kw_only=True):
-    """One awaited answer is there, or its deadline passed."""
-
-    type = "wait.answered"
-    tool_call_id: str
-    wait_status: str
-    result_card: str | None = None
-    wait_by: int | None = None
-
-
-class WaitTimedOut(Fact, frozen=True, kw_only=True):
-    """Deadlines of waits passed: the inbox was told, except of calls whose tool.call card is missing."""
-
-    type = "wait.timed_out"
-    reported: tuple[str, ...] = ()
-    skipped: tuple[str, ...] = ()
-    wait_by: int | None = None
-
-
-class TaskResumed(Fact, frozen=True, kw_only=True):
-    """Nothing is waited for any more: the turn is queued to go on."""
-
-    type = "task.resumed"
-    epoch: int
-    run_at: int
 
 
 class TaskReaped(Fact, frozen=True, kw_only=True):
@@ -296,11 +273,14 @@ class TurnEnded(Fact, frozen=True, kw_only=True):
     """One assignment of the task ended: success, failed, timeout or canceled."""
 
     type = "turn.ended"
+    schema = 2  # 1 had no hash
     turn_id: str
     outcome: str
     epoch: int
     error: str | None = None
     deliverable_card: str | None = None  # what a turn that was ended by force leaves, if its task goes on
+    deliverable_hash: str | None = None
+    partial: bool = False  # that deliverable is a salvaged draft
 
 
 class TaskRetryScheduled(Fact, frozen=True, kw_only=True):
@@ -333,13 +313,17 @@ class TaskBlocked(Fact, frozen=True, kw_only=True):
     error: ErrorInfo | None = None
     retry_count: int | None = None
     effect_key: str | None = None  # the effect of which a person must say what became of it
+    is_unaccepted: bool = False  # a person was informed and has accepted nothing yet: `ends_by` keeps running
 
 
 class TaskReminded(Fact, frozen=True, kw_only=True):
-    """The person who holds the task was reminded."""
+    """The person who must act on the task was reminded."""
 
     type = "task.reminded"
     remind_at: int
+    ends_by: int | None = (
+        None  # an earlier version stopped it for a hold that no person accepted: it runs again
+    )
 
 
 class TaskUnblocked(Fact, frozen=True, kw_only=True):
@@ -353,11 +337,12 @@ class TaskUnblocked(Fact, frozen=True, kw_only=True):
 
 
 class TaskAssigned(Fact, frozen=True, kw_only=True):
-    """Another person answers for the task from now on."""
+    """A person answers for the task from now on; of a blocked one that person accepts the hold."""
 
     type = "task.assigned"
     owner: str
     by: str
+    accepts_hold: bool = False
 
 
 class TaskSucceeded(Fact, frozen=True, kw_only=True):
@@ -463,9 +448,9 @@ def encode(fact: Fact) -> bytes:
 
 
 def decode(type_: str, schema: int, data: bytes) -> Any:
-    """A fact out of the log. Only schema 1 exists so far."""
+    """A fact out of the log. What a later schema added has a default, so that earlier ones can be read."""
     decoder = _decoders.get(type_)
-    if decoder is None or schema != 1:
+    if decoder is None or not 1 <= schema <= BY_TYPE[type_].schema:
         raise _unreadable(type_, f"schema {schema} of it is not known here")
     try:
         return decoder.decode(data)

@@ -30,7 +30,8 @@ class Inside(msgspec.Struct, frozen=True, omit_defaults=True):
     `version` is that of the agent whose attempt recorded the first of the steps. `doing` are the long steps
     that the attempt has begun, and until when each may keep the turn silent. `nudges` is how often the agent
     was told that it goes round in circles; `is_offered` says that the turn lies, or lay, in the inbox;
-    `held_for` is the effect for whose sake a person holds the task.
+    `held_for` is the effect for whose sake a person holds the task, `accepted_by` the person who accepted to
+    hold it: only these two stop `ends_by`.
     """
 
     run: int = 1
@@ -45,13 +46,15 @@ class Inside(msgspec.Struct, frozen=True, omit_defaults=True):
     nudges: int = 0
     is_offered: bool = False
     held_for: str = ""
+    accepted_by: str = ""
 
 
 class Family(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a task comes from: the call of its parent, the chain of ancestors, the task it replays.
 
     `chain` is how often the tasks were delivered that led to this one by submitting another without waiting
-    for it: the runaway guard counts on from there.
+    for it: the runaway guard counts on from there. `origin_at` is when the first task was submitted that led
+    to this one: a parent, a task that it replays, or one that submitted it.
     """
 
     parent_agent: str = ""
@@ -61,6 +64,7 @@ class Family(msgspec.Struct, frozen=True, omit_defaults=True):
     on_parent_end: OnParentEnd = "cancel"
     lineage: str | None = None
     chain: int = 0
+    origin_at: int | None = None
 
 
 _NOTHING_INSIDE = Inside()
@@ -93,6 +97,11 @@ def family_of(task: Task) -> Family:
 def packed_family(family: Family) -> str | None:
     """The same as one column's text."""
     return None if family == _NO_FAMILY else _encoder.encode(family).decode()
+
+
+def origin_at(task: Task) -> int:
+    """When the first task was submitted that led to this one, as `Family` says."""
+    return family_of(task).origin_at or task.created_at
 
 
 def deliveries_along(task: Task) -> int:

@@ -90,11 +90,12 @@ def trace_id_of(traceparent: str | None) -> str | None:
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a message says of an answer; the answer itself is in its card."""
+    """What a message says of an answer; the answer itself is in its card, of which this is the hash."""
 
     status: str = "success"
     error: dict[str, Any] | None = None
     name: str | None = None
+    hash: str | None = None
 
 
 _report_decoder = msgspec.json.Decoder(Report)

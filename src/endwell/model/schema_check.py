@@ -4,11 +4,12 @@ The command line knows agents only by the schemas in the store; this lets it ref
 without the agent's code. It reads what msgspec and Pydantic write and ignores every keyword it does
 not know: what passes here may still be refused by the worker, which has the last word. Like the typed
 check it is strict: `5.0` is no integer, `true` is no number. `oneOf` is read as `anyOf`.
+`pattern` is left to the type that owns it: a regular expression can take minutes, and this check runs on
+the submitter's event loop.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -187,13 +188,6 @@ def limits_of(schema: dict[str, Any]) -> list[tuple[tuple[type, ...], Callable[[
     return [(*_LIMITS[keyword][:2], bound) for keyword, bound in schema.items() if keyword in _LIMITS]
 
 
-def _matches(text: str, pattern: str) -> bool:
-    try:
-        return re.search(pattern, text) is not None
-    except re.error:
-        return True  # another dialect of patterns; the worker will judge
-
-
 _Limit = tuple[tuple[type, ...], Callable[[Any, Any], bool], str]
 _NUMBER: Final = (int, float)
 _NO_LIMIT: Final[_Limit] = ((), lambda value, bound: True, "")
@@ -205,7 +199,6 @@ _LIMITS: Final[dict[str, _Limit]] = {
     "multipleOf": ((int,), lambda value, bound: value % bound == 0, "a multiple of {}"),
     "minLength": ((str,), lambda value, bound: len(value) >= bound, "text of at least {} characters"),
     "maxLength": ((str,), lambda value, bound: len(value) <= bound, "text of at most {} characters"),
-    "pattern": ((str,), _matches, "text that matches {}"),
     "minItems": ((list, tuple), lambda value, bound: len(value) >= bound, "a list of at least {} items"),
     "maxItems": ((list, tuple), lambda value, bound: len(value) <= bound, "a list of at most {} items"),
     "minProperties": ((dict,), lambda value, bound: len(value) >= bound, "an object of at least {} fields"),
@@ -235,7 +228,7 @@ def is_same(value: Any, other: Any) -> bool:
 
 
 def _unexpected(value: Any, wanted: str) -> Fault:
-    wanted = clean_text(shown(wanted), _WANTED_LIMIT)  # a pattern or a list of choices may be of any length
+    wanted = clean_text(shown(wanted), _WANTED_LIMIT)  # a constant or a list of choices may be of any length
     return Fault(f"should be {wanted}, not {_brief(value)}", wanted)
 
 

@@ -7,9 +7,18 @@ session's lease holds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 import msgspec
+
+FOREIGN_HOST: Final = "redis-stream"
+"""The host of the sessions that stand for foreign workers: programs that know only Redis."""
+
+
+EndReason = Literal["goodbye", "left", "left_processes"]
+"""How a worker ends its session. Only "goodbye" promises that nothing of it runs any more. What runs after
+"left" ends with the worker's process; after "left_processes" it may outlive it."""
+END_REASONS: Final = get_args(EndReason)
 
 
 class Session(msgspec.Struct, frozen=True, gc=False):
@@ -31,6 +40,13 @@ class Session(msgspec.Struct, frozen=True, gc=False):
     end_reason: str | None = None
     doing: str = ""
     ticked_at: int | None = None
+    process: str = ""
+    versions: str = ""
+
+
+def is_foreign(session: Session | None) -> bool:
+    """Whether the session stands for a foreign worker."""
+    return session is not None and session.host == FOREIGN_HOST
 
 
 class Doing(NamedTuple):
@@ -39,6 +55,14 @@ class Doing(NamedTuple):
     attempt_id: str
     step: str
     since: int
+
+
+_versions_decoder = msgspec.json.Decoder(dict[str, str])
+
+
+def versions_of(session: Session) -> dict[str, str]:
+    """The version of each agent that the session's worker serves; "" for an agent without one."""
+    return _versions_decoder.decode(session.versions) if session.versions else {}
 
 
 _doing_decoder = msgspec.json.Decoder(tuple[Doing, ...])

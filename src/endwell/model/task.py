@@ -39,6 +39,17 @@ class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether an answer would still count."""
         return self.wait_status == "waiting"
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether an answer, or its time, has settled it; a turn that was blocked drops its waits instead."""
+        return self.wait_status in ("applied", "expired")
+
+
+class WaitRows(msgspec.Struct, frozen=True):
+    """What the task's row keeps of waits that are rows of their own: how many of them are open."""
+
+    open: int
+
 
 class Task(msgspec.Struct, frozen=True, gc=False):
     """One task. `gc=False`: it holds no cycles, and there are many of them."""
@@ -115,11 +126,24 @@ class Task(msgspec.Struct, frozen=True, gc=False):
 
 
 _waits_decoder = msgspec.json.Decoder(tuple[Wait, ...])
+_rows_decoder = msgspec.json.Decoder(WaitRows)
 
 
 def waits_of(task: Task) -> tuple[Wait, ...]:
-    """What a suspended task waits for, or waited for."""
-    return _waits_decoder.decode(task.waits) if task.waits else ()
+    """What a suspended task waits for, or waited for, as far as the waits are in its own row."""
+    return () if task.waits is None or has_wait_rows(task) else _waits_decoder.decode(task.waits)
+
+
+def has_wait_rows(task: Task) -> bool:
+    """Whether its waits are too many for its own row: each is a row of `turn_waiting_tools` alone."""
+    return task.waits is not None and task.waits.startswith("{")
+
+
+def open_waits(task: Task) -> int:
+    """How many answers are still waited for."""
+    if task.waits is not None and has_wait_rows(task):
+        return _rows_decoder.decode(task.waits).open
+    return sum(wait.is_open for wait in waits_of(task))
 
 
 def packed_waits(waits: tuple[Wait, ...]) -> str | None:
@@ -127,6 +151,12 @@ def packed_waits(waits: tuple[Wait, ...]) -> str | None:
     return msgspec.json.encode(waits).decode() if waits else None
 
 
+def counted_waits(count: int) -> str:
+    """The column's text where the waits are rows of their own."""
+    return msgspec.json.encode(WaitRows(count)).decode()
+
+
+WAIT_FIELDS: Final[tuple[str, ...]] = Wait.__struct_fields__
 FIELDS: Final[tuple[str, ...]] = Task.__struct_fields__
 FIXED_FIELDS: Final[tuple[str, ...]] = FIELDS[: FIELDS.index("status")]
 MOVING_FIELDS: Final[tuple[str, ...]] = FIELDS[FIELDS.index("status") :]

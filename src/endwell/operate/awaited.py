@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from endwell.machine.unblocking import EFFECT_UNKNOWN
+from endwell.machine.unblocking import EFFECT_UNKNOWN, waits_for_person
 from endwell.model import status as s
 from endwell.model.inside import inside_of
 from endwell.model.moments import moment
 from endwell.model.session import Session
-from endwell.model.task import Task, Wait, waits_of
+from endwell.model.task import Task, Wait, has_wait_rows, waits_of
 from endwell.store.contract import Store
 
 MOST_EFFECTS = 20
+MOST_WAITS_SHOWN = 100
 
 
 async def waiting_for(
@@ -20,7 +21,7 @@ async def waiting_for(
 ) -> list[dict[str, Any]]:
     """Each with its kind, the id of what is waited for, and until when; nothing if it is at work."""
     if task.status == s.SUSPENDED:
-        return [_answer(task, wait) for wait in waits_of(task) if wait.wait_status == "waiting"]
+        return [_answer(task, wait) for wait in await _open_waits(store, task)]
     if task.status == s.WAITING_APPROVAL:
         start = {"kind": "approval", "id": task.id, "deadline": moment(task.expire_at)}
         return [{**start, "by": _who_may_decide(task, task.id)}]
@@ -30,12 +31,20 @@ async def waiting_for(
         return [await _worker(store, task, live)]
     if task.status == s.RUNNING:
         return await _earlier_effects(store, task, margin)
-    if task.status == s.BLOCKED and task.held_since is not None:
-        person = {"kind": "person", "id": task.owner, "deadline": None}
+    if waits_for_person(task):
+        deadline = moment(task.ends_by) if task.held_since is None else None
+        person = {"kind": "person", "id": task.owner, "deadline": deadline}
         return [*await _unknown_effects(store, task), person]
     if task.status == s.BLOCKED:
         return [{"kind": "cooldown", "id": task.reason, "deadline": moment(task.recover_at)}]
     return []
+
+
+async def _open_waits(store: Store, task: Task) -> list[Wait]:
+    """In the order of the calls; of very many only the first."""
+    if has_wait_rows(task):
+        return await store.open_waits(task.namespace, task.turn_id or "", MOST_WAITS_SHOWN)
+    return [wait for wait in waits_of(task) if wait.is_open]
 
 
 def is_served(task: Task, live: list[Session]) -> bool:

@@ -59,7 +59,7 @@ def _of_agent(settings: Settings, limits: Limits, spec: AgentSpec, look: float) 
 
 
 def _sum(spec: AgentSpec, deadline: float, tick: float) -> list[dict[str, Any]]:
-    """What the latest end is made of, counted from the start time. A person's hold is not in it."""
+    """What the latest end is made of, from the start time on. A hold that stops `ends_by` is not in it."""
     said_by = "task.deadline_seconds" if spec.deadline is None else "the agent's deadline"
     parts = [_part("until the deadline is over", deadline, f"{said_by}, or what the task was submitted with")]
     for status in s.LIVE:

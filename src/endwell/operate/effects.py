@@ -11,6 +11,7 @@ from endwell.model import status as s
 from endwell.model.commands import SettleEffect, Unblock
 from endwell.model.effect import Effect, Verdict
 from endwell.model.moments import moment
+from endwell.model.session import doing_of
 from endwell.operate.questions import no_such_place
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
@@ -27,8 +28,13 @@ class Effects:
         self._namespace = namespace
         self._actor = actor
 
-    async def settle(self, key: str, verdict: Verdict, result: Any = None) -> dict[str, Any]:
-        """Say what became of an unknown effect: done (with its result), not done, or never mind."""
+    async def settle(
+        self, key: str, verdict: Verdict, result: Any = None, *, force: bool = False
+    ) -> dict[str, Any]:
+        """Say what became of an unknown effect: done (with its result), not done, or never mind.
+
+        "Not done" while a call of it may be in progress needs `force`, which its event keeps.
+        """
         effect = await _known(self._store, self._namespace, key)
         encoded = content.encode(result, what="result")
         await self._store.one(
@@ -41,10 +47,29 @@ class Effects:
                 verdict=verdict,
                 content=encoded,
                 content_hash=content.fingerprint(encoded),
+                is_running=await self._is_running(effect),
+                force=force,
             )
         )
         await self._free_others(effect)
         return _shape(await _known(self._store, self._namespace, key))
+
+    async def _is_running(self, effect: Effect) -> bool:
+        """Whether a live session names the call, or its worker's process lives without a session that would.
+
+        A worker that lost its lease names under its next session the calls that it began under the last one.
+        """
+        now = await self._store.now()
+        opened = await self._store.open_sessions(self._namespace)
+        live = [session for session in opened if session.lease_until > now]
+        named = {(one.attempt_id, one.step) for session in live for one in doing_of(session)}
+        if (effect.attempt_id, effect.step) in named:
+            return True
+        own = await self._store.session(self._namespace, effect.session_id) if effect.session_id else None
+        if own is None or own.end_reason == "goodbye" or own.host != self._runtime.host():
+            return False
+        is_told = any((session.pid, session.process) == (own.pid, own.process) for session in live)
+        return not is_told and self._runtime.is_same_process(own.pid, own.process) is True
 
     async def _free_others(self, effect: Effect) -> None:
         """Let other tasks go on that a person holds for the sake of this effect.
@@ -88,7 +113,10 @@ async def whole(store: Store, namespace: str, key: str) -> dict[str, Any]:
     effect = await _known(store, namespace, key)
     result = None
     if effect.result_card is not None:
-        result = content.decode_stored((await store.card(namespace, effect.result_card)).content)
+        card = await store.card(namespace, effect.result_card)
+        result = content.decode_stored(card.content)
+        if card.kind == "step.checked":
+            result = result["value"]
     return {**_shape(effect), "doubt": await _doubt(store, effect), "result": result}
 
 

@@ -1,7 +1,7 @@
 """Export: the whole record as JSON lines, from which another store can be made that goes on from there.
 
-Safe on a store at work: events are read first, up to some moment, then the content that they name; what comes
-later is not in it. Leases, sessions and the relay's cursor are not part of the record.
+Safe on a store at work: it shows the store as it was at one moment. Leases, sessions
+and the relay's cursor are not part of the record.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import IO, Final
 
 from endwell.operate import lines
-from endwell.store.contract import Store
+from endwell.store.contract import Snapshot, Store
 
 PAGE: Final = 500
 Write = Callable[[bytes], object]
@@ -23,23 +23,28 @@ async def export(store: Store, namespaces: Iterable[str], write: Write) -> lines
     end = lines.End(cards=0, events=0, messages=0)
     head = lines.Head(format=lines.FORMAT, version=lines.VERSION, namespaces=spaces)
     write(lines.packed(lines.Line(head=head)))
-    for namespace in spaces:
-        with tempfile.TemporaryFile() as spool:
-            tasks = await _spooled(store, namespace, spool, end)
-            for task_id in tasks:
-                await _cards(store, namespace, task_id, write, end)
-            spool.seek(0)
-            for line in spool:
-                write(line)
-        await _messages(store, namespace, set(tasks), write, end)
+    async with store.snapshot() as record:
+        for namespace in spaces:
+            await _namespace(record, namespace, write, end)
     write(lines.packed(lines.Line(end=end)))
     return end
 
 
-async def _spooled(store: Store, namespace: str, spool: IO[bytes], end: lines.End) -> list[str]:
+async def _namespace(record: Snapshot, namespace: str, write: Write, end: lines.End) -> None:
+    with tempfile.TemporaryFile() as spool:
+        tasks = await _spooled(record, namespace, spool, end)
+        for task_id in tasks:
+            await _cards(record, namespace, task_id, write, end)
+        spool.seek(0)
+        for line in spool:
+            write(line)
+    await _messages(record, namespace, set(tasks), write, end)
+
+
+async def _spooled(record: Snapshot, namespace: str, spool: IO[bytes], end: lines.End) -> list[str]:
     """Events come after the content that they name, so they wait in a file; which tasks they are about."""
     cursor, tasks = "", dict[str, None]()
-    while page := await store.events_after(namespace, cursor, PAGE):
+    while page := await record.events_after(namespace, cursor, PAGE):
         for logged in page:
             spool.write(lines.packed(lines.event_line(logged.event)))
             tasks[logged.event.task_id] = None
@@ -50,15 +55,15 @@ async def _spooled(store: Store, namespace: str, spool: IO[bytes], end: lines.En
     return list(tasks)
 
 
-async def _cards(store: Store, namespace: str, task_id: str, write: Write, end: lines.End) -> None:
-    for card in await store.cards_between(namespace, f"{task_id}.", f"{task_id}/"):
+async def _cards(record: Snapshot, namespace: str, task_id: str, write: Write, end: lines.End) -> None:
+    for card in await record.cards_between(namespace, f"{task_id}.", f"{task_id}/"):
         write(lines.packed(lines.card_line(card)))
         end.cards += 1
 
 
-async def _messages(store: Store, namespace: str, tasks: set[str], write: Write, end: lines.End) -> None:
+async def _messages(record: Snapshot, namespace: str, tasks: set[str], write: Write, end: lines.End) -> None:
     after = ""
-    while page := await store.messages_page(namespace, after, PAGE):
+    while page := await record.messages_page(namespace, after, PAGE):
         for message in page:
             if message.task_id in tasks:
                 write(lines.packed(lines.Line(message=message)))

@@ -1,34 +1,31 @@
 """Import: an export becomes the record of an empty store.
 
-Every line is checked before the first one is written: that it can be read, that the hash chain of each task
-is whole, that its events can be folded, that the content they name is there. A bad line is named by its
-number, and nothing is changed.
+Every line is checked before the first one is written (`import_check.py`). A bad line is named by its number,
+and nothing is changed. A file whose record the store has already changes nothing either.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, Final
 
 import msgspec
 
-from endwell.errors import BadInput, Refused
-from endwell.machine.evolve import evolve
-from endwell.model import content
-from endwell.model import facts as f
+from endwell.errors import EndwellError, Refused, StoreError
 from endwell.model.commands import Adopt
-from endwell.model.message import Message
-from endwell.model.task import Task
+from endwell.model.restoring import MarkRestored
 from endwell.operate import lines
+from endwell.operate.import_check import Checked, check
+from endwell.operate.verify import verify
 from endwell.store.contract import Store
-from endwell.store.log import Event, hash_of
+
+log = logging.getLogger(__name__)
 
 BATCH: Final = 200
-_HINT: Final = "nothing was changed; export again, and do not edit or reformat the file"
 
-Key = tuple[str, str]
 Lines = Callable[[], Iterable[bytes]]
 """Reads the file from its beginning; it is read twice."""
 
@@ -36,25 +33,77 @@ Lines = Callable[[], Iterable[bytes]]
 async def import_lines(store: Store, read: Lines, new_id: Callable[[], str]) -> dict[str, Any]:
     """Check everything, then write it; how much there was."""
     checked = check(read())
-    for namespace in checked.namespaces:
-        await _refuse_unless_empty(store, namespace)
-    batch: list[Adopt] = []
-    for command in _commands(read(), new_id):
-        batch.append(command)
-        if len(batch) == BATCH:
-            await _commit(store, batch)
-            batch = []
-    await _commit(store, batch)
-    return {"tasks": len(checked.heads), **msgspec.to_builtins(checked.end), "namespaces": checked.namespaces}
-
-
-async def _refuse_unless_empty(store: Store, namespace: str) -> None:
-    if await store.heads(namespace, "", 1) or await store.event_tasks(namespace, "", 1):
+    amount = {"tasks": len(checked.heads), **msgspec.to_builtins(checked.end)}
+    taken = [namespace for namespace in checked.namespaces if await _has_tasks(store, namespace)]
+    if taken and not await _is_there(store, checked, read):
         raise Refused(
-            f"namespace {namespace} of this store has tasks already",
+            f"namespace {taken[0]} of this store has tasks already",
             code="store_not_empty",
             hint="import into a new store: --store sqlite:///new.db",
         )
+    if not taken:
+        await mark_restored(store, checked.namespaces, new_id, actor="import")
+        await _write(store, read, checked.parted, new_id)
+        # Again, since the clock that made these tasks may be ahead of ours.
+        await mark_restored(store, checked.namespaces, new_id, actor="import")
+    return {**amount, "namespaces": checked.namespaces, "already_there": bool(taken)}
+
+
+async def mark_restored(
+    store: Store, namespaces: Iterable[str], new_id: Callable[[], str], *, actor: str
+) -> None:
+    """From now on, an effect without a row of a task that is there now counts as unknown."""
+    for namespace in namespaces:
+        await store.one(MarkRestored(command_id=new_id(), namespace=namespace, actor=actor))
+
+
+async def _has_tasks(store: Store, namespace: str) -> bool:
+    return bool(await store.heads(namespace, "", 1) or await store.event_tasks(namespace, "", 1))
+
+
+async def _is_there(store: Store, checked: Checked, read: Lines) -> bool:
+    """Whether the store holds exactly this record: the same tasks, events and content, and no other."""
+    heads = dict(checked.heads)
+    for namespace in checked.namespaces:
+        after = ""
+        while page := await store.heads(namespace, after, BATCH):
+            for task_id, *head in page:
+                if heads.pop((namespace, task_id), None) != tuple(head):
+                    return False
+            after = page[-1][0]
+    if heads:
+        return False
+    cards = (line.card for line in map(lines.read, read()) if line.card is not None)
+    for card in cards:
+        known = await store.cards_by_ids(card.namespace, [card.id])
+        if [one.content for one in known] != [bytes(card.content)]:
+            return False
+    return bool((await verify(store, checked.namespaces))["ok"])
+
+
+async def _write(
+    store: Store, read: Lines, parted: Mapping[lines.Run, int], new_id: Callable[[], str]
+) -> None:
+    batch: list[Adopt] = []
+    count = 0
+    try:
+        for command in _commands(read(), parted, new_id):
+            batch.append(command)
+            if len(batch) == BATCH:
+                await _commit(store, batch)
+                count, batch = count + sum(len(one.events) for one in batch), []
+        await _commit(store, batch)
+    except EndwellError as error:
+        raise StoreError(
+            f"the import stopped: {error.message}", code="import_incomplete", hint=_left_behind(count)
+        ) from error
+    except asyncio.CancelledError:
+        log.warning("the import was interrupted: %s", _left_behind(count))
+        raise
+
+
+def _left_behind(count: int) -> str:
+    return f"this store has the first {count} events or a few more; import into a new one"
 
 
 async def _commit(store: Store, commands: list[Adopt]) -> None:
@@ -63,9 +112,11 @@ async def _commit(store: Store, commands: list[Adopt]) -> None:
             raise reply.refusal
 
 
-def _commands(file: Iterable[bytes], new_id: Callable[[], str]) -> Iterator[Adopt]:
+def _commands(
+    file: Iterable[bytes], parted: Mapping[lines.Run, int], new_id: Callable[[], str]
+) -> Iterator[Adopt]:
     """Events of one commit together; the order of the log is kept."""
-    for key, run in groupby(map(lines.read, file), key=_belongs_to):
+    for key, run in groupby(_joined(map(lines.read, file), parted), key=_belongs_to):
         if key is None:
             continue
         group = list(run)
@@ -80,114 +131,25 @@ def _commands(file: Iterable[bytes], new_id: Callable[[], str]) -> Iterator[Adop
         )
 
 
+def _joined(file: Iterable[lines.Line], parted: Mapping[lines.Run, int]) -> Iterator[lines.Line]:
+    """Runs whose parts lie apart, as one, where their last part lies.
+
+    What lies between was decided before the run was committed, so nothing there builds on it.
+    """
+    kept: dict[lines.Run, list[lines.Line]] = {}
+    for line in file:
+        run = None if line.event is None else lines.run_of(line.event)
+        last = None if run is None else parted.get(run)
+        if line.event is None or run is None or last is None:
+            yield line
+            continue
+        kept.setdefault(run, []).append(line)
+        if line.event.version == last:
+            yield from kept.pop(run)
+
+
 def _belongs_to(line: lines.Line) -> tuple[str, str, str] | None:
     if line.event is not None:
         return line.event.namespace, line.event.task_id, line.event.command_id
     about = line.card or line.message
     return None if about is None else (about.namespace, about.task_id or "", "")
-
-
-def check(file: Iterable[bytes]) -> Checked:
-    """Whatever can be wrong with an export is found here; the first problem is raised with its line."""
-    checked = Checked()
-    for number, text in enumerate(file, 1):
-        try:
-            checked.take(lines.read(text))
-        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, KeyError) as error:
-            raise _bad(number, str(error)) from error
-    if not checked.is_over:
-        raise _bad(checked.count + 1, "the file ends before its last line: it was cut off")
-    return checked
-
-
-def _bad(number: int, problem: str) -> BadInput:
-    return BadInput(f"line {number}: {problem}", code="bad_line", hint=_HINT, field=f"line {number}")
-
-
-class Checked:
-    """What the lines so far come to. Tasks that have ended are forgotten but for their last event."""
-
-    def __init__(self) -> None:
-        self.heads: dict[Key, tuple[int, bytes]] = {}
-        self._live: dict[Key, Task] = {}
-        self._cards: set[Key] = set()
-        self._counted = lines.End(cards=0, events=0, messages=0)
-        self.namespaces: list[str] = []
-        self.end = self._counted
-        self.is_over = False
-        self.count = 0
-
-    def take(self, line: lines.Line) -> None:
-        """One more line; ValueError says what is wrong with it."""
-        self.count += 1
-        if (self.count == 1) != (line.head is not None):
-            raise ValueError("an export begins with a line that says so, and has only one")
-        if self.is_over:
-            raise ValueError("there is something after the end")
-        if line.head is not None:
-            self._begin(line.head)
-        elif line.card is not None:
-            self._card(line.card)
-        elif line.event is not None:
-            self._event(lines.event_of(line.event))
-        elif line.message is not None:
-            self._message(line.message)
-        elif line.end is not None:
-            self._finish(line.end)
-        else:
-            raise ValueError("it is neither card, event nor message")
-
-    def _begin(self, head: lines.Head) -> None:
-        if head.format != lines.FORMAT or head.version != lines.VERSION:
-            raise ValueError(f"this release reads {lines.FORMAT} version {lines.VERSION}")
-        self.namespaces = head.namespaces
-
-    def _card(self, line: lines.CardLine) -> None:
-        stored = bytes(line.content)
-        if hashlib.sha256(stored).hexdigest() != line.hash:
-            raise ValueError(f"card {line.id} is not what its hash says")
-        content.decode_stored(stored)
-        self._cards.add((self._known(line.namespace), line.id))
-        self._counted.cards += 1
-
-    def _event(self, event: Event) -> None:
-        key = (self._known(event.namespace), event.task_id)
-        version, head = self.heads.get(key, (0, b""))
-        if event.version != version + 1:
-            raise ValueError(f"event {event.event_id} comes after version {version}")
-        if hash_of(event, head) != event.hash:
-            raise ValueError(f"event {event.event_id} is not what its hash says")
-        self.heads[key] = (event.version, event.hash)
-        self._fold(key, event)
-        self._counted.events += 1
-
-    def _fold(self, key: Key, event: Event) -> None:
-        fact = event.fact
-        self._look_for_content(key, fact)
-        before = self._live.pop(key, None)
-        if before is None and event.version > 1:
-            return  # late words on a task that has ended
-        task = evolve(before, fact, event.at, namespace=event.namespace, task_id=event.task_id)
-        if not task.is_ended:
-            self._live[key] = task
-
-    def _look_for_content(self, key: Key, fact: f.Fact) -> None:
-        for name in ("payload_card", "deliverable_card", "card"):
-            card = getattr(fact, name, None)
-            if card is not None and (key[0], card) not in self._cards:
-                raise ValueError(f"it names card {card}, which is not in the file before it")
-
-    def _message(self, message: Message) -> None:
-        if (self._known(message.namespace), message.task_id) not in self.heads:
-            raise ValueError("it is for a task that is not in the file before it")
-        self._counted.messages += 1
-
-    def _finish(self, end: lines.End) -> None:
-        if end != self._counted:
-            raise ValueError(f"lines are missing: there should be {msgspec.to_builtins(end)}")
-        self.is_over = True
-
-    def _known(self, namespace: str) -> str:
-        if namespace not in self.namespaces:
-            raise ValueError(f"namespace {namespace} is not one of this export")
-        return namespace

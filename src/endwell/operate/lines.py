@@ -6,8 +6,10 @@ over those bytes; whoever reformats the file breaks it, and an import says so.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import msgspec
 
@@ -22,6 +24,8 @@ from endwell.store.log import Event
 
 FORMAT: Final = "endwell-export"
 VERSION: Final = 1
+LONGEST: Final = 64 * 1024 * 1024
+"""Bytes of one line: content is at most a megabyte, but a turn may wait for many thousand answers."""
 
 
 class Head(msgspec.Struct, kw_only=True):
@@ -82,6 +86,12 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     end: End | None = None
 
 
+Run = tuple[str, str, str, str]
+"""What one command did to one task: namespace, task, command and moment of its events."""
+RUNS_REMEMBERED: Final = 10_000
+"""Tasks whose last run is kept in memory: parts lie as far apart as transactions overlap."""
+
+
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Line)
 
@@ -91,9 +101,43 @@ def packed(line: Line) -> bytes:
     return _encoder.encode(line) + b"\n"
 
 
+def split(file: IO[bytes]) -> Iterator[bytes]:
+    """The lines of a file; of one that is too long only its beginning, which is too long as well."""
+    while text := file.readline(LONGEST + 1):
+        yield text
+
+
 def read(text: bytes) -> Line:
     """What a line says; msgspec's own errors when it says nothing of the kind."""
     return _decoder.decode(text)
+
+
+def run_of(line: EventLine) -> Run:
+    """The run that an event belongs to."""
+    return line.namespace, line.task_id, line.command_id, line.at
+
+
+class PartedRuns:
+    """Finds runs whose events lie apart in a file, as earlier releases could write them on PostgreSQL.
+
+    Takes the events in their order; `last` has the last version of each such run.
+    """
+
+    def __init__(self) -> None:
+        self.last: dict[Run, int] = {}
+        self._runs: OrderedDict[tuple[str, str], Run] = OrderedDict()
+        self._before: Run | None = None
+
+    def take(self, line: EventLine) -> None:
+        """One more event."""
+        run = run_of(line)
+        task = run[:2]
+        if self._runs.pop(task, None) == run and (run in self.last or self._before != run):
+            self.last[run] = line.version
+        self._runs[task] = run
+        if len(self._runs) > RUNS_REMEMBERED:
+            self._runs.popitem(last=False)
+        self._before = run
 
 
 def card_line(card: Card) -> Line:

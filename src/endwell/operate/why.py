@@ -6,12 +6,14 @@ from typing import Any
 
 import msgspec
 
+from endwell.machine.unblocking import waits_for_person
 from endwell.model import status as s
 from endwell.model.card import step_label
+from endwell.model.inside import inside_of
 from endwell.model.moments import moment
 from endwell.model.session import Session, doing_of
-from endwell.model.task import Task, error_of, waits_of
-from endwell.operate.awaited import is_served, waiting_for
+from endwell.model.task import Task, error_of, has_wait_rows, open_waits
+from endwell.operate.awaited import MOST_WAITS_SHOWN, is_served, waiting_for
 from endwell.policy.limits import SECOND
 from endwell.settings import Settings
 from endwell.store.contract import Store
@@ -73,15 +75,29 @@ async def why(store: Store, namespace: str, task_id: str, *, pace: Pace) -> dict
         "ended_at_the_latest": moment(latest_end(task, pace.tick_seconds)),
         "owner": task.owner,
         "actions": _actions(task, {wait["kind"] for wait in awaited}),
-        "notes": _notes(task, live, session, now, pace.tick_seconds),
+        "notes": await _blocked(store, task, session) or _notes(task, live, session, now, pace.tick_seconds),
     }
 
 
 def latest_end(task: Task, tick_seconds: float) -> int | None:
-    """By when it will have ended; nobody can say while a person holds it."""
+    """By when it will have ended; unknown while a hold stops `ends_by`."""
     if task.is_ended:
         return task.ended_at
     return None if task.held_since is not None else task.ends_by + int(2 * tick_seconds * SECOND)
+
+
+async def _blocked(store: Store, task: Task, holder: Session | None) -> list[str]:
+    """Who keeps every process from writing to the store; then no sign of life can be trusted."""
+    pid = None if task.is_ended else (await store.settings()).get("blocked_by")
+    if pid is None:
+        return []
+    since = (
+        ""
+        if holder is None
+        else f" (its worker's last heartbeat was written at {moment(holder.heartbeat_at)})"
+    )
+    what = f"process {pid} holds SQLite's write lock, so nothing can be written{since}"
+    return [f"{what}: let it go on with `kill -CONT {pid}`, or end it"]
 
 
 def _notes(
@@ -100,10 +116,29 @@ def _notes(
         )
     if holder is not None:
         notes += _about(holder, now)
-    if task.held_since is not None:
-        since = moment(task.held_since)
-        notes.append(f"{task.owner} holds it since {since}: its time stands still until somebody moves it")
+    if has_wait_rows(task) and task.status == s.SUSPENDED:
+        notes.append(
+            f"it waits for {open_waits(task):,} answers; `waiting_for` shows {MOST_WAITS_SHOWN} at most"
+        )
+    if waits_for_person(task):
+        notes.append(_about_hold(task))
     return notes
+
+
+def _about_hold(task: Task) -> str:
+    """Whether `ends_by` stands still, and for which of the two reasons that may stop it."""
+    if task.held_since is None:
+        return (
+            f"{task.owner} was informed and has not accepted it: ends_by keeps running. "
+            "To stop it, accept the task with `task assign`"
+        )
+    since = moment(task.held_since)
+    inside = inside_of(task)
+    if inside.held_for:
+        return f"ends_by stands still since {since}: the hold protects the unknown effect {inside.held_for!r}"
+    if inside.accepted_by:
+        return f"ends_by stands still since {since}: {inside.accepted_by} accepted to hold it"
+    return f"ends_by stands still since {since} by the rule of an earlier version, until the next reminder"
 
 
 def _ticks(session: Session, now: int, tick_seconds: float) -> bool:
@@ -175,8 +210,7 @@ def _actions(task: Task, waits: set[str]) -> list[str]:
     if task.superseded_by is not None:
         return []
     if task.status == s.SUSPENDED:
-        open_kinds = {wait.kind for wait in waits_of(task) if wait.is_open}
-        said = [action for kind in _ANSWERED_BY if kind in open_kinds for action in _ANSWERED_BY[kind]]
+        said = [action for kind in _ANSWERED_BY if kind in waits for action in _ANSWERED_BY[kind]]
         return [*said, "task cancel"]
     if task.status == s.BLOCKED and "effect" in waits:
         return ["effect settle", "task assign", "task cancel"]

@@ -11,7 +11,6 @@ from endwell.errors import StoreError
 from endwell.model import commands as c
 from endwell.pmo.dispatch import Dispatcher
 from endwell.pmo.inbox import InboxWatch
-from endwell.pmo.reclaim import Reclaimer
 from endwell.pmo.relay.service import Relay
 from endwell.pmo.streams import Streams
 from endwell.pmo.watchdog import Watchdog
@@ -20,20 +19,18 @@ from endwell.runtime.base import Runtime
 from endwell.settings import Settings
 from endwell.store.contract import Store
 from endwell.store.glance import NOW, Ask
-from endwell.store.reclaiming import Absence
+from endwell.store.reclaiming import LATE_INTERVALS, Absence, Reclaiming
 
 log = logging.getLogger(__name__)
 
-LATE_INTERVALS = 3
-"""After so many missed ticks a supervisor has been away, and gives the workers time to come back."""
 STOP_SECONDS = 2.0
 """How long a stopping PMO waits for the message that its relay is just sending."""
 FOLD_SECONDS = 3600.0
 """How often counters of writers that have gone are added up, and for how long those must have been silent."""
 
 
-MakeStreams = Callable[[str, Callable[[], bool]], Streams]
-"""Makes the service that feeds a stream, told the PMO's name and how to ask whether it is patient."""
+MakeStreams = Callable[[str, Absence], Streams]
+"""Makes the service that feeds a stream, from the PMO's name and what it knows of its own absence."""
 EARLY_SECONDS = 0.5
 """A renewal that would be due this soon is made now, not a whole tick later."""
 
@@ -61,9 +58,15 @@ class Pmo:
         about = {"namespace": namespace, "actor": self.name}
         self.watchdog = Watchdog(store, runtime, **about)
         self.inbox = InboxWatch(store, runtime, settings.pmo, **about)
-        self.streams = None if streams is None else streams(self.name, lambda: self.is_patient)
+        self._absence = Absence(
+            runtime.clock,
+            interval_seconds=settings.pmo.watchdog_interval_seconds,
+            worker=settings.worker,
+        )
+        self.streams = None if streams is None else streams(self.name, self._absence)
+        # Where a stream carries the turns, its own reclaimer comes first: it can say which entry it was.
         grace = settings.queue.reclaim_grace_seconds
-        self.reclaimer = Reclaimer(store, runtime, grace_seconds=grace, **about)
+        self.reclaimer = Reclaiming(store, runtime, self._absence, grace_seconds=grace, **about)
         self.dispatcher = Dispatcher(store, runtime, patience_seconds=settings.worker.poll_seconds, **about)
         self.relay = relay
         patience = int(settings.worker.poll_seconds * SECOND)
@@ -80,11 +83,6 @@ class Pmo:
         self._renewed_at = -math.inf
         self._ticked_at: float | None = None
         self._folded_at = runtime.clock.monotonic()
-        self._absence = Absence(
-            runtime.clock,
-            longest_seconds=LATE_INTERVALS * settings.pmo.watchdog_interval_seconds,
-            patience_seconds=settings.worker.heartbeat_seconds,
-        )
         self.failures = 0
 
     async def start(self) -> None:
@@ -117,14 +115,14 @@ class Pmo:
 
     async def run_once(self) -> None:
         """One tick: clocks, then what lies in the inbox, then reclaims, then new work."""
-        away = self._look_back()
         seen = await self._store.glance(*self._asked)
+        away = self._look_back(seen.now)
         if seen["due"]:
             await self.watchdog.run_once(away)
         if seen["pending_since"]:
             await self.inbox.run_once()
         if seen.any("expired_claims", "lapsed_sessions") and not self.is_patient:
-            await self.reclaimer.run_once()
+            await self.reclaimer.run_once(seen.now)
         if seen.any("long_ready") and self.streams is None:
             await self.dispatcher.run_once()
         await self._note_tick()
@@ -144,9 +142,9 @@ class Pmo:
         """Whether nothing is reclaimed just now, because this supervisor has been away."""
         return not self._absence.is_over
 
-    def _look_back(self) -> float:
-        """A gap in our own ticks (sleep, outage) hit the workers too: wait one heartbeat for them."""
-        away = self._absence.look()
+    def _look_back(self, now: int) -> float:
+        """A gap in the store's answers (sleep, outage) hit the workers too: wait one heartbeat for them."""
+        away = self._absence.answered(now)
         if away:
             log.warning("%s was away for %.1f s; reclaims wait one heartbeat", self.name, away)
         # less than a lease is a slow tick: whoever works has been heard of meanwhile
@@ -192,6 +190,7 @@ class Pmo:
             agents=(),
             concurrency=0,
             lease=self._lease(),
+            process=self._runtime.process_mark(),
         )
 
     def _lease(self) -> int:

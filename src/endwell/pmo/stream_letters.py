@@ -13,13 +13,15 @@ from endwell.queue.redis_streams.connection import Word
 from endwell.queue.redis_streams.entries import dlq_entry
 from endwell.queue.redis_streams.names import ALL_THERE
 from endwell.queue.redis_streams.orchestrator import KEPT_LETTERS, StreamOrchestrator
+from endwell.queue.redis_streams.scripts import put_letter
+from endwell.store.beside import DeadLetter
 from endwell.store.contract import Store
-from endwell.store.reads import DeadLetter
 
 PAGE = 200
 OVERLAP_SECONDS = 60
 """How far back each look begins before the last: a commit may become visible after a later one."""
 UNPLACED = "?"
+"""The mark of a letter that an earlier version put and whose place it did not note."""
 
 
 class StreamLetters:
@@ -64,16 +66,16 @@ class StreamLetters:
 
     async def _settle(self, letter: DeadLetter, place: bytes | None) -> bool:
         if letter.status == "open" and place is None:
-            await self._put(letter)
-        elif letter.status != "open" and place is not None:
+            return await self._put(letter)
+        if letter.status != "open" and place is not None:
             await self._remove(letter.task_id, place.decode())
-        else:
-            return False
-        return True
+            return True
+        return False
 
-    async def _put(self, letter: DeadLetter) -> None:
-        names, connection = self._stream.names, self._stream.connection
+    async def _put(self, letter: DeadLetter) -> bool:
         task = await self._store.task(self._namespace, letter.task_id)
+        if task.dead_letter != "open":
+            return False  # it was closed since this look began
         payload = (await self._store.card(self._namespace, task.payload_card)).content.decode()
         fields = dlq_entry(
             {
@@ -87,10 +89,7 @@ class StreamLetters:
                 "fingerprint": letter.fingerprint,
             }
         )
-        add = ("XADD", names.dlq, "*", *fields)
-        mark = ("HSET", names.letters, letter.task_id, UNPLACED)
-        message_id, _ = await connection.ask_all([add, mark], atomic=True)
-        await connection.ask("HSET", names.letters, letter.task_id, message_id)
+        return await put_letter(self._stream.connection, self._stream.names, letter.task_id, fields)
 
     async def _remove(self, task_id: str, place: str) -> None:
         names, connection = self._stream.names, self._stream.connection

@@ -12,19 +12,18 @@ import logging
 from collections.abc import Sequence
 
 from endwell.model import commands as c
+from endwell.model.session import is_foreign
 from endwell.model.status import DISPATCHED, RUNNING
 from endwell.model.task import Task
 from endwell.queue.contract import Delivery
 from endwell.queue.redis_streams.entries import Malformed, read_task
-from endwell.queue.redis_streams.orchestrator import StreamOrchestrator
+from endwell.queue.redis_streams.orchestrator import Grant, StreamOrchestrator
 from endwell.queue.redis_streams.pending import Overdue
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
+from endwell.store.reclaiming import DECIDED_TOO_LATE, Absence, evidence_about
 
 log = logging.getLogger(__name__)
-
-FOREIGN = "redis-stream"
-"""The host of sessions that stand for foreign workers."""
 
 
 class StreamReclaimer:
@@ -39,17 +38,21 @@ class StreamReclaimer:
         namespace: str,
         actor: str,
         visibility_seconds: float,
+        absence: Absence | None = None,
     ) -> None:
         self._store = store
         self._runtime = runtime
         self._stream = stream
         self._namespace = namespace
         self._actor = actor
+        self._absence = absence
         self._idle_ms = int(visibility_seconds * 1000)
         self.reclaimed = 0
 
     async def run_once(self, failed_at: str) -> int:
         """How many turns were taken back."""
+        if self._absence is not None and self._absence.is_blind:
+            return 0
         overdue = await self._stream.tasks.take_overdue(self._stream.consumer, self._idle_ms)
         if not overdue:
             return 0
@@ -81,7 +84,7 @@ class StreamReclaimer:
         if task.status == DISPATCHED:
             return False  # nobody claimed it; as an offer that stands it is put again
         session = await self._store.session(self._namespace, task.session_id or "")
-        is_foreign = session is not None and session.host == FOREIGN
+        now = await self._store.now()  # of a long page each entry is judged by its own wait for the store
         command = c.Reclaim(
             command_id=self._runtime.ids.new(),
             namespace=self._namespace,
@@ -90,17 +93,19 @@ class StreamReclaimer:
             attempt_id=task.attempt_id or "",
             session_id=task.session_id or "",
             # A foreign worker's lease is its entry; one of ours has its lease in the store.
-            reason="visibility_timeout" if is_foreign else "lease_lapsed",
+            reason="visibility_timeout" if is_foreign(session) else "lease_lapsed",
             old_consumer=overdue.old_consumer or (session.name if session is not None else ""),
             new_consumer=self._stream.consumer,
             message_id=overdue.message_id,
+            evidence=evidence_about(session, self._runtime, self._absence, now),
         )
         (reply,) = await self._store.commit((command,))
         if reply.refusal is None:
             self.reclaimed += 1
-            await self._stream.revoke(task.turn_id or "", task.epoch)
+            lost = Grant(task_id=task.id, turn_id=task.turn_id or "", epoch=task.epoch)
+            await self._stream.revoke([lost])
             return False
-        return reply.refusal.code == "lease_holds"
+        return reply.refusal.code in ("lease_holds", DECIDED_TOO_LATE)
 
 
 def _is_of(task: Task, entry: Delivery) -> bool:

@@ -11,23 +11,26 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 
-from endwell.doorbell.contract import Doorbell, is_rung
+from endwell.doorbell.contract import EVERYTHING, Doorbell, is_rung
 from endwell.errors import StoreError
 from endwell.model.moments import moment
 from endwell.pmo.foreign import Foreign
 from endwell.pmo.stream_feed import Feed
 from endwell.pmo.stream_letters import StreamLetters
 from endwell.pmo.stream_reclaim import StreamReclaimer
+from endwell.pmo.stream_results import StreamResults
 from endwell.pmo.stream_rounds import Rounds
+from endwell.queue.contract import Delivery
 from endwell.queue.redis_streams.condition import KEEPS_STREAMS, eviction_policy
 from endwell.queue.redis_streams.connection import Refusal, Unreachable
 from endwell.queue.redis_streams.entries import Malformed, Result
-from endwell.queue.redis_streams.names import TASK
+from endwell.queue.redis_streams.names import PROTOCOL_VERSION, TASK
 from endwell.queue.redis_streams.orchestrator import StreamOrchestrator
 from endwell.queue.redis_streams.pace import Pace
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings, masked
 from endwell.store.contract import Store
+from endwell.store.reclaiming import Absence
 
 log = logging.getLogger(__name__)
 
@@ -51,37 +54,31 @@ class Streams:
         *,
         namespace: str,
         actor: str,
-        is_patient: Callable[[], bool] = lambda: False,
+        absence: Absence | None = None,
     ) -> None:
         self._store = store
         self._bell = bell
         self._runtime = runtime
         self._settings = settings
         self._namespace = namespace
-        self._is_patient = is_patient
+        self._absence = absence
         self.stream = stream
         queue, pmo = settings.queue, settings.pmo
         again = pmo.dispatched_retry_seconds or queue.RECLAIM_INTERVAL_S
         about = {"namespace": namespace, "actor": actor}
         seconds = queue.VISIBILITY_TIMEOUT_S
-        limit = pmo.crash_limit
-        self.feed = Feed(store, runtime, stream, again_seconds=again, crash_limit=limit, **about)
-        self.reclaimer = StreamReclaimer(store, runtime, stream, visibility_seconds=seconds, **about)
-        self.foreign = Foreign(
-            store,
-            runtime,
-            stream,
-            visibility_seconds=seconds,
-            progress_seconds=pmo.active_reap_seconds / 3,
-            **about,
+        self.feed = Feed(store, runtime, stream, again_seconds=again, crash_limit=pmo.crash_limit, **about)
+        self.reclaimer = StreamReclaimer(
+            store, runtime, stream, absence=absence, visibility_seconds=seconds, **about
         )
+        self.foreign = Foreign(store, runtime, stream, settings, **about)
         self.rounds = Rounds(store, bell, runtime, settings, self.feed, namespace=namespace)
         self.letters = StreamLetters(store, stream, namespace=namespace)
+        self.results = StreamResults(store, stream, namespace=namespace, kept=queue.results_kept)
         self._lead_seconds = LEAD_SECONDS
         self._care_seconds = min(queue.RECLAIM_INTERVAL_S, queue.HEARTBEAT_INTERVAL_S, again / 2)
-        self._ended = asyncio.Event()
+        self._ended, self._lost, self._stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._ended.set()
-        self._stop = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._passing: set[asyncio.Task[None]] = set()
         self._is_leader = False
@@ -101,12 +98,14 @@ class Streams:
 
     async def start(self) -> None:
         """Make the groups; a server that is not there is tried again later."""
-        try:
-            await self._found()
-        except (Unreachable, Refusal) as error:
-            self._note(error)
+        await self._try_to_found()
         self._unsubscribe = self._bell.subscribe(self._heard)
-        loops = {"feed": self._feed_once, "results": self._hear_once, "care": self._care_once}
+        loops = {
+            "feed": self._feed_once,
+            "results": self._hear_once,
+            "care": self._care_once,
+            "grants": self._revoke_once,
+        }
         self._loops = [
             self._runtime.spawn(self._again_and_again(once), f"endwell-stream-{name}")
             for name, once in loops.items()
@@ -145,6 +144,8 @@ class Streams:
         if await self.stream.make_groups():
             self.feed.forgot()
             self.rounds.look_again()
+        await self._publish_settings()
+        await self.results.find_cursor()
         if not self._is_up:
             self._is_up = True
             log.info("the task stream at %s is there", masked(self.stream.url))
@@ -152,10 +153,18 @@ class Streams:
             self._is_warned = True
             await self._warn_of_eviction()
 
+    async def _publish_settings(self) -> None:
+        queue = self._settings.queue
+        times = {
+            "VISIBILITY_TIMEOUT_S": str(queue.VISIBILITY_TIMEOUT_S),
+            "HEARTBEAT_INTERVAL_S": str(queue.HEARTBEAT_INTERVAL_S),
+        }
+        await self.stream.publish_settings({"protocol": PROTOCOL_VERSION, **times})
+
     async def _try_to_found(self) -> None:
         try:
             await self._found()
-        except (Unreachable, Refusal) as error:
+        except (Unreachable, Refusal, StoreError) as error:
             self._note(error)
 
     async def _warn_of_eviction(self) -> None:
@@ -180,6 +189,9 @@ class Streams:
     def _heard(self, topics: frozenset[str]) -> None:
         if is_rung(f"ended:{self._namespace}", topics):
             self._ended.set()
+        held = f"held:{self._namespace}:"
+        if EVERYTHING in topics or any(topic.startswith(held) for topic in topics):
+            self._lost.set()
         self.rounds.heard(topics)
 
     async def _feed_once(self) -> None:
@@ -213,21 +225,26 @@ class Streams:
         good = [each for each in results if isinstance(each, Result)]
         bad = [each for each in results if isinstance(each, Malformed)]
         await self.stream.bury(bad, moment(await self._store.now()), is_result=True)
-        for result in good:
-            if result.status == "passed":
-                await self._passed(result)
-        await self.foreign.hear(good)
-        await self.stream.results_done([each.entry_id for each in good])
+        await self.stream.results_read([each.entry_id for each in good if each.is_published])
+        said = [each for each in good if not each.is_published]
+        passed = [result for result in said if result.status == "passed"]
+        for result in passed + await self.foreign.hear(said):
+            await self._passed(result)
+        await self.stream.results_done([each.entry_id for each in said])
 
     async def _passed(self, result: Result) -> None:
         """Put on the stream again, unless nobody has ever served such a tool: that is a dead letter."""
-        if result.tool_name and await self._store.agent(self._namespace, result.tool_name) is None:
-            await self._bury_unknown(result)
+        entry = (await self.stream.deliveries((result.message_id,))).get(result.message_id)
+        named = (result.task_id, result.turn_id, result.epoch)
+        if entry is None or (entry.task_id, entry.turn_id, entry.epoch) != named:
+            return  # only the entry that was passed is touched, whatever else the message names
+        if await self._store.agent(self._namespace, entry.agent) is None:
+            await self._bury_unknown(entry)
             return
         passing = self._runtime.spawn(self._pass_again(result), "endwell-stream-passed")
         self._passing.add(passing)
         passing.add_done_callback(self._passing.discard)
-        await self.stream.clear((result.message_id,))
+        await self.foreign.clear_served(result)
 
     async def _pass_again(self, result: Result) -> None:
         """If that fails, the offer still stands, and is put again when it has stood for a while."""
@@ -236,20 +253,26 @@ class Streams:
         except (Unreachable, Refusal, StoreError) as error:
             self._note(error)
 
-    async def _bury_unknown(self, result: Result) -> None:
-        entry = (await self.stream.deliveries((result.message_id,))).get(result.message_id)
+    async def _bury_unknown(self, entry: Delivery) -> None:
         bad = Malformed(
             stream=TASK,
-            message_id=result.message_id,
+            message_id=entry.message_id,
             reason="unknown_tool",
-            problem=f"no worker has ever served the tool {result.tool_name}",
+            problem=f"no worker has ever served the tool {entry.agent}",
             shown={
-                "task_id": result.task_id,
-                "tool_name": result.tool_name,
-                "payload": entry.payload.decode() if entry is not None else "",
+                "task_id": entry.task_id,
+                "tool_name": entry.agent,
+                "payload": entry.payload.decode(),
             },
         )
         await self.stream.bury((bad,), moment(self._runtime.clock.now_us()))
+
+    async def _revoke_once(self) -> None:
+        """A turn was taken from a session: its worker, if it is foreign, learns it from its grant."""
+        if await self._runtime.wait(self._lost, self._care_seconds):
+            self._lost.clear()
+            if self._is_leader:
+                await self.foreign.grants.sweep()
 
     async def _care_once(self) -> None:
         await self.care()
@@ -266,17 +289,18 @@ class Streams:
         if has_ended or now - self._told_at >= self._settings.queue.RECLAIM_INTERVAL_S:
             self._told_at = now
             await self.letters.run_once()
+            await self.results.run_once()
         if now - self._reclaimed_at < self._care_seconds:
             return
         self._reclaimed_at = now
         await self._found()
         await self.hear(await self.stream.left_results(int(LEFT_RESULT_SECONDS * 1000)))
         await self.foreign.renew()
-        if not self._is_patient():
+        if self._absence is None or self._absence.is_over:
             await self.reclaimer.run_once(moment(self._runtime.clock.now_us()))
         await self.feed.heal()
         await self._forget_dead()
-        await self.stream.trim()
+        await self.stream.trim(results_kept=self._settings.queue.results_kept)
 
     async def _forget_dead(self) -> None:
         """Consumers that have nothing and were not heard of for long; whoever comes back is known again."""

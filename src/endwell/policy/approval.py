@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -18,7 +19,10 @@ _NAME_LIMIT: Final = 200
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
-    """`@app.agent(approval=Approval(by=("ada",)))`. What is left out, the `[approval]` settings say."""
+    """`@app.agent(approval=Approval(by=("ada",)))`. What is left out, the `[approval]` settings say.
+
+    Nothing proves that a person who decides has the name that they give: `quorum` guards against mistakes.
+    """
 
     by: tuple[str, ...] = ()
     within: timedelta | float | None = None
@@ -55,6 +59,48 @@ def packed_options(options: Options) -> str | None:
 def options_of(text: str | None) -> Options:
     """The options that a column holds."""
     return _decoder.decode(text) if text else _NOTHING_SAID
+
+
+_guard_decoder: Final = msgspec.json.Decoder(Guard)
+
+
+def packed_guard(guard: Guard) -> str:
+    """A resolved rule as one column's text."""
+    return _encoder.encode(guard).decode()
+
+
+@lru_cache(maxsize=256)
+def guard_of(text: str) -> Guard:
+    """The rule that a column holds."""
+    return _guard_decoder.decode(text)
+
+
+def resolved(options: Options, settings: ApprovalSettings) -> Options:
+    """The options with the rule as it applies here, so that a submitter need not know these settings."""
+    return msgspec.structs.replace(options, approval=guard_for(options, settings))
+
+
+def strictest(first: Guard | None, *others: Guard) -> Guard | None:
+    """The rule that satisfies all of these; where no person satisfies two of them, the later one counts.
+
+    The largest quorum, the shortest time, and the people named by all of them. If too few people are named
+    by both of two rules, the later rule names them: the rules are given in the order of their authority.
+    """
+    rule = first
+    for other in others:
+        rule = other if rule is None else _stricter(rule, other)
+    return rule
+
+
+def _stricter(weaker: Guard, other: Guard) -> Guard:
+    quorum = max(weaker.quorum, other.quorum)
+    times = [each for each in (weaker.within_seconds, other.within_seconds) if each is not None]
+    both = tuple(name for name in other.by if name in weaker.by)
+    by = both if weaker.by and other.by else other.by or weaker.by
+    if (weaker.by or other.by) and len(set(by)) < quorum:
+        by = other.by
+        quorum = min(quorum, len(set(by))) if by else quorum
+    return Guard(by=by, within_seconds=min(times, default=None), quorum=quorum)
 
 
 def guard_for(options: Options, settings: ApprovalSettings) -> Guard | None:

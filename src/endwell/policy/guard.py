@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+Cost = Literal["crash", "delivery", "nothing"]
+"""What a reclaim adds to a task's counters: a crash and a delivery, a delivery, or neither."""
 RUNAWAY = "runaway_guard"
 CRASHES = "crash_limit"
 
@@ -16,6 +20,24 @@ def count_crash(crash_times: str | None, now: int, window: int) -> tuple[int, st
     times = [int(at) for at in crash_times.split(",")] if crash_times else []
     recent = [at for at in times if at > now - window] + [now]
     return len(recent), ",".join(map(str, recent))
+
+
+def cost_of_reclaim(
+    *, is_alive: bool | None, watched_since: int | None, lapsed_at: int | None, has_left: bool
+) -> Cost:
+    """What it costs a task that its turn was taken from a session whose lease lapsed at `lapsed_at`.
+
+    A crash is a process that died. Where the process table cannot say (`is_alive` is None), a supervisor that
+    watched the lease lapse counts it; one to which the store has answered only since then (`watched_since`)
+    cannot know: the holder may have lived through the same outage. A holder that is known to live through it
+    costs the task nothing. In all other cases the delivery counts, so that the runaway guard ends a loop.
+    """
+    was_watched = watched_since is None or lapsed_at is None or watched_since <= lapsed_at
+    if is_alive:
+        return "delivery" if was_watched else "nothing"
+    if is_alive is None and not was_watched:
+        return "delivery"
+    return "delivery" if has_left else "crash"
 
 
 def is_suspect(crash_count: int, limit: int) -> bool:

@@ -3,11 +3,17 @@
 | row                                        | answer                                        |
 |--------------------------------------------|-----------------------------------------------|
 | none, or settled as not done               | `AllowExecute`                                |
+| the same, known since before a restore     | `Rejected` (`effect_unknown`): reconcile it   |
 | done                                       | `ReturnRecordedResult`                        |
 | intended by another, its time not over     | `WaitOtherWorker`                             |
 | intended and its time is over, or unknown  | `Rejected` (`effect_unknown`): reconcile it   |
 | abandoned                                  | `Rejected` (`effect_abandoned`)               |
-| other arguments, in another lineage        | `Rejected` (`effect_conflict`)                |
+| another call: other arguments, or another  | `Rejected` (`effect_conflict`)                |
+| function in another step                   |                                               |
+
+The call may change only within a lineage, and only while the effect is settled as not done: a replay may
+repair what never took place. A call is known by its `args_hash`: the fingerprint of its arguments, a colon
+and its function's name. Rows of older releases lack the name; they may be of any function.
 
 `AllowExecute` is the only answer after which the effect's function may be called.
 """
@@ -16,7 +22,7 @@ from __future__ import annotations
 
 import msgspec
 
-from endwell.model.effect import Effect
+from endwell.model.effect import Effect, step_name, step_place
 
 
 class AllowExecute(msgspec.Struct, frozen=True, tag=True):
@@ -49,17 +55,28 @@ LedgerAnswer = AllowExecute | ReturnRecordedResult | WaitOtherWorker | Rejected
 
 
 def answer(
-    effect: Effect | None, *, lineage: str, args_hash: str, timeout: int, now: int, margin: int
+    effect: Effect | None,
+    *,
+    lineage: str,
+    step: str,
+    args_hash: str,
+    timeout: int,
+    now: int,
+    margin: int,
+    restored_at: int | None,
+    asked_since: int,
 ) -> LedgerAnswer:
-    """What the row allows whoever asks now. Until `not_after` plus the margin a writer may still be at it."""
+    """What the row allows whoever asks now. Until `not_after` plus the margin a writer may still be at it.
+
+    `asked_since` is when the first task was submitted that leads to this effect.
+    """
     if effect is None:
-        return AllowExecute(now + timeout)
-    if effect.lineage != lineage and effect.args_hash != args_hash:
-        why = f"the key {effect.key!r} belongs to task {effect.task_id} with other arguments"
-        return Rejected("effect_conflict", why)
+        return _if_new(asked_since, restored_at, now + timeout)
+    if _is_another(effect, lineage, step, args_hash) and not _may_change(effect, lineage):
+        return conflict(effect.key, effect.task_id)
     match effect.status:
         case "not_done":
-            return AllowExecute(now + timeout)
+            return _if_new(effect.updated_at, restored_at, now + timeout)
         case "done":
             return ReturnRecordedResult(effect.result_card or "", effect.result_hash or "")
         case "intended":
@@ -70,8 +87,41 @@ def answer(
             return _unknown(effect)
 
 
+def _if_new(known_since: int, restored_at: int | None, not_after: int) -> LedgerAnswer:
+    """What was not done by the time of a backup may have been done before the backup was restored."""
+    if restored_at is not None and known_since <= restored_at:
+        why = "the store was restored from a backup, and the effect may have been made since"
+        return Rejected("effect_unknown", why)
+    return AllowExecute(not_after)
+
+
+def named_call(inputs: str, function: str) -> str:
+    """What a call is known by: the fingerprint of its arguments, and its function's name."""
+    return f"{inputs}:{function}"
+
+
+def has_other_arguments(one: str, other: str) -> bool:
+    """Whether two calls differ in their arguments."""
+    return one.partition(":")[0] != other.partition(":")[0]
+
+
+def _is_another(effect: Effect, lineage: str, step: str, args_hash: str) -> bool:
+    """One step may have its function renamed, and several steps may call one function."""
+    function, other = effect.args_hash.partition(":")[2], args_hash.partition(":")[2]
+    is_other_function = bool(function and other) and function != other
+    part = step_place if effect.lineage == lineage else step_name
+    is_other_step = part(effect.step) != part(step)
+    return has_other_arguments(effect.args_hash, args_hash) or (is_other_function and is_other_step)
+
+
+def conflict(key: str, task_id: str) -> Rejected:
+    """One key stands for one call."""
+    why = f"task {task_id} used the key {key!r} with other arguments, or for another function"
+    return Rejected("effect_conflict", f"{why}; give each effect a key of its own")
+
+
 def _while_intended(effect: Effect, now: int, margin: int) -> LedgerAnswer:
-    until = (effect.not_after or 0) + margin
+    until = surely_over_at(effect, margin)
     return WaitOtherWorker(until) if now < until else _unknown(effect)
 
 
@@ -80,6 +130,22 @@ def _unknown(effect: Effect) -> Rejected:
     return Rejected("effect_unknown", why)
 
 
-def may_run_again(*, same_attempt: bool, holder_gone: bool, may_repeat: bool) -> bool:
-    """Whether "not done" is enough to try again: nobody can still be executing it, or it would do no harm."""
-    return same_attempt or holder_gone or may_repeat
+def _may_change(effect: Effect, lineage: str) -> bool:
+    return effect.lineage == lineage and effect.status in ("not_done", "abandoned")
+
+
+def surely_over_at(effect: Effect, margin: int) -> int:
+    """From when on no call of the effect should be in progress: its own time, and a margin."""
+    return (effect.not_after or 0) + margin
+
+
+def may_run_again(
+    *, same_attempt: bool, call_ended: bool, time_is_over: bool, holder_gone: bool, may_repeat: bool
+) -> bool:
+    """Whether "not done" is enough to try again.
+
+    It is if a second call would do no harm, if the attempt says that its own call has ended by itself, or if
+    the call's time is over and its attempt asks, or its process is gone.
+    """
+    is_own_and_ended = same_attempt and call_ended
+    return may_repeat or is_own_and_ended or (time_is_over and (same_attempt or holder_gone))

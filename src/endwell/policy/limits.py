@@ -11,7 +11,10 @@ SECOND = 1_000_000
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations in microseconds; `None` switches a rule off where that is allowed."""
+    """Durations in microseconds; `None` switches a rule off where that is allowed.
+
+    `waits_in_row`: a turn that waits for more answers than this has a row for each of them instead.
+    """
 
     retry: RetryPolicy = RetryPolicy()
     deadline: int = 86_400 * SECOND
@@ -28,6 +31,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     repeat_limit: int | None = 10
     stall_after: int | None = 1800 * SECOND
     stops_loops: bool = True
+    waits_in_row: int = 32
     owner: str = "operator"
 
     @classmethod

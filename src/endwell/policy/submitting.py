@@ -14,7 +14,7 @@ from endwell.errors import BadInput, UnknownAgent
 from endwell.model import content, names, schema_check, schema_fit
 from endwell.model.card import child_id
 from endwell.model.commands import AgentSpec, Submit
-from endwell.model.inside import MAX_DEPTH, OnParentEnd, deliveries_along, family_of
+from endwell.model.inside import MAX_DEPTH, OnParentEnd, deliveries_along, family_of, origin_at
 from endwell.model.task import Task
 from endwell.policy.approval import Guard, guard_for, options_of
 from endwell.policy.limits import SECOND
@@ -46,11 +46,12 @@ class Cause(msgspec.Struct, frozen=True):
 
     task_id: str
     chain: int
+    origin_at: int
 
     @classmethod
     def of(cls, task: Task) -> Cause:
         """That task, as it stands."""
-        return cls(task.id, deliveries_along(task))
+        return cls(task.id, deliveries_along(task), origin_at(task))
 
 
 def order_for(
@@ -78,6 +79,7 @@ def order_for(
         parent_id=request.cause.task_id if request.cause else None,
         on_parent_end="leave" if request.cause else "cancel",
         chain=request.cause.chain if request.cause else 0,
+        origin_at=request.cause.origin_at if request.cause else None,
     )
     return _guarded(order, guard_for(options_of(spec.options), approval))
 
@@ -138,6 +140,7 @@ def child_order(parent: Task, call: ChildCall, spec: AgentSpec, payload: Any, gu
         held_keys=held,
         on_parent_end=call.on_parent_end,
         chain=family.chain,
+        origin_at=origin_at(parent),
     )
     return _guarded(order, guard)
 

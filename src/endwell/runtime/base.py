@@ -184,6 +184,22 @@ class Runtime:
         """Whether a process of this machine runs."""
         return processes.pid_alive(pid)
 
+    def process_mark(self) -> str:
+        """What tells this process from another one that has its number before or after it."""
+        return processes.process_mark(processes.process_id()) or ""
+
+    def is_same_process(self, pid: int, mark: str) -> bool | None:
+        """Whether the process with this number and mark still runs here; None if that cannot be known."""
+        return processes.is_same_process(pid, mark)
+
+    def has_children(self) -> bool:
+        """Whether this process has child processes, which may outlive it."""
+        return processes.has_children()
+
+    def lock_holder(self, path: Path, byte: int) -> int | None:
+        """The process that holds a write lock on one byte of a file; None if none does, or it is unknown."""
+        return processes.lock_holder(path, byte)
+
     def file_mark(self, path: Path) -> tuple[int, int, int] | None:
         """Which file stands there, and when and to what size it was last written; None if there is none."""
         try:

@@ -7,12 +7,16 @@ from typing import NamedTuple
 
 
 class CurrentTurn(NamedTuple):
-    """`deliveries` is how often its task, and the chain of tasks that led to it, were delivered."""
+    """`deliveries` is how often its task, and the chain of tasks that led to it, were delivered.
+
+    `origin_at` is when the first task of that chain was submitted.
+    """
 
     task_id: str
     attempt_id: str
     namespace: str
     deliveries: int
+    origin_at: int
 
 
 CURRENT_TURN: ContextVar[CurrentTurn | None] = ContextVar("endwell_current_turn", default=None)

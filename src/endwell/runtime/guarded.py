@@ -102,6 +102,7 @@ class Guarded:
         self._errors = _Tail(on_stderr)
         self._transports: list[asyncio.BaseTransport] = []
         self._input: asyncio.WriteTransport
+        self._flow = _Flow()
         self._says: asyncio.StreamReader | None = None
         self._told: asyncio.StreamWriter | None = None
         self._is_stopped = False
@@ -121,7 +122,7 @@ class Guarded:
             (self._errors, self._warden.stderr),
         ):
             self._transports.append((await connect(lambda p=protocol: p, _open(pipe)))[0])  # type: ignore[misc]
-        writing = await self.loop.connect_write_pipe(asyncio.BaseProtocol, _open(self._warden.stdin))
+        writing = await self.loop.connect_write_pipe(lambda: self._flow, _open(self._warden.stdin))
         self._input = writing[0]
         self._transports.append(self._input)
         self._says, self._told = await asyncio.open_unix_connection(sock=control)
@@ -146,6 +147,10 @@ class Guarded:
         if not self._input.is_closing():
             self._input.write(data)
 
+    async def drain(self) -> None:
+        """Wait until it has read most of what was written to it, or has ended."""
+        await self._flow.free.wait()
+
     def write_end(self) -> None:
         """Let its input end."""
         if not self._input.is_closing():
@@ -164,7 +169,11 @@ class Guarded:
                 self._told.write_eof()
 
     async def read_line(self) -> bytes | None:
-        """The next line of its output with its line end, if it has one; None at the end of the output."""
+        """The next line of its output with its line end, if it has one; None at the end of the output.
+
+        Other tasks of the event loop run before each line, however quickly the program writes.
+        """
+        await asyncio.sleep(0)
         try:
             return await self._lines.readuntil(b"\n")
         except asyncio.IncompleteReadError as error:
@@ -233,6 +242,23 @@ class _Output(asyncio.StreamReaderProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.end.set()
+
+
+class _Flow(asyncio.BaseProtocol):
+    """Knows whether the program reads what is written to it."""
+
+    def __init__(self) -> None:
+        self.free = asyncio.Event()
+        self.free.set()
+
+    def pause_writing(self) -> None:
+        self.free.clear()
+
+    def resume_writing(self) -> None:
+        self.free.set()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self.free.set()
 
 
 class _Tail(asyncio.Protocol):

@@ -162,6 +162,84 @@ def pid_alive(pid: int) -> bool:
     return not (fields and fields[0] in ("Z", "X"))
 
 
+def process_mark(pid: int) -> str | None:
+    """The namespace of a process's number, and its start in ticks since boot; None where unknown."""
+    fields = _stat_fields(pid)
+    try:
+        space = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return None
+    return f"{space}.{fields[19]}" if fields and len(fields) > 19 else None
+
+
+def is_same_process(pid: int, mark: str) -> bool | None:
+    """Whether the process that had this number and mark still runs; None if that cannot be known."""
+    if not mark:
+        return None if pid_alive(pid) else False
+    own = process_mark(os.getpid())
+    if own is None or own.partition(".")[0] != mark.partition(".")[0]:
+        return None  # its number belongs to another container, which may have this machine's name
+    return pid_alive(pid) and process_mark(pid) == mark
+
+
+def has_children() -> bool:
+    """Whether this process has children: running, or ended and not waited for yet, or not to be found out."""
+    if not hasattr(os, "waitid"):  # macOS, before Python 3.13
+        return True
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def lock_holder(path: Path, byte: int) -> int | None:
+    """The process that holds a POSIX write lock on one byte of a file; None if none does, or it is unknown.
+
+    Read from the kernel's table: to open and close the file would drop the locks that this process has on it.
+    """
+    for fields in _posix_locks(path) or ():
+        if fields[3] == "WRITE" and int(fields[6]) <= byte and (fields[7] == "EOF" or byte <= int(fields[7])):
+            return int(fields[4])
+    return None
+
+
+def has_open(pid: int, path: Path) -> bool:
+    """Whether a process has a file open, as far as /proc says."""
+    try:
+        file, numbers = os.stat(path), os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    return any(_is_file(Path(f"/proc/{pid}/fd/{number}"), file) for number in numbers)
+
+
+def has_lost_locks(pid: int, path: Path) -> bool:
+    """Whether a process has a file open on which it holds no POSIX lock; False where /proc does not say."""
+    locks = _posix_locks(path)
+    if locks is None or not has_open(pid, path):
+        return False
+    return str(pid) not in {fields[4] for fields in locks}
+
+
+def _is_file(place: Path, file: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(place.stat(), file)
+    except OSError:
+        return False
+
+
+def _posix_locks(path: Path) -> list[list[str]] | None:
+    """The kernel's lines about locks that are held on a file; None where it does not say."""
+    try:
+        found = os.stat(path)
+        table = Path("/proc/locks").read_text()
+    except OSError:
+        return None
+    file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    lines = (line.split() for line in table.splitlines())
+    return [fields for fields in lines if len(fields) == 8 and (fields[1], fields[5]) == ("POSIX", file)]
+
+
 def cpu_seconds(pid: int) -> float | None:
     """Processor time a process has used so far; None where /proc does not say."""
     fields = _stat_fields(pid)

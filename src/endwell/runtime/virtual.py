@@ -95,6 +95,21 @@ class VirtualRuntime(Runtime):
     def is_alive(self, pid: int) -> bool:
         return self.is_alive_there(pid)
 
+    def process_mark(self) -> str:
+        return ""
+
+    def is_same_process(self, pid: int, mark: str) -> bool | None:
+        """The numbers of simulated processes are never given twice."""
+        return self.is_alive_there(pid)
+
+    def has_children(self) -> bool:
+        """Nothing simulated starts a process."""
+        return False
+
+    def lock_holder(self, path: Path, byte: int) -> int | None:
+        """All simulated processes are one for the kernel."""
+        return None
+
     def file_mark(self, path: Path) -> tuple[int, int, int] | None:
         """Files bear the time of the machine that simulates; nothing may depend on that."""
         return None

@@ -15,6 +15,7 @@ from endwell.settings.values import (
     DoorbellKind,
     LoopAction,
     Multiplier,
+    Person,
     QueueKind,
     Ratio,
     RelayEvents,
@@ -92,7 +93,7 @@ class Approval(Section, frozen=True, kw_only=True):
 
 
 class Human(Section, frozen=True, kw_only=True):
-    owner: Text = ""  # whoever submits
+    owner: Person = ""  # whoever submits
     remind_seconds: Seconds = 86400.0
 
 
@@ -104,6 +105,8 @@ class Queue(Section, frozen=True, kw_only=True):
     HEARTBEAT_INTERVAL_S: Seconds = 30.0
     MAX_RETRIES: CountOrNone = 3
     RECLAIM_INTERVAL_S: Seconds = 30.0
+    foreign_agents: Texts = ("*",)
+    results_kept: CountOrNone = 10_000
 
     @property
     def reclaim_grace_seconds(self) -> float:

@@ -14,9 +14,17 @@ _SECRET_KEYS = frozenset({"relay.secret"})
 _NEXT_URL = re.compile(r",(?=[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
 # Up to the last @: hiding too much of an odd URL is better than showing half of a password with an @ in it.
 _USER_PASSWORD = re.compile(r"(://[^:@/?#\s]*):.*@", re.DOTALL)
-_TOKEN_ONLY = re.compile(r"^(nats|tls|wss?)://[^:@/?#\s]+@", re.IGNORECASE)
+_NAMED_USER = re.compile(r"^(postgres(ql)?|rediss?|valkeys?|mysql)://[^:@/?#\s]*@|^sqlite:///", re.IGNORECASE)
+# Without a host: what looks like a port is a password, unless it is a number.
+_PASSWORD_AS_PORT = re.compile(r"(//[^:@/?#\s\[\]]*):(?!\d*(?:[/?#,]|$))[^/?#,\s]*")
+_WEB = re.compile(r"^((?:https?|wss?):/{0,2})(.*)", re.IGNORECASE | re.DOTALL)
+_END_OF_HOST = re.compile(r"[/?#]")
+# What stands before user and password, however it is mistyped: `postgres//`, `postgresql:/`, `me:`, nothing.
+_BEFORE_USER = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*(?:[:;]/*|/+)|/*)")
 _PARAMETER = re.compile(
-    r"((?:^|[?&;\s])\w*(?:password|passwd|secret|token)\s*=\s*)('[^']*'|[^&;\s]*)", re.IGNORECASE
+    r"((?:^|[?&;\s])[\w-]*(?:password|passwd|pwd|secret|token|key|auth|sig|signature|credentials?)\s*=\s*)"
+    r"('[^']*'|[^&;\s]*)",
+    re.IGNORECASE,
 )
 
 
@@ -49,9 +57,23 @@ def each_url(urls: str) -> list[str]:
 
 
 def _masked_one(url: str) -> str:
+    """A user's name is shown where it cannot be a token. Of a web address only the host is shown."""
+    if web := _WEB.match(url):
+        return web[1] + _masked_web(web[2])
     url = _PARAMETER.sub(r"\1***", url)
-    url = _USER_PASSWORD.sub(r"\1:***@", url)
-    return _TOKEN_ONLY.sub(r"\1://***@", url)
+    if "@" not in url:
+        return _PASSWORD_AS_PORT.sub(r"\1:***", url)
+    if _USER_PASSWORD.search(url) or _NAMED_USER.match(url):
+        return _USER_PASSWORD.sub(r"\1:***@", url)
+    before = _BEFORE_USER.match(url)
+    return f"{before[0] if before else ''}***@{url.rpartition('@')[2]}"
+
+
+def _masked_web(rest: str) -> str:
+    """Who may use a webhook is often written in its path, and a token stands where a user's name would."""
+    user, at, rest = rest.rpartition("@")
+    host, *tail = _END_OF_HOST.split(rest, maxsplit=1)
+    return f"{'***' if user else ''}{at}{host}{'/***' if any(tail) else ''}"
 
 
 def _shown(key: str, value: Any) -> Any:

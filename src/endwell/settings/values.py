@@ -77,6 +77,13 @@ def _text(value: object) -> str:
     return value
 
 
+def _person(value: object) -> str:
+    name = _text(value)
+    if not name.isprintable():
+        raise ValueError("must be printable text: it is the name of a person")
+    return name
+
+
 def _texts(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
         raise ValueError("must be a list of texts")
@@ -129,6 +136,7 @@ Delays = Annotated[tuple[float, ...], _delays]
 Count = Annotated[int, _whole(1)]
 CountOrNone = Annotated[int, _whole(0)]
 Text = Annotated[str, _text]
+Person = Annotated[str, _person]
 Texts = Annotated[tuple[str, ...], _texts]
 RelayKind = Annotated[str, _one_of("", "webhook", "nats", "jetstream", "redis", "redis_stream")]
 RelayStart = Annotated[str, _one_of("beginning", "now")]

@@ -5,11 +5,15 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, ClassVar, Protocol
 
 from endwell.errors import StoreError
+from endwell.model.card import Card
 from endwell.model.commands import Command
+from endwell.model.message import Message
 from endwell.store.glance import Stamp
+from endwell.store.log import Logged
 from endwell.store.reads import Reads
 from endwell.store.rows import Reply
 
@@ -20,6 +24,19 @@ Ring = Callable[[set[str]], None]
 
 BATCH_LIMIT = 256
 """Most commands that share one transaction: more would hold the lock too long for everybody else."""
+
+
+class Snapshot(Protocol):
+    """The record as it stands at one moment."""
+
+    async def events_after(self, namespace: str, cursor: str, limit: int) -> list[Logged]:
+        """Every committed event after a cursor."""
+
+    async def cards_between(self, namespace: str, first: str, last: str) -> list[Card]:
+        """The cards from one id up to another, which is not included."""
+
+    async def messages_page(self, namespace: str, after: str, limit: int) -> list[Message]:
+        """Messages that wait to be consumed, by id."""
 
 
 class Store(Reads):
@@ -71,6 +88,10 @@ class Store(Reads):
         While it is equal, every question has the answer that it had, but for what the clock changes.
         """
         return None
+
+    def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
+        """The record for an export. Where commits come one by one, the store itself will do."""
+        return nullcontext(self)
 
     @abstractmethod
     def sibling(self) -> Store:

@@ -10,19 +10,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from endwell.errors import EndwellError, NotFound, Refused
+from msgspec.structs import replace
+
+from endwell.errors import NotFound, Refused
 from endwell.machine import cursors
 from endwell.machine.decide import FENCED, TABLE, decide
 from endwell.machine.decision import Closing, Decision, Seen
+from endwell.machine.foreign import refuse_foreign_report
 from endwell.machine.sessions import close_session, is_live, open_session, renew
 from endwell.model import commands as c
 from endwell.model import status as s
 from endwell.model.cursor import Cursor
-from endwell.model.message import Message
+from endwell.model.restoring import MarkRestored
 from endwell.model.session import Session
 from endwell.model.task import Task
 from endwell.policy.guard import is_suspect
 from endwell.policy.limits import Limits
+from endwell.store.derived import (
+    disown_command,
+    follow_ups,
+    hand_back_command,
+    reclaim_command,
+    single_command,
+    wrapped_error,
+)
 from endwell.store.log import Event, effect_keys, is_continued
 from endwell.store.rows import Offer, Outcome, Reply, Rows, Wanted
 from endwell.store.working_set import WorkingSet
@@ -43,6 +54,7 @@ def wanted(commands: Sequence[c.Command], *, careful: bool = False) -> Wanted:
             continue
         match command:
             case c.Submit():
+                want.rules.add((command.namespace, command.agent))
                 if command.key is not None:
                     want.keys.add((command.namespace, command.key))
                 elif careful:
@@ -60,10 +72,10 @@ def wanted(commands: Sequence[c.Command], *, careful: bool = False) -> Wanted:
                 want.ready.append(command)
             case c.DispatchNext():
                 want.ready.append(command)
-            case c.Heartbeat():
-                want.sessions.add((command.namespace, command.session_id))
-                want.held_by.add((command.namespace, command.session_id))
-            case c.CloseSession():
+            case c.Heartbeat() | c.CloseSession() | c.OpenSession():
+                _want_session(want, command)
+            case c.ForeignReport():
+                _want_task(want, command.report, None)
                 want.sessions.add((command.namespace, command.session_id))
             case c.TakeCursor() | c.MoveCursor():
                 want.cursors.add((command.namespace, command.name))
@@ -81,6 +93,16 @@ def _want_task(want: Wanted, command: c.TaskCommand, attempt: str | None) -> Non
         want.attempts[key] = None
 
 
+def _want_session(want: Wanted, command: c.Heartbeat | c.CloseSession | c.OpenSession) -> None:
+    """The session, and the turns that it holds if they may be handed back; of a new one, the one it lost."""
+    session_id = command.lost if isinstance(command, c.OpenSession) else command.session_id
+    if session_id is None:
+        return
+    want.sessions.add((command.namespace, session_id))
+    if not isinstance(command, c.CloseSession) or command.hands_back:
+        want.held_by.add((command.namespace, session_id))
+
+
 def _want_beside(want: Wanted, command: c.TaskCommand) -> None:
     """What a decision looks at beside the task."""
     match command:
@@ -88,10 +110,18 @@ def _want_beside(want: Wanted, command: c.TaskCommand) -> None:
             want.effects.add((command.namespace, command.key))
         case c.Block(effect_key=str(key)):
             want.effects.add((command.namespace, key))
-        case c.Suspend() | c.Deliver() | c.SkipMessage() | c.HearNudges():
+        case c.Suspend() | c.HearNudges():
             want.inbox.add((command.namespace, command.task_id))
+        case c.Deliver() | c.SkipMessage():
+            want.messages[command.namespace, command.message_id] = (command.namespace, command.task_id)
+        case c.Answer(tool_call_id=call) | c.Approve(approval_id=str(call)) | c.Reject(approval_id=str(call)):
+            want.answers.add(((command.namespace, command.task_id), call))
+        case c.Signal():
+            want.signals.append(((command.namespace, command.task_id), command.name))
         case c.InjectTimeout() | c.ClockFired():
             want.calls.add((command.namespace, command.task_id))
+        case c.Replay():
+            want.replays.add((command.namespace, command.task_id))
         case c.Adopt():
             want.effects |= {(command.namespace, key) for key in effect_keys(command.events)}
 
@@ -116,7 +146,7 @@ class _Batch:
         try:
             return self._apply(command)
         except Exception as error:  # a defect in one command must not take its neighbours with it
-            return Reply(refusal=_wrapped(error))
+            return Reply(refusal=wrapped_error(error))
 
     def _apply(self, command: c.Command) -> Reply:
         if type(command) in TABLE:  # by far the most; looking it up is quicker than trying the cases
@@ -146,14 +176,29 @@ class _Batch:
             case c.Heartbeat():
                 return self._heartbeat(command)
             case c.OpenSession():
-                return self._save(open_session(command, self.now))
+                return self._open_session(command)
             case c.CloseSession():
-                session = self.work.session(command.namespace, command.session_id)
-                return Reply() if session is None else self._save(close_session(session, command, self.now))
+                return self._close_session(command)
+            case c.ForeignReport():
+                return self._foreign_report(command)
+            case MarkRestored():
+                self.work.note("mark_restored", (command.namespace, self.now, command.actor))
+                return Reply()
             case c.RegisterAgents():
-                self.work.agents.extend((command.namespace, self.now, spec) for spec in command.agents)
+                self._register(command)
                 return Reply()
         raise TypeError(f"no such command: {type(command).__name__}")
+
+    def _register(self, command: c.RegisterAgents) -> None:
+        """Rules of sessions that have gone give way to what a worker says who is there."""
+        self.work.agents.extend((command.namespace, self.now, spec) for spec in command.agents)
+        if command.drops_expired:
+            self.work.note("drop_expired_agents", (self.now, command.namespace))
+        for spec in command.agents if command.session_id else ():
+            gone = (self.now, command.namespace, spec.name, command.session_id)
+            self.work.note("drop_rules", gone)
+        for agent, rule in command.rules:
+            self.work.note("add_rule", (command.namespace, agent, command.session_id, rule, self.now))
 
     def _submit(self, command: c.Submit) -> Reply:
         """A task's own id is its key by default."""
@@ -189,6 +234,8 @@ class _Batch:
             self.work.send(decision)
         if decision.closed:
             self.work.close(command.namespace, decision.closed)
+        elif type(command) is c.Deliver and command.is_counted:
+            self.work.note("reset_deliveries", (command.namespace, command.message_id))
         if decision.spawn is not None:
             after = self._decide(None, decision.spawn).task
         return Reply(
@@ -196,7 +243,7 @@ class _Batch:
             decision.refusal,
             task is None and bool(decision.facts),
             ledger=decision.ledger,
-            follow=_follow(command, decision.messages) if decision.messages else (),
+            follow=follow_ups(command, decision.messages) if decision.messages else (),
         )
 
     def _seen_offered(self, task: Task | None, command: c.Dispatch | c.Claim) -> Seen:
@@ -208,10 +255,11 @@ class _Batch:
         holder = None if task is None else self.work.key_holder(task)
         if holder is None and is_live(session, self.now):
             return _NOTHING_BESIDE
-        return Seen(session_is_live=is_live(session, self.now), key_holder=holder)
+        return Seen(session_is_live=is_live(session, self.now), key_holder=holder, session=session)
 
     def _seen_effect(self, task: Task | None, command: _OfEffect) -> Seen:
-        return Seen(effect=self.work.effect(command.namespace, command.key))
+        effect = self.work.effect(command.namespace, command.key)
+        return Seen(effect=effect, restored_at=self.rows.restored_at.get(command.namespace))
 
     def _seen_open(self, task: Task | None, command: c.Block) -> Seen:
         key = command.effect_key
@@ -220,13 +268,33 @@ class _Batch:
     def _seen_messages(self, task: Task | None, command: c.TaskCommand) -> Seen:
         return Seen(messages=self.work.messages(command.namespace, command.task_id))
 
+    def _seen_message(self, task: Task | None, command: c.Deliver | c.SkipMessage) -> Seen:
+        message = self.work.message(command)
+        if message is None:
+            return _NOTHING_BESIDE
+        return Seen(messages=(message,), waits=self.work.waits.shown(task, command, message))
+
+    def _seen_wait(self, task: Task | None, command: c.TaskCommand) -> Seen:
+        waits = self.work.waits.shown(task, command, None)
+        return Seen(waits=waits) if waits else _NOTHING_BESIDE
+
     def _seen_calls(self, task: Task | None, command: c.TaskCommand) -> Seen:
-        return Seen(calls=self.work.calls(command.namespace, command.task_id))
+        seen = Seen(calls=self.work.calls(command.namespace, command.task_id))
+        return self.work.waits.next_ones(task, seen)
+
+    def _seen_rules(self, task: Task | None, command: c.Submit) -> Seen:
+        rules = self.work.rules(command.namespace, command.agent)
+        return Seen(rules=rules) if rules else _NOTHING_BESIDE
+
+    def _seen_asked(self, task: Task | None, command: c.Replay) -> Seen:
+        """What was asked about the task, and what would be asked now."""
+        rules = () if task is None else self.work.rules(task.namespace, task.agent)
+        return Seen(rules=rules, approval=self.work.approval(command.namespace, command.task_id))
 
     def _settle_children(self, command: c.SettleChildren) -> Reply:
         follow: list[c.Command] = []
         for number, child in enumerate(self.work.children(command.namespace, command.parent_id)):
-            follow += self._decide(child, _disown(command, number, child)).follow
+            follow += self._decide(child, disown_command(command, number, child)).follow
         self.work.close(command.namespace, (Closing(command.message_id, "consumed"),))
         return Reply(follow=tuple(follow))
 
@@ -240,6 +308,7 @@ class _Batch:
                 for message_id in command.message_ids:
                     row = (command.actor, until, self.now, command.namespace, message_id)
                     self.work.note("take_resume", row)
+                    self.work.note("count_delivery", (command.namespace, message_id))
             case c.RequeueResumes():
                 self.work.note("requeue_resumes", (self.now, command.namespace))
             case c.CloseMessages():
@@ -254,6 +323,7 @@ class _Batch:
         if not is_live(self.work.session(command.namespace, command.session_id), self.now):
             return Reply(refusal=NotFound(f"session {command.session_id} has ended", code="session_lost"))
         taken: list[Offer] = []
+        passed_over = 0
         suspects_left = int(command.may_take_suspect)
         for number, offer in enumerate(self.rows.ready.get(command.command_id, ())):
             suspect = is_suspect(offer.task.crash_count, self.limits.crash_limit)
@@ -265,7 +335,9 @@ class _Batch:
             if claimed is not None:
                 taken.append(Offer(claimed, offer.payload))
                 suspects_left -= suspect
-        return Reply(taken=tuple(taken))
+            elif command.served_elsewhere:
+                passed_over += 1
+        return Reply(taken=tuple(taken), passed_over=passed_over)
 
     def _dispatch_next(self, command: c.DispatchNext) -> Reply:
         taken: list[Offer] = []
@@ -291,7 +363,7 @@ class _Batch:
             slot = self.work.take_slot(task)
             if slot is None:
                 return None
-        single = _single(command, command_id, task, slot)
+        single = single_command(command, command_id, task, slot)
         reply = self._decide(task, single, self._seen_offered(task, single))
         if reply.refusal is not None and slot is not None:
             self.work.give_slot_back(task, slot)
@@ -304,9 +376,38 @@ class _Batch:
         if renewal.session is None:
             return Reply(refusal=NotFound(f"session {key[1]} has ended", code="session_lost"))
         for number, task in enumerate(renewal.forgotten):
-            self._decide(task, _forgotten(command, number, task))
+            self._decide(task, reclaim_command(command, number, task))
         self.work.sessions[key] = renewal.session
         return Reply(session=renewal.session, stale=renewal.stale)
+
+    def _open_session(self, command: c.OpenSession) -> Reply:
+        """A worker that lost its lease hands back what its lost session still holds; that costs nothing."""
+        if command.lost is not None:
+            self._hand_back_held(command, command.lost, "lease_lost")
+            lost = self.work.session(command.namespace, command.lost)
+            if lost is not None and lost.ended_at is None:
+                self._save(replace(lost, ended_at=self.now, end_reason="lease_lost"))
+        return self._save(open_session(command, self.now))
+
+    def _close_session(self, command: c.CloseSession) -> Reply:
+        session = self.work.session(command.namespace, command.session_id)
+        if session is None:
+            return Reply()
+        if command.hands_back and session.ended_at is None:
+            self._hand_back_held(command, command.session_id, command.reason)
+        return self._save(close_session(session, command, self.now))
+
+    def _hand_back_held(self, command: c.Command, session_id: str, reason: str) -> None:
+        for number, row in enumerate(self.rows.held_by.get((command.namespace, session_id), ())):
+            task = self.work.current(row)
+            if task.session_id == session_id:
+                self._decide(task, hand_back_command(command, number, task, reason))
+
+    def _foreign_report(self, command: c.ForeignReport) -> Reply:
+        task = self.work.task(command.namespace, command.report.task_id)
+        session = self.work.session(command.namespace, command.session_id)
+        refusal = refuse_foreign_report(task, session, command)
+        return self._decide(task, command.report) if refusal is None else Reply(task, refusal)
 
     def _cursor(self, command: c.TakeCursor | c.MoveCursor) -> Reply:
         known = self.work.cursor(command.namespace, command.name)
@@ -327,6 +428,9 @@ class _Batch:
 
 _NOTHING_BESIDE = Seen()
 _LOOKS: Final[dict[type[c.Command], Callable[[_Batch, Task | None, Any], Seen]]] = {
+    c.Submit: _Batch._seen_rules,
+    c.Resubmit: _Batch._seen_rules,
+    c.Replay: _Batch._seen_asked,
     c.Claim: _Batch._seen_held,
     c.Reclaim: _Batch._seen_held,
     c.Dispatch: _Batch._seen_offered,
@@ -336,90 +440,14 @@ _LOOKS: Final[dict[type[c.Command], Callable[[_Batch, Task | None, Any], Seen]]]
     c.SettleEffect: _Batch._seen_effect,
     c.Block: _Batch._seen_open,
     c.Suspend: _Batch._seen_messages,
-    c.Deliver: _Batch._seen_messages,
-    c.SkipMessage: _Batch._seen_messages,
+    c.Deliver: _Batch._seen_message,
+    c.SkipMessage: _Batch._seen_message,
+    c.Answer: _Batch._seen_wait,
+    c.Signal: _Batch._seen_wait,
+    c.Approve: _Batch._seen_wait,
+    c.Reject: _Batch._seen_wait,
     c.HearNudges: _Batch._seen_messages,
     c.InjectTimeout: _Batch._seen_calls,
     c.ClockFired: _Batch._seen_calls,
 }
 """What a decision looks at beside the task; most look at nothing."""
-
-
-def _single(
-    command: c.ClaimNext | c.DispatchNext, command_id: str, task: Task, slot: int | None
-) -> c.Claim | c.Dispatch:
-    if isinstance(command, c.DispatchNext):
-        return c.Dispatch(
-            command_id=command_id,
-            namespace=command.namespace,
-            actor=command.actor,
-            task_id=task.id,
-            slot=slot,
-            is_carried=command.is_carried,
-        )
-    return c.Claim(
-        command_id=command_id,
-        namespace=command.namespace,
-        actor=command.actor,
-        task_id=task.id,
-        attempt_id=command_id,
-        session_id=command.session_id,
-        slot=slot,
-        agent_version=command.versions.get(task.agent),
-    )
-
-
-def _disown(command: c.SettleChildren, number: int, child: Task) -> c.Disown:
-    return c.Disown(
-        command_id=f"{command.command_id}.{number}",
-        namespace=command.namespace,
-        actor=command.actor,
-        causation_id=command.causation_id,
-        task_id=child.id,
-        parent_id=command.parent_id,
-    )
-
-
-def _follow(command: c.Command, messages: Sequence[Message]) -> tuple[c.Command, ...]:
-    """A message is in the inbox with this commit; handing it on is a command to the task it is for."""
-    return tuple(follow_up(m, command.actor) for m in messages if m.status == "pending")
-
-
-def follow_up(message: Message, actor: str) -> c.Deliver | c.SettleChildren:
-    """The command that consumes a message."""
-    command_id = f"{message.id}~d"
-    if message.message_type == "stop":
-        return c.SettleChildren(
-            command_id=command_id,
-            namespace=message.namespace,
-            actor=actor,
-            parent_id=message.task_id or "",
-            message_id=message.id,
-        )
-    return c.Deliver(
-        command_id=command_id,
-        namespace=message.namespace,
-        actor=actor,
-        task_id=message.task_id or "",
-        message_id=message.id,
-    )
-
-
-def _forgotten(command: c.Heartbeat, number: int, task: Task) -> c.Reclaim:
-    return c.Reclaim(
-        command_id=f"{command.command_id}.{number}",
-        namespace=command.namespace,
-        actor=command.actor,
-        task_id=task.id,
-        attempt_id=task.attempt_id or "",
-        session_id=command.session_id,
-        reason="forgotten_by_its_worker",
-    )
-
-
-def _wrapped(error: Exception) -> EndwellError:
-    if isinstance(error, EndwellError):
-        return error
-    wrapped = EndwellError(f"{type(error).__name__}: {error}")
-    wrapped.__cause__ = error
-    return wrapped

@@ -63,21 +63,20 @@ class Logged(msgspec.Struct, frozen=True):
 EventRow = tuple[Any, ...]
 """An event as the values of its columns, in order."""
 EVENT_FIELDS = Event.__struct_fields__
-_LARGEST = 2**63 - 1
+LAST_POSITION = 2**63 - 1
 _NUMBER = re.compile("[0-9]{1,19}")
 
 
-def place_of(cursor: str, numbers: int) -> tuple[int, ...]:
-    """What a cursor of so many numbers says; '' is the beginning. What never was a cursor is refused."""
-    parts = cursor.split(".") if cursor else ["0"] * numbers
-    if len(parts) == numbers and all(_NUMBER.fullmatch(part) for part in parts):
-        place = tuple(map(int, parts))
-        if max(place) <= _LARGEST:
-            return place
+def position_of(cursor: str) -> int:
+    """The position that a cursor names; '' is the beginning. What never was a cursor is refused."""
+    if not cursor:
+        return 0
+    if _NUMBER.fullmatch(cursor) and int(cursor) <= LAST_POSITION:
+        return int(cursor)
     raise BadInput(
         f"{safe_repr(cursor, 80)} is no cursor of this log",
         code="bad_cursor",
-        hint="use the cursor of an event, or begin without one",
+        hint="use the cursor of an event as this release shows it, or begin without one",
         field="after",
     )
 

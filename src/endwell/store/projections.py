@@ -12,8 +12,8 @@ from endwell.model import facts as f
 from endwell.model.card import shown_id
 from endwell.model.inside import family_of, inside_of
 from endwell.model.message import Message, trace_id_of
-from endwell.model.status import DISPATCHED, WAITING_APPROVAL
-from endwell.model.task import Task
+from endwell.model.status import DISPATCHED, SUSPENDED, WAITING_APPROVAL
+from endwell.model.task import Task, Wait
 
 Row = tuple[str, tuple[Any, ...]]
 Projection = Callable[[Task, Task, Any, int], list[Row]]
@@ -128,21 +128,40 @@ def _approval_decided(decision: str) -> Projection:
 
 
 def _suspended(before: Task, after: Task, fact: f.TaskSuspended, at: int) -> list[Row]:
-    turn = (after.namespace, after.id, before.turn_id)
-    waits: list[Row] = [
-        ("add_wait", (*turn, w.tool_call_id, w.kind, w.name, w.deadline, w.wait_status, at))
-        for w in fact.waits
+    return [*_wait_rows(after, fact.waits, 0, at), *_inbox_closed(before, at)]
+
+
+def _waits_added(before: Task, after: Task, fact: f.WaitsAdded, at: int) -> list[Row]:
+    return _wait_rows(after, fact.waits, fact.first, at)
+
+
+def _wait_rows(task: Task, waits: tuple[Wait, ...], first: int, at: int) -> list[Row]:
+    turn = (task.namespace, task.id, task.turn_id)
+    return [
+        ("add_wait", (*turn, w.tool_call_id, w.kind, w.name, w.deadline, w.wait_status, at, place))
+        for place, w in enumerate(waits, first)
     ]
-    return [*waits, *_inbox_closed(before, at)]
 
 
 def _wait_answered(before: Task, after: Task, fact: f.WaitAnswered, at: int) -> list[Row]:
     where = (after.namespace, before.turn_id, fact.tool_call_id)
-    return [("answer_wait", (fact.wait_status, fact.result_card, at, *where))]
+    return [("answer_wait", (fact.wait_status, fact.result_card, 0, at, *where))]
+
+
+def _wait_timed_out(before: Task, after: Task, fact: f.WaitTimedOut, at: int) -> list[Row]:
+    """Reported waits stay open: an answer, or the report itself, settles them."""
+    turn = (after.namespace, before.turn_id)
+    return [
+        ("answer_wait", ("waiting", None, 1, at, *turn, call)) for call in (*fact.reported, *fact.skipped)
+    ]
 
 
 def _blocked(before: Task, after: Task, fact: f.TaskBlocked, at: int) -> list[Row]:
-    return [*_approval_void(before, after, fact, at), *_inbox_closed(before, at)]
+    """A turn that waited is run again from its top when the hold is over, and then waits anew."""
+    dropped: list[Row] = []
+    if before.status == SUSPENDED:
+        dropped.append(("drop_waits", (at, before.namespace, before.turn_id)))
+    return [*_approval_void(before, after, fact, at), *_inbox_closed(before, at), *dropped]
 
 
 def _approval_void(before: Task, after: Task, fact: f.Fact, at: int) -> list[Row]:
@@ -168,7 +187,9 @@ PROJECTIONS: Final[dict[type[f.Fact], Projection]] = {
     f.ApprovalRejected: _approval_decided("rejected"),
     f.ApprovalExpired: _approval_decided("expired"),
     f.TaskSuspended: _suspended,
+    f.WaitsAdded: _waits_added,
     f.WaitAnswered: _wait_answered,
+    f.WaitTimedOut: _wait_timed_out,
     f.TaskFailed: _approval_void,
     f.TaskTimedOut: _approval_void,
     f.TaskCancelled: _approval_void,

@@ -13,7 +13,7 @@ from endwell.model.cursor import CURSOR_FIELDS
 from endwell.model.effect import EFFECT_FIELDS
 from endwell.model.message import INBOX_FIELDS, MESSAGE_FIELDS
 from endwell.model.session import SESSION_FIELDS
-from endwell.model.task import FIELDS, MOVING_FIELDS
+from endwell.model.task import FIELDS, MOVING_FIELDS, WAIT_FIELDS
 from endwell.store.log import EVENT_FIELDS
 
 
@@ -57,6 +57,9 @@ _COLUMNS = {
     "{i.columns}": ", ".join(f"i.{name}" for name in MESSAGE_FIELDS),
     "{inbox_columns}": ", ".join(INBOX_FIELDS),
     "{message_marks}": _marks(len(MESSAGE_FIELDS)),
+    "{a.columns}": ", ".join(f"a.{name}" for name in APPROVAL_FIELDS),
+    "{wait_columns}": ", ".join(WAIT_FIELDS),
+    "{w.columns}": ", ".join(f"w.{name}" for name in WAIT_FIELDS),
     "{approval_columns}": ", ".join(APPROVAL_FIELDS),
     "{session_columns}": ", ".join(SESSION_FIELDS),
     "{s.columns}": ", ".join(f"s.{name}" for name in SESSION_FIELDS),

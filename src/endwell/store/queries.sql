@@ -27,6 +27,21 @@ SELECT namespace, id, task_id, kind, content, hash, created_at FROM cards WHERE 
 -- The whole log of one task, in order.
 SELECT {event_columns} FROM events WHERE namespace = $1 AND task_id = $2 ORDER BY version;
 
+-- name: oldest_after
+-- When the first event after a position took place, whether followers may read it yet or not.
+SELECT at FROM events WHERE namespace = $1 AND seq > $2 ORDER BY seq LIMIT 1;
+
+-- name: events_out_of_order
+-- Events of a run of tasks ($2 to $3) whose position is not above that of the previous event of their task.
+SELECT task_id, version FROM (
+    SELECT task_id, version, seq, lag(seq) OVER (PARTITION BY task_id ORDER BY version) AS previous
+    FROM events WHERE namespace = $1 AND task_id >= $2 AND task_id <= $3
+) e WHERE seq <= previous ORDER BY task_id, version;
+
+-- name: positions_of_task
+-- Where the log has the events of one task.
+SELECT version, seq FROM events WHERE namespace = $1 AND task_id = $2;
+
 -- name: event_is_stored
 -- Whether exactly this event is in the log: asked when a commit's answer was lost.
 SELECT 1 FROM events WHERE namespace = $1 AND task_id = $2 AND version = $3 AND hash = $4;
@@ -79,12 +94,12 @@ SELECT count(*) FROM tasks WHERE namespace = $1 AND agent = $2 AND status = 'dis
 
 -- name: agent
 -- What is known of one agent.
-SELECT name, version, concurrency, retry_policy, deadline, payload_schema, kind, options FROM agents
+SELECT name, version, concurrency, retry_policy, deadline, payload_schema, kind, options, foreign_until FROM agents
 WHERE namespace = $1 AND name = $2;
 
 -- name: agents
 -- All agents that a worker has ever registered.
-SELECT name, version, concurrency, retry_policy, deadline, payload_schema, kind, options FROM agents
+SELECT name, version, concurrency, retry_policy, deadline, payload_schema, kind, options, foreign_until FROM agents
 WHERE namespace = $1 ORDER BY name;
 
 -- name: priorities
@@ -162,6 +177,26 @@ WHERE namespace = $1 AND agent = $2 AND agent_key = $3 AND turn_id IS NOT NULL A
 SELECT namespace, id, task_id, kind, content, hash, created_at FROM cards
 WHERE namespace = $1 AND id >= $2 AND id < $3 ORDER BY id;
 
+-- name: cards_page
+-- The cards behind one id and before another, by id.
+SELECT namespace, id, task_id, kind, content, hash, created_at FROM cards
+WHERE namespace = $1 AND id > $2 AND id < $3 ORDER BY id LIMIT $4;
+
+-- name: approvals_between
+-- Approvals behind one id and before another, by id.
+SELECT {approval_columns} FROM approvals WHERE namespace = $1 AND id > $2 AND id < $3 ORDER BY id LIMIT $4;
+
+-- name: dead_letters_between
+-- The dead letters of the tasks behind one and before another.
+SELECT task_id, agent, reason, fingerprint, retry_count, failed_at, status, closed_at FROM dead_letters
+WHERE namespace = $1 AND task_id > $2 AND task_id < $3 ORDER BY task_id LIMIT $4;
+
+-- name: waits_between
+-- Everything that turns have waited for, behind one turn and call and before another turn.
+SELECT turn_id, tool_call_id, task_id, kind, name, deadline, wait_status, result_card, place, is_reported
+FROM turn_waiting_tools WHERE namespace = $1 AND (turn_id, tool_call_id) > ($2, $4) AND turn_id < $3
+ORDER BY turn_id, tool_call_id LIMIT $5;
+
 -- name: effect
 -- One effect.
 SELECT {effect_columns} FROM effects WHERE namespace = $1 AND key = $2;
@@ -230,15 +265,15 @@ ORDER BY i.processed_at, i.id LIMIT $4;
 -- name: undelivered
 -- Messages older than $2 that could be consumed now: their task has ended (these first: they are dealt with
 -- for good), or it waits.
-SELECT {i.columns}, t.status FROM agent_inbox i
+SELECT {i.columns}, t.status, i.retry_count FROM agent_inbox i
 JOIN tasks t ON t.namespace = i.namespace AND t.id = i.task_id
 WHERE i.namespace = $1 AND i.status = 'pending' AND i.message_type <> 'turn' AND i.created_at <= $2
   AND t.status IN ('suspended', 'succeeded', 'failed', 'timeout', 'cancelled')
 ORDER BY CASE WHEN t.status = 'suspended' THEN 1 ELSE 0 END, i.created_at, i.id LIMIT $3;
 
 -- name: pending_resumes
--- Answers in the resume ledger whose turn waits: message, task, type.
-SELECT r.message_id, r.task_id, i.message_type FROM turn_resume_ledger r
+-- Answers in the resume ledger whose turn waits: message, task, how often its delivery was begun in vain.
+SELECT r.message_id, r.task_id, i.retry_count FROM turn_resume_ledger r
 JOIN agent_inbox i ON i.namespace = r.namespace AND i.id = r.message_id AND i.status = 'pending'
 JOIN tasks t ON t.namespace = r.namespace AND t.id = r.task_id AND t.status = 'suspended'
 WHERE r.namespace = $1 AND r.status IN ('pending', 'processing') AND r.status = 'pending' AND r.created_at <= $2
@@ -280,6 +315,11 @@ ORDER BY w.deadline, w.tool_call_id LIMIT $3;
 -- Everything that turns of a task have waited for.
 SELECT tool_call_id, turn_id, kind, name, deadline, wait_status, result_card, created_at, updated_at
 FROM turn_waiting_tools WHERE namespace = $1 AND task_id = $2 ORDER BY created_at, tool_call_id;
+
+-- name: open_waits_of_turn
+-- What a turn still waits for, in the order of its calls.
+SELECT {wait_columns} FROM turn_waiting_tools
+WHERE namespace = $1 AND turn_id = $2 AND wait_status = 'waiting' ORDER BY place LIMIT $3;
 
 -- name: cursor
 -- How far a follower of the log has come.

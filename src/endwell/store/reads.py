@@ -16,29 +16,12 @@ from endwell.model.cursor import Cursor
 from endwell.model.effect import Effect
 from endwell.model.message import InboxRow, Message
 from endwell.model.session import Session
-from endwell.model.task import Task
-from endwell.store.carrying import Carrying
+from endwell.model.task import Task, Wait
+from endwell.store.beside import DeadLetter
 from endwell.store.glance import Ask, Seen
-from endwell.store.log import Event, Logged
+from endwell.store.log import Event
+from endwell.store.reading_beside import BesideReads
 from endwell.store.turns import Turn, turns_in
-
-
-class DeadLetter(msgspec.Struct, frozen=True):
-    """A failed task that awaits, or has had, a person's verdict."""
-
-    task_id: str
-    agent: str
-    reason: str
-    fingerprint: str
-    retry_count: int
-    failed_at: int
-    status: str
-    closed_at: int | None
-
-    @property
-    def changed_at(self) -> int:
-        """When it was closed, or else opened."""
-        return self.failed_at if self.closed_at is None else self.closed_at
 
 
 class OpenCall(msgspec.Struct, frozen=True):
@@ -120,7 +103,7 @@ class Conservation(msgspec.Struct, frozen=True):
         return (self.accepted, self.ended) == (self.tasks, self.ended_tasks)
 
 
-class Reads(Carrying):
+class Reads(BesideReads):
     """Domain questions over `_rows`, which runs one named query."""
 
     @abstractmethod
@@ -176,6 +159,10 @@ class Reads(Carrying):
     async def cards_between(self, namespace: str, first: str, last: str) -> list[Card]:
         """The cards from one id up to another, which is not included."""
         return [Card(*row) for row in await self._rows("cards_between", namespace, first, last)]
+
+    async def cards_page(self, namespace: str, after: str, before: str, limit: int) -> list[Card]:
+        """The cards behind one id and before another, by id."""
+        return [Card(*row) for row in await self._rows("cards_page", namespace, after, before, limit)]
 
     @abstractmethod
     async def cards_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Card]:
@@ -237,13 +224,13 @@ class Reads(Carrying):
         """What has been processed since before that moment by an attempt that no longer lives."""
         return [row[0] for row in await self._rows("stale_messages", namespace, before, now, limit)]
 
-    async def undelivered(self, namespace: str, before: int, limit: int) -> list[tuple[Message, str]]:
-        """Messages older than that which could be consumed now, each with its task's status."""
+    async def undelivered(self, namespace: str, before: int, limit: int) -> list[tuple[Message, str, int]]:
+        """Messages older than that which could be consumed now, with task status and vain deliveries."""
         rows = await self._rows("undelivered", namespace, before, limit)
-        return [(Message(*row[:-1]), row[-1]) for row in rows]
+        return [(Message(*row[:-2]), row[-2], row[-1]) for row in rows]
 
-    async def pending_resumes(self, namespace: str, before: int, limit: int) -> list[tuple[str, str, str]]:
-        """Answers in the resume ledger whose turn waits: message, task, type of message."""
+    async def pending_resumes(self, namespace: str, before: int, limit: int) -> list[tuple[str, str, int]]:
+        """Answers in the resume ledger whose turn waits: message, task, deliveries begun in vain."""
         rows = await self._rows("pending_resumes", namespace, before, limit)
         return [(row[0], row[1], row[2]) for row in rows]
 
@@ -290,6 +277,10 @@ class Reads(Carrying):
         """Everything that turns of a task have waited for."""
         return [WaitRow(*row) for row in await self._rows("waits_of_task", namespace, task_id)]
 
+    async def open_waits(self, namespace: str, turn_id: str, limit: int) -> list[Wait]:
+        """What a turn still waits for, in the order of its calls."""
+        return [Wait(*row) for row in await self._rows("open_waits_of_turn", namespace, turn_id, limit)]
+
     async def events_of_task(self, namespace: str, task_id: str) -> list[Event]:
         """The whole log of one task."""
         return [Event(*row) for row in await self._rows("events_of_task", namespace, task_id)]
@@ -306,14 +297,6 @@ class Reads(Carrying):
     async def event_tasks(self, namespace: str, after: str, limit: int) -> list[str]:
         """Which tasks the log knows."""
         return [row[0] for row in await self._rows("event_tasks", namespace, after, limit)]
-
-    @abstractmethod
-    async def events_after(self, namespace: str, cursor: str, limit: int) -> list[Logged]:
-        """The log after a cursor ('' is the beginning). Nothing that commits later is skipped."""
-
-    @abstractmethod
-    async def log_end(self) -> str:
-        """A cursor for whoever wants only what comes from now on."""
 
     async def due(
         self, namespace: str, now: int, after: tuple[int, str], limit: int
@@ -471,4 +454,5 @@ def _agent(row: Sequence[Any]) -> AgentSpec:
         payload_schema=row[5],
         kind=row[6],
         options=row[7],
+        foreign_until=row[8],
     )

@@ -1,89 +1,158 @@
-"""Reclaiming: take turns from attempts whose session's lease has lapsed, and bury those sessions.
+"""Reclaiming: take turns from attempts whose session's lease has lapsed, and close those sessions.
 
-Supervisors and workers both do it. Whom to take from is the store's answer alone (`expired_claims`); the door
-checks it again in the commit. Whoever has been away waits before it takes anything: the holders may have been
-away just as long.
+Supervisors and workers both do it. Which turns to take is the store's answer alone (`expired_claims`); the
+door checks it again in the commit. A supervisor that could not reach the store waits before it takes
+anything: the holders may have been unable to reach it just as long. What a reclaim costs the task is decided
+in `policy/guard.py`, from the evidence that is collected here.
 """
 
 from __future__ import annotations
 
 from endwell.model import commands as c
+from endwell.model.session import Session
 from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.runtime.clock import Clock
+from endwell.settings.sections import Worker as WorkerSettings
 from endwell.store.contract import Store
 from endwell.store.reads import LapsedClaim
 
 PAGE = 200
+LATE_INTERVALS = 3
+"""Ticks that a supervisor may miss before it counts as away."""
+SHORTEST_ABSENCE = 1.5
+"""Intervals between two answers of the store that never count as an absence."""
+DECIDED_TOO_LATE = "decided_too_late"
+"""The refusal of a reclaim that waited so long for the store that its evidence is out of date."""
 
 
 class Absence:
-    """Whether somebody who looks at regular intervals has missed some of them, and is patient since."""
+    """Whether a supervisor that asks the store at regular intervals went without an answer for too long.
 
-    def __init__(self, clock: Clock, *, longest_seconds: float, patience_seconds: float) -> None:
+    Only answers count: while every question fails, the supervisor is as blind as one that is frozen. Both
+    clocks are looked at, because the monotonic clock may stand still while a machine sleeps.
+    """
+
+    def __init__(self, clock: Clock, *, interval_seconds: float, worker: WorkerSettings) -> None:
         self._clock = clock
-        self._longest = longest_seconds
-        self._patience = patience_seconds
+        # A gap that is not noticed must be too short to cost a live worker its lease.
+        unnoticed = min(LATE_INTERVALS * interval_seconds, worker.lease_seconds - worker.heartbeat_seconds)
+        self._longest = max(SHORTEST_ABSENCE * interval_seconds, unnoticed)
+        self._patience = worker.heartbeat_seconds
         self._last: tuple[float, int] | None = None
         self._patient_until = float("-inf")
+        self.since: int | None = None
+        """Since when, by the store's clock, the store has answered without such a gap."""
 
-    def look(self) -> float:
-        """For how many seconds we were away; nothing if we were not."""
+    def answered(self, now: int) -> float:
+        """The store has answered with its time: for how many seconds it had not, if that was too long."""
         away = self._seconds_since_last()
+        self._last = (self._clock.monotonic(), self._clock.now_us())
+        if self.since is None:
+            self.since = now
         if away <= self._longest:
             return 0.0
+        self.since = now
         self._patient_until = self._clock.monotonic() + self._patience
         return away
+
+    @property
+    def longest_us(self) -> int:
+        """The longest time between two answers that does not count as an absence, in microseconds."""
+        return int(self._longest * SECOND)
 
     @property
     def is_over(self) -> bool:
         """Whether the others have had the time to come back."""
         return self._clock.monotonic() >= self._patient_until
 
+    @property
+    def is_blind(self) -> bool:
+        """Whether nothing may be reclaimed now: the last answer is too old, or the first one too new."""
+        return self._seconds_since_last() > self._longest or not self.is_over
+
     def _seconds_since_last(self) -> float:
-        """By both clocks: while a machine sleeps, only the wall clock goes on."""
         now, wall = self._clock.monotonic(), self._clock.now_us()
         before, wall_before = self._last or (now, wall)
-        self._last = (now, wall)
         return max(now - before, (wall - wall_before) / SECOND)
 
 
-async def reclaim_lapsed(
-    store: Store, runtime: Runtime, namespace: str, actor: str, *, grace: int = 0
-) -> int:
-    """How many turns were taken back whose lease lapsed longer than `grace` ago."""
-    now = await store.now() - grace
-    count = 0
-    while lapsed := await store.expired_claims(namespace, now, PAGE):
-        commands = [_reclaim(claim, runtime.ids.new(), namespace, actor) for claim in lapsed]
-        replies = await store.commit(commands)
-        moved = sum(reply.refusal is None for reply in replies)
-        count += moved
-        if moved < len(lapsed):
-            break  # somebody else was faster, or a lease was renewed meanwhile
-    await _bury(store, runtime, namespace, actor)
-    return count
+class Reclaiming:
+    """`run_once()` takes back the turns whose lease lapsed longer than `grace` ago, by evidence."""
 
+    def __init__(
+        self,
+        store: Store,
+        runtime: Runtime,
+        absence: Absence,
+        *,
+        namespace: str,
+        actor: str,
+        grace_seconds: float = 0.0,
+    ) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._absence = absence
+        self._about = {"namespace": namespace, "actor": actor}
+        self._namespace = namespace
+        self._grace = int(grace_seconds * SECOND)
+        self.reclaimed = 0
 
-async def _bury(store: Store, runtime: Runtime, namespace: str, actor: str) -> None:
-    """At once: a session that lost a turn must not come back to life, and its worker must begin anew."""
-    for session_id in await store.lapsed_sessions(namespace, await store.now(), PAGE):
-        bury = c.CloseSession(
-            command_id=runtime.ids.new(),
-            namespace=namespace,
-            actor=actor,
-            session_id=session_id,
-            reason="lease_lapsed",
+    async def run_once(self, seen_at: int | None = None) -> int:
+        """How many turns were taken back. `seen_at`: the store's time when it was last heard of."""
+        now = await self._store.now() if seen_at is None else seen_at
+        count, is_late = 0, False
+        while not is_late and (lapsed := await self._lapsed(now)):
+            replies = await self._store.commit([await self._reclaim(claim, now) for claim in lapsed])
+            moved = sum(reply.refusal is None for reply in replies)
+            count += moved
+            is_late = any(r.refusal is not None and r.refusal.code == DECIDED_TOO_LATE for r in replies)
+            if moved < len(lapsed):
+                break  # another supervisor was faster, or a lease was renewed meanwhile
+        if not is_late:
+            await self._close_lapsed()
+        self.reclaimed += count
+        return count
+
+    async def _lapsed(self, now: int) -> list[LapsedClaim]:
+        return await self._store.expired_claims(self._namespace, now - self._grace, PAGE)
+
+    async def _close_lapsed(self) -> None:
+        """At once: a session that lost a turn must not be renewed; its worker must open a new one."""
+        for session_id in await self._store.lapsed_sessions(
+            self._namespace, await self._store.now() - self._grace, PAGE
+        ):
+            close = c.CloseSession(
+                command_id=self._runtime.ids.new(),
+                namespace=self._namespace,
+                actor=self._about["actor"],
+                session_id=session_id,
+                reason="lease_lapsed",
+            )
+            await self._store.commit((close,))
+
+    async def _reclaim(self, claim: LapsedClaim, now: int) -> c.Reclaim:
+        session = await self._store.session(self._namespace, claim.session_id)
+        return c.Reclaim(
+            command_id=self._runtime.ids.new(),
+            task_id=claim.task_id,
+            attempt_id=claim.attempt_id,
+            session_id=claim.session_id,
+            evidence=evidence_about(session, self._runtime, self._absence, now),
+            **self._about,
         )
-        await store.commit((bury,))
 
 
-def _reclaim(claim: LapsedClaim, command_id: str, namespace: str, actor: str) -> c.Reclaim:
-    return c.Reclaim(
-        command_id=command_id,
-        namespace=namespace,
-        actor=actor,
-        task_id=claim.task_id,
-        attempt_id=claim.attempt_id,
-        session_id=claim.session_id,
+def evidence_about(
+    session: Session | None, runtime: Runtime, absence: Absence | None, now: int
+) -> c.Evidence:
+    """What this process knows about the holder of a lapsed session, for the decision what a reclaim costs."""
+    is_near = session is not None and session.pid > 0 and session.host == runtime.host()
+    return c.Evidence(
+        holder_is_alive=runtime.is_same_process(session.pid, session.process)
+        if session is not None and is_near
+        else None,
+        watched_since=None if absence is None else absence.since,
+        seen_at=now,
+        longest_gap=None if absence is None else absence.longest_us,
     )

@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 
 from endwell.errors import EndwellError
+from endwell.model.approval import ApprovalRow
 from endwell.model.card import Card
 from endwell.model.commands import AgentSpec, ClaimNext, Command, DispatchNext
 from endwell.model.cursor import Cursor
 from endwell.model.effect import Effect
 from endwell.model.message import Message
 from endwell.model.session import Session
-from endwell.model.task import Task
+from endwell.model.task import Task, Wait
 from endwell.policy.ledger import LedgerAnswer
 from endwell.store.log import Event, EventRow
 
@@ -21,6 +22,8 @@ TaskKey = tuple[str, str]
 """Namespace and task id."""
 HolderKey = tuple[str, str, str]
 """Namespace, agent and agent key."""
+WaitKey = tuple[str, str, str]
+"""Namespace, turn and call; or the name of a signal in the call's place."""
 
 
 class Wanted(msgspec.Struct):
@@ -37,8 +40,15 @@ class Wanted(msgspec.Struct):
     # tasks whose pending messages, `tool.call` cards, or living children are asked for
     inbox: set[TaskKey] = msgspec.field(default_factory=set)
     calls: set[TaskKey] = msgspec.field(default_factory=set)
+    # single messages; calls and signals of tasks whose waits may be rows of their own
+    messages: dict[TaskKey, TaskKey] = msgspec.field(default_factory=dict)
+    answers: set[tuple[TaskKey, str]] = msgspec.field(default_factory=set)
+    signals: list[tuple[TaskKey, str]] = msgspec.field(default_factory=list)
     children: set[TaskKey] = msgspec.field(default_factory=set)
     cursors: set[TaskKey] = msgspec.field(default_factory=set)
+    # agents whose approval rules are asked for; tasks to be replayed, with what was asked about them
+    rules: set[TaskKey] = msgspec.field(default_factory=set)
+    replays: set[TaskKey] = msgspec.field(default_factory=set)
 
     @property
     def is_empty(self) -> bool:
@@ -51,6 +61,7 @@ class Wanted(msgspec.Struct):
             or self.ready
             or self.children
             or self.cursors
+            or self.rules
         )
 
 
@@ -76,10 +87,25 @@ class Rows(msgspec.Struct):
     ready: dict[str, list[Offer]] = msgspec.field(default_factory=dict)
     free_slots: dict[tuple[str, str], list[int]] = msgspec.field(default_factory=dict)
     effects: dict[TaskKey, Effect] = msgspec.field(default_factory=dict)
+    # by namespace: when its record was last restored from a backup
+    restored_at: dict[str, int] = msgspec.field(default_factory=dict)
     inbox: dict[TaskKey, list[Message]] = msgspec.field(default_factory=dict)
     calls: dict[TaskKey, set[str]] = msgspec.field(default_factory=dict)
+    messages: dict[TaskKey, Message] = msgspec.field(default_factory=dict)
+    waits: dict[WaitKey, Wait] = msgspec.field(default_factory=dict)
+    signals: dict[WaitKey, list[Wait]] = msgspec.field(default_factory=dict)
+    # the next waits of a turn by deadline, and one more
+    next_waits: dict[TaskKey, list[Wait]] = msgspec.field(default_factory=dict)
     children: dict[TaskKey, list[Task]] = msgspec.field(default_factory=dict)
     cursors: dict[TaskKey, Cursor] = msgspec.field(default_factory=dict)
+    # oldest registration first
+    rules: dict[TaskKey, list[str]] = msgspec.field(default_factory=dict)
+    approvals: dict[TaskKey, ApprovalRow] = msgspec.field(default_factory=dict)
+
+    def ruled(self, want: Wanted) -> set[TaskKey]:
+        """The agents whose rules are to be read, now that the tasks to be replayed are known."""
+        replayed = (task for key in want.replays if (task := self.tasks.get(key)) is not None)
+        return want.rules | {(task.namespace, task.agent) for task in replayed}
 
 
 class Writes(msgspec.Struct):
@@ -145,6 +171,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     session: Session | None = None
     cursor: Cursor | None = None
     stale: tuple[str, ...] = ()
+    passed_over: int = 0
     ledger: LedgerAnswer | None = None
     # what follows for other tasks, each in a commit of its own; a message in the inbox is the net
     follow: tuple[Command, ...] = ()
@@ -164,3 +191,8 @@ class Outcome(msgspec.Struct):
     replies: list[Reply]
     writes: Writes
     bells: set[str]
+
+
+def reach(command: ClaimNext | DispatchNext) -> int:
+    """How many ready tasks to look at: those that the last claim had to leave to others come first."""
+    return command.limit + (command.passed_over if isinstance(command, ClaimNext) else 0)

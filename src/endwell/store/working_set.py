@@ -14,17 +14,21 @@ from endwell.machine.evolve_effect import EFFECT_FACTS, EffectFact, evolve_effec
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
+from endwell.model.approval import ApprovalRow
 from endwell.model.cursor import Cursor
 from endwell.model.effect import Effect
 from endwell.model.message import Message
 from endwell.model.names import by_channel
 from endwell.model.session import Session
-from endwell.model.task import Task
+from endwell.model.task import Task, has_wait_rows
+from endwell.policy.approval import Guard, guard_of
 from endwell.store.log import Event, EventRow, seal
 from endwell.store.projections import PROJECTIONS, Row, ledger_row
 from endwell.store.rows import HolderKey, Rows, TaskKey, Writes
+from endwell.store.waited import Waits
 
 _WITH_ROWS_BESIDE: Final = frozenset((*EFFECT_FACTS, *PROJECTIONS))
+_WAIT_FACTS: Final = frozenset((f.WaitsAdded, f.WaitAnswered, f.WaitTimedOut))
 _TO_BE_TAKEN: Final = frozenset((s.QUEUED, s.DISPATCHED))
 
 
@@ -45,6 +49,7 @@ class WorkingSet:
         self.bells: set[str] = set()
         self._effects: dict[TaskKey, Effect] = {}
         self._events: list[EventRow] = []
+        self.waits = Waits(rows)
         self._sent: set[tuple[str, str, str]] = set()
         self._writes = Writes()
 
@@ -85,6 +90,11 @@ class WorkingSet:
         """The task's pending messages, as read."""
         return tuple(self._rows.inbox.get((namespace, task_id), ()))
 
+    def message(self, command: c.Deliver | c.SkipMessage) -> Message | None:
+        """One pending message of the command's task, as read."""
+        found = self._rows.messages.get((command.namespace, command.message_id))
+        return found if found is not None and found.task_id == command.task_id else None
+
     def calls(self, namespace: str, task_id: str) -> frozenset[str]:
         """The `tool.call` cards of a task."""
         return frozenset(self._rows.calls.get((namespace, task_id), ()))
@@ -92,6 +102,15 @@ class WorkingSet:
     def children(self, namespace: str, task_id: str) -> list[Task]:
         """The task's children that had not ended when they were read."""
         return [self.current(child) for child in self._rows.children.get((namespace, task_id), ())]
+
+    def rules(self, namespace: str, agent: str) -> tuple[Guard, ...]:
+        """The approval rules that workers have registered for an agent, the oldest first."""
+        texts = self._rows.rules.get((namespace, agent))
+        return tuple(map(guard_of, texts)) if texts else ()
+
+    def approval(self, namespace: str, task_id: str) -> ApprovalRow | None:
+        """What was asked before the task could start."""
+        return self._rows.approvals.get((namespace, task_id))
 
     def is_limited(self, task: Task) -> bool:
         return (task.namespace, task.agent) in self._rows.free_slots
@@ -134,6 +153,8 @@ class WorkingSet:
         kind = type(fact)
         if kind in EFFECT_FACTS:
             self._fold_effect(fact, before, at)  # type: ignore[arg-type]
+        if kind in _WAIT_FACTS and has_wait_rows(after):
+            self.waits.fold(after, fact)  # type: ignore[arg-type]
         return PROJECTIONS[kind](before, after, fact, at) if kind in PROJECTIONS else []
 
     def adopt(self, before: Task | None, events: list[Event], command: c.TaskCommand) -> Task:

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
+from msgspec.structs import replace
+
 from endwell.app import Endwell, Node
 from endwell.client import Client
 from endwell.doorbell.contract import Doorbell
@@ -115,7 +117,9 @@ class SimulatedApp(Endwell):
 
     def __init__(self, member: Member, **options: Any) -> None:
         super().__init__(f"sqlite:///{member.cluster.path}", runtime=member.runtime, **options)
+        self.limits = replace(self.limits, waits_in_row=1)  # so that small gathers have rows of their own
         self._member = member
+        self.kind = member.kind
 
     def open_store(self, ring: Callable[[set[str]], None] | None = None) -> Store:
         member = self._member
@@ -220,6 +224,10 @@ class Member:
                 await self._serve(node)
         except (EndwellError, OSError) as error:  # it could not start: whoever watches starts it again
             self.cluster.note(self.name, "gives up", type(error).__name__)
+        while (
+            self.worker is not None and self.worker._turns.is_at_work
+        ):  # a process ends after its last thread
+            await self.runtime.sleep(1)
         self.has_left = True
         self.cluster.note(self.name, "leaves")
 

@@ -43,7 +43,7 @@ class ForeignWorker:
         self._reading = connect(blocking=True)
         self._line = connect()
         self._runtime = runtime
-        self._name = name
+        self.name = name
         self._tools = tools
         self._slots = slots
         self._heartbeat_seconds = heartbeat_seconds
@@ -52,7 +52,7 @@ class ForeignWorker:
 
     async def run(self) -> None:
         """Say what is served, and read."""
-        self._runtime.spawn(self._say_on(), f"{self._name}-says")
+        self._runtime.spawn(self._say_on(), f"{self.name}-says")
         while True:
             try:
                 await self._read_once()
@@ -65,8 +65,8 @@ class ForeignWorker:
         said = json.dumps({"tools": list(self._tools), "slots": self._slots})
         while True:
             with suppress(Unreachable, Refusal):
-                await self._line.ask("SADD", "workers", self._name)
-                await self._line.ask("SET", f"worker:{self._name}", said, "EX", LAPSE_SECONDS)
+                await self._line.ask("SADD", "workers", self.name)
+                await self._line.ask("SET", f"worker:{self.name}", said, "EX", LAPSE_SECONDS)
             await self._runtime.sleep(SAY_SECONDS)
 
     async def _found(self) -> None:
@@ -80,13 +80,13 @@ class ForeignWorker:
             self._free.clear()
             await self._free.wait()
             return
-        words = ("XREADGROUP", "GROUP", GROUP, self._name, "COUNT", room, "BLOCK", BLOCK_MS)
+        words = ("XREADGROUP", "GROUP", GROUP, self.name, "COUNT", room, "BLOCK", BLOCK_MS)
         async with self._runtime.timeout(BLOCK_MS / 1000 + ANSWER_SECONDS):
             found = await self._reading.ask(*words, "STREAMS", TASKS, ">")
         for _, entries in found or ():
             for message_id, raw in entries:
                 self.held.add(message_id.decode())
-                self._runtime.spawn(self._see_to(message_id.decode(), raw), f"{self._name}-works")
+                self._runtime.spawn(self._see_to(message_id.decode(), raw), f"{self.name}-works")
 
     async def _see_to(self, message_id: str, raw: Sequence[bytes]) -> None:
         try:
@@ -100,20 +100,18 @@ class ForeignWorker:
 
     async def _work(self, message_id: str, entry: dict[str, str]) -> None:
         said = {key: entry[key] for key in ("task_id", "turn", "epoch")}
-        said |= {"worker_id": self._name, "message_id": message_id}
+        said |= {"worker_id": self.name, "message_id": message_id}
         tool = self._tools.get(entry["tool_name"])
         if tool is None:
             await self._add({**said, "status": "passed", "tool_name": entry["tool_name"]})
         else:
-            attempt = f"{self._name}:{await self._add({**said, 'status': 'claimed'})}"
+            attempt = f"{self.name}:{await self._add({**said, 'status': 'claimed'})}"
             grant = f"grant:{entry['turn']}:{entry['epoch']}"
             answer = await self._granted(grant)
             if answer is None:
                 return
             if answer == attempt:
                 ending = await self._done(tool, entry, message_id, grant, attempt)
-                if ending is None:
-                    return
                 await self._add({**said, **ending, "attempt": attempt})
         await self._line.ask("XACK", TASKS, GROUP, message_id)
 
@@ -131,17 +129,18 @@ class ForeignWorker:
 
     async def _done(
         self, tool: Tool, entry: Mapping[str, str], message_id: str, grant: str, attempt: str
-    ) -> dict[str, str] | None:
-        """How it ended; None when the turn was taken away meanwhile."""
-        work = self._runtime.spawn(self._outcome(tool, json.loads(entry["payload"])), self._name)
+    ) -> dict[str, str]:
+        """How it ended; `returned` when the turn was taken away meanwhile."""
+        work = self._runtime.spawn(self._outcome(tool, json.loads(entry["payload"])), self.name)
         while not work.done():
             await asyncio.wait([work], timeout=self._heartbeat_seconds)
             if work.done():
                 break
-            await self._line.ask("XCLAIM", TASKS, GROUP, self._name, 0, message_id, "JUSTID")
-            if await self._line.ask("GET", grant) != attempt.encode():
-                work.cancel()
-                return None
+            with suppress(Refusal, Unreachable):  # the attempt decides whether its result counts
+                await self._line.ask("XCLAIM", TASKS, GROUP, self.name, 0, message_id, "JUSTID")
+                if await self._line.ask("GET", grant) != attempt.encode():
+                    work.cancel()
+                    return {"status": "returned"}
         return work.result()
 
     async def _outcome(self, tool: Tool, payload: Any) -> dict[str, str]:

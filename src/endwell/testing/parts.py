@@ -65,6 +65,7 @@ class Parts:
                 "queue.VISIBILITY_TIMEOUT_S": lease,
                 "queue.HEARTBEAT_INTERVAL_S": lease / dice.choice(BEATS),
                 "queue.RECLAIM_INTERVAL_S": dice.choice((30.0, 60.0)),
+                "queue.foreign_agents": ["*", "limited"],
             }
         if self.relay:
             values |= {

@@ -5,10 +5,11 @@ They do what is right; that they do it twice, too late or at a bad moment is the
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 from endwell.client import Client
-from endwell.errors import EndwellError
+from endwell.errors import EndwellError, WrongStatus
 from endwell.model import status as s
 from endwell.model.task import waits_of
 from endwell.runtime.universe import Dice
@@ -97,9 +98,17 @@ class People:
                 await member.client.signal(task.id, "go", "go")
 
     async def _blocked(self, member: Member) -> None:
-        """What nobody took goes to a person, who lets it go on."""
+        """A person unblocks what no worker took, at once or after accepting it, and forgets some of it."""
         for task in list(self._sim.view.tasks.values()):
-            if task.status == s.BLOCKED and task.reason == "dispatch_timeout":
+            if task.status != s.BLOCKED or task.reason != "dispatch_timeout" or task.id in self._seen:
+                continue
+            choices = ("unblock", "unblock", "accept", "forget") if task.held_since is None else ("unblock",)
+            fate = self._dice.choice(choices)
+            if fate == "forget":
+                self._seen.add(task.id)
+            elif fate == "accept":
+                await member.client.assign(task.id, "ada")
+            else:
                 await member.client.unblock(task.id)
 
     async def _effects(self, member: Member) -> None:
@@ -110,7 +119,8 @@ class People:
             if found is not None:
                 await member.client.settle_effect(effect.key, "done", found, by="ada")
             elif not self._sim.is_anybody_at(effect.attempt_id):
-                await member.client.settle_effect(effect.key, "not_done", by="ada")
+                with contextlib.suppress(WrongStatus):  # it is too early to say so
+                    await member.client.settle_effect(effect.key, "not_done", by="ada")
 
 
 async def submit(sim: Simulation, client: Client, order: Order) -> None:

@@ -24,7 +24,7 @@ from endwell.runtime.current import CURRENT_TURN
 from endwell.runtime.ids import SeededIds
 from endwell.runtime.universe import Dice
 from endwell.testing import people, workload
-from endwell.testing.cluster import Cluster, Kind, Member
+from endwell.testing.cluster import Cluster, Kind, Member, SimulatedApp
 from endwell.testing.faults.registry import FAULTS, Planned, plan
 from endwell.testing.log import Overheard, overheard
 from endwell.testing.occasions import Occasions, PlannedFates
@@ -137,6 +137,7 @@ class Simulation(Occasions):
         self.view = View(self.cluster.path, self.outside, Limits.of(self.settings, "ada"))
         slowest = max(self.tick_seconds, self.settings.worker.watchdog_interval_seconds)
         self.view.tick_us = round(slowest * MICROSECONDS)
+        self.view.is_alive = self.cluster.is_alive
         self._show_parts()
         self.oracle = Oracle(self.view)
         self.outside.on_run = self.view.note_run
@@ -322,12 +323,16 @@ class Simulation(Occasions):
         return self._ids.new()
 
     def _register(self, app: Endwell) -> None:
-        workload.register(app, self.outside)
+        """Those who submit have a copy of the code from before the approval rule; workers have the newest."""
+        is_outdated = isinstance(app, SimulatedApp) and app.kind == "client"
+        workload.register(app, self.outside, is_outdated=is_outdated)
 
     def is_anybody_at(self, attempt_id: str | None) -> bool:
-        """Whether a living process still runs the turn of this attempt, wanted or not."""
-        workers = [member.worker for member in self.members("worker") if not member.is_over]
-        return any(worker is not None and attempt_id in worker._turns._held for worker in workers)
+        """Whether a living process still runs the turn of this attempt, or a call that the turn has left."""
+        workers = [m.worker for m in self.members("worker") if not m.is_over and m.worker is not None]
+        calls = [call for worker in workers for call in worker._turns._calls.in_progress()]
+        is_held = any(attempt_id in worker._turns._held for worker in workers)
+        return is_held or any(call.attempt_id == attempt_id for call in calls)
 
     def is_in_effect(self, member: Member) -> bool:
         """Whether a turn of it is inside an effect's function."""

@@ -6,15 +6,17 @@ share one agent: asking for work costs a few questions for each agent that a wor
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from endwell.app import Endwell
-from endwell.errors import CallFailed, Fail, SignalTimeout, ToolFailed
+from endwell.errors import CallFailed, EffectRejected, Fail, NotDone, SignalTimeout, ToolFailed
 from endwell.policy.approval import Approval
 from endwell.runtime.universe import Dice
 from endwell.testing.outside import Outside
+from endwell.worker.captured import captured
 from endwell.worker.context import Context, SyncContext
 from endwell.worker.verdicts import NOT_DONE, Done
 
@@ -29,8 +31,8 @@ Job = dict[str, Any]
 Doing = Callable[[Context, Job], Awaitable[Any]]
 
 
-def register(app: Endwell, outside: Outside) -> None:
-    """Make all of them known to an installation."""
+def register(app: Endwell, outside: Outside, *, is_outdated: bool = False) -> None:
+    """Make all of them known to an installation; an outdated copy of the code knows no approval rule."""
     work = Work(app, outside)
     kinds: dict[str, Doing] = {name: getattr(work, name) for name in MIX if hasattr(work, name)}
 
@@ -46,7 +48,7 @@ def register(app: Endwell, outside: Outside) -> None:
     async def limited(ctx: Context, job: Job) -> Any:
         return await work.plain(ctx, job)
 
-    @app.agent("guarded", approval=Approval(within=1200.0))
+    @app.agent("guarded", approval=None if is_outdated else Approval(within=1200.0))
     async def guarded(ctx: Context, job: Job) -> Any:
         return await work.payer(ctx, job)
 
@@ -137,6 +139,53 @@ class Work:
         await ctx.approve("Merge it?", show={"n": job["n"]}, within=job["patience"])
         return await ctx.effect("merge", self._change, job, key=f"merge:{job['n']}", reconcile=self._find)
 
+    async def hasty(self, ctx: Context, job: Job) -> Any:
+        """Stops waiting for its effect, and asks again."""
+        while True:
+            try:
+                async with self._app.runtime.timeout(job["seconds"] / 3):
+                    return await ctx.effect(
+                        "pay", self._change, job, key=f"hasty:{job['n']}", reconcile=self._find
+                    )
+            except TimeoutError:
+                await self._sleep(0.01)
+
+    async def outliving(self, ctx: Context, job: Job) -> Any:
+        """Its call outlives the coroutine of its effect, as a thread of a synchronous client would."""
+        key = f"outliving:{job['n']}"
+        return await ctx.effect("pay", self._give_up, job, key=key, reconcile=self._find, retry=3)
+
+    async def _give_up(self, job: Job, idempotency_key: str) -> Any:
+        call = self._app.runtime.start(captured(self._change(job, idempotency_key)), "a call that lives on")
+        async with self._app.runtime.timeout(job["seconds"] * 0.7):
+            value, error = await asyncio.shield(call)
+        if error is not None:
+            raise error
+        return value
+
+    async def declined(self, ctx: Context, job: Job) -> Any:
+        """Its effect says the first time that it did nothing, and is tried again much later."""
+        key = f"declined:{job['n']}"
+        try:
+            return await ctx.effect("pay", self._decline_once, job, key=key, reconcile=self._find)
+        except NotDone:
+            await ctx.sleep(job["patience"])
+
+    async def _decline_once(self, job: Job, idempotency_key: str) -> Any:
+        if self._outside.fails_again(1):
+            raise NotDone("not now")
+        return await self._change(job, idempotency_key)
+
+    async def confused(self, ctx: Context, job: Job) -> str:
+        """Takes one key for two effects."""
+        key = f"confused:{job['n']}"
+        await ctx.effect("pay", self._change, job, key=key, reconcile=self._find)
+        try:
+            await ctx.effect("send", self._give_up, job, key=key, reconcile=self._find)
+        except EffectRejected:
+            return "refused"
+        return "skipped"
+
     async def _change(self, job: Job, idempotency_key: str) -> Any:
         pid, outside = self._app.runtime.pid(), self._outside
         with outside.entered(pid):
@@ -205,6 +254,10 @@ MIX: Final[dict[str, int]] = {
     "sender": 5,
     "mailer": 3,
     "merger": 4,
+    "hasty": 3,
+    "outliving": 3,
+    "declined": 3,
+    "confused": 2,
     "guarded": 3,
     "sleeper": 3,
     "listener": 3,
@@ -243,7 +296,11 @@ def expected(job: Job) -> Any:
         "threaded": n + 1,
         "long": "long",
         "sleeper": "awake",
-        **dict.fromkeys(("payer", "sender", "mailer", "merger", "guarded"), f"receipt-{n}"),
+        **dict.fromkeys(
+            ("payer", "sender", "mailer", "merger", "guarded", "hasty", "outliving", "declined"),
+            f"receipt-{n}",
+        ),
+        "confused": "refused",
     }
     return known.get(job["kind"], ANYTHING)
 

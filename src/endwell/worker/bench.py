@@ -13,18 +13,21 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from endwell.errors import AmbiguousStep, BadInput, StaleAttempt, StoreError
+from endwell.errors import AmbiguousStep, BadInput, ReplayMismatch, StaleAttempt, StoreError
 from endwell.model import commands as c
 from endwell.model.card import Card, record_id, records_between
+from endwell.model.effect import step_place
 from endwell.model.inside import inside_of
 from endwell.model.task import Task
 from endwell.policy.limits import SECOND, Limits
 from endwell.runtime.base import Runtime
+from endwell.runtime.running_calls import RunningCalls
 from endwell.settings.sections import Worker as WorkerSettings
 from endwell.store.effect_store import EffectStore
 from endwell.store.rows import Reply
 from endwell.worker.circles import Circles, stopped
 from endwell.worker.directory import Directory
+from endwell.worker.effect_runs import Asked, EffectRuns
 from endwell.worker.threads import TurnThreads
 from endwell.worker.turn_store import TurnStore
 
@@ -34,7 +37,8 @@ PAUSE_SECONDS = 0.2
 """How long a command waits before a store that failed is asked again."""
 NAME_LIMIT = 200
 _FAILED = ("failed", "timeout", "canceled", "expired")
-_REFERRING = ("step.reference", "tool.result")
+REFERRING = ("step.reference", "tool.result")
+"""Records whose content names the card that holds the value."""
 BRANCH: ContextVar[str] = ContextVar("endwell_branch", default="")
 """The path of the branch that runs: which gather, which of its parts, and so on inwards."""
 
@@ -74,6 +78,7 @@ class Bench:
         give_up_on: tuple[type[BaseException], ...] = (),
         directory: Directory,
         effects: EffectStore | None = None,
+        calls: RunningCalls,
     ) -> None:
         self.task = task
         self.attempt_id = task.attempt_id or ""
@@ -87,6 +92,8 @@ class Bench:
         self.step_timeout = step_timeout or settings.step_timeout_seconds
         self.give_up_on = give_up_on
         self.effects = effects
+        self.calls = calls
+        self.runs = EffectRuns(runtime)
         self.directory = directory
         self.run = inside_of(task).run
         self._said_at = runtime.clock.monotonic()
@@ -95,6 +102,7 @@ class Bench:
         self._referred: dict[str, Card] = {}
         self._numbers: Counter[str] = Counter()
         self._in_flight: set[str] = set()
+        self._rejoined: dict[str, str] = {}
         self.doing: dict[str, int] = {}
         self.nudges = inside_of(task).nudges
         self.circles = Circles(self)
@@ -179,7 +187,7 @@ class Bench:
     async def _read_records(self) -> dict[str, Card]:
         first, last = records_between(self.task.id, self.run)
         cards = await self.store.cards_between(self.task.namespace, first, last)
-        refs = [ref for card in cards if card.kind in _REFERRING and (ref := _reference(card))]
+        refs = [ref for card in cards if card.kind in REFERRING and (ref := reference(card))]
         if refs:
             found = await self.store.cards_by_ids(self.task.namespace, refs)
             self._referred = {card.id: card for card in found}
@@ -197,6 +205,11 @@ class Bench:
         What failed in an earlier turn is asked for anew: trying again is what the new turn is for.
         """
         card = await self.recorded(step)
+        if card is not None and card.kind != "tool.result":
+            raise ReplayMismatch(
+                f"step {step!r} has the record of a step, not the answer to a call",
+                hint="give the call a new name",
+            )
         if card is None or not _failed_before(card, self.task.turn_id):
             return step, card
         again = f"{step}@{self.task.turn_number}"
@@ -204,7 +217,7 @@ class Bench:
 
     async def referred(self, record: Card) -> Card:
         """The card with the content that a record points to; read together with the records."""
-        return await self.card(_reference(record) or "")
+        return await self.card(reference(record) or "")
 
     async def card(self, card_id: str) -> Card:
         """One card of this run, or of the task that it points to."""
@@ -213,8 +226,11 @@ class Bench:
             found = await self._until_taken(lambda: self.store.card(self.task.namespace, card_id))
         return found
 
-    def begin(self, name: str) -> str:
-        """The identity of the next step of this name: run, branch, name, number."""
+    def begin(self, name: str, call: str = "") -> str:
+        """The identity of the next step of this name: run, branch, name, number.
+
+        An effect whose outcome the agent did not get is the same step when its `call` is asked for again.
+        """
         _check_name(name)
         place = f"({BRANCH.get()}){name}"
         if place in self._in_flight:
@@ -223,12 +239,20 @@ class Bench:
                 hint="give them different names, or run them in the branches of ctx.gather(...)",
             )
         self._in_flight.add(place)
+        rejoined = self.runs.rejoined(name, call) if call else None
+        if rejoined is not None:
+            self._rejoined[rejoined] = place
+            return rejoined
         self._numbers[place] += 1
         return f"{self.run}:{place}#{self._numbers[place]}"
 
-    def end(self, step: str) -> None:
-        """The step is no longer in flight."""
-        self._in_flight.discard(step.partition(":")[2].rpartition("#")[0])
+    def end(self, step: str, call: str = "") -> None:
+        """The step is no longer in flight; an effect may still be carried out."""
+        place = self._rejoined.pop(step, None) or step_place(step).rpartition("#")[0]
+        self._in_flight.discard(place)
+        if call:
+            branch, _, name = place.removeprefix("(").partition(")")
+            self.runs.end_ask(Asked(branch, name, call, step))
 
     def begin_gather(self) -> str:
         """The path of the next gather of this branch."""
@@ -243,9 +267,11 @@ class Bench:
         self._numbers[place] += 1
         return f"{branch},{self._numbers[place]}" if branch else str(self._numbers[place])
 
-    def end_gather(self, path: str) -> None:
+    def end_gather(self, path: str, *, has_returned: bool) -> None:
         """The gather is over."""
-        self._in_flight.discard(f"({path.rpartition(',')[0]})")
+        branch = path.rpartition(",")[0]
+        self._in_flight.discard(f"({branch})")
+        self.runs.end_gather(path, is_outermost=not branch, has_returned=has_returned)
 
 
 def _failed_before(record: Card, turn_id: str | None) -> bool:
@@ -253,7 +279,7 @@ def _failed_before(record: Card, turn_id: str | None) -> bool:
     return said["status"] in _FAILED and said.get("turn") != turn_id
 
 
-def _reference(record: Card) -> str | None:
+def reference(record: Card) -> str | None:
     """The card that a record points to, if it does."""
     found: str | None = msgspec.json.decode(record.content).get("ref")
     return found

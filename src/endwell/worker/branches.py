@@ -9,33 +9,27 @@ from functools import partial
 from typing import Any
 
 from endwell.errors import UsageError
+from endwell.runtime.thread_call import ThreadCall
 from endwell.worker.bench import BRANCH, Bench
+from endwell.worker.captured import Ended, captured
 from endwell.worker.suspended import HandedOver, Suspended, merged
-from endwell.worker.threads import ThreadCall
 
 Part = Callable[[], Awaitable[Any]]
-Ended = tuple[Any, BaseException | None]
-
-
-async def captured(thing: Awaitable[Any]) -> Ended:
-    """How it ended, as a value: a loop must not see SystemExit, nor a sibling an exception."""
-    try:
-        return await thing, None
-    except BaseException as error:
-        return None, error
 
 
 async def gathered(bench: Bench, parts: Sequence[Part]) -> list[Any]:
     """What all parts return, in order, once each has returned, failed or come to a wait."""
-    path = bench.begin_gather()
+    path, has_returned = bench.begin_gather(), False
     try:
         tasks = [
             bench.runtime.spawn(_in_branch(f"{path}.{index}", part), f"{bench.task.id}({path}.{index})")
             for index, part in enumerate(parts)
         ]
-        return _together([await task for task in await _all_ended(tasks)])
+        values = _together([await task for task in await _all_ended(tasks)])
+        has_returned = True
+        return values
     finally:
-        bench.end_gather(path)
+        bench.end_gather(path, has_returned=has_returned)
 
 
 async def _in_branch(path: str, part: Part) -> Ended:

@@ -16,16 +16,23 @@ from endwell.model import content
 from endwell.model.card import Card
 from endwell.model.task import ErrorInfo
 from endwell.model.typed import Shape, is_async, result_of
+from endwell.policy import ledger
 from endwell.policy.limits import SECOND
 from endwell.policy.retry import RetryPolicy, backoff
 from endwell.runtime.base import Runtime
 from endwell.runtime.begun import Begun
+from endwell.runtime.running_calls import CURRENT_CALL
+from endwell.runtime.thread_call import ThreadCall
 from endwell.worker.bench import Bench
-from endwell.worker.threads import ThreadCall, TurnThreads
+from endwell.worker.threads import TurnThreads
 
 Duration = float | timedelta
 Tries = int | RetryPolicy | None
 MOST_CALLS = 1_000
+_CUT_SHORT_NAMES = ("timeout", "timedout", "cancel", "deadline")
+_CUT_SHORT_TEXTS = ("timeout", "timed out", "time out", "deadline exceeded")
+_TEXT_LIMIT = 1_000
+_FUNCTION_LIMIT = 100
 
 _error_decoder = msgspec.json.Decoder(ErrorInfo)
 
@@ -33,13 +40,12 @@ _error_decoder = msgspec.json.Decoder(ErrorInfo)
 class Work:
     """A function with its arguments, how long it may take, and what it must return."""
 
-    __slots__ = ("_call", "_is_async", "name", "seconds", "shape", "thread")
+    __slots__ = ("_call", "_is_async", "name", "seconds", "shape")
 
     def __init__(self, name: str, fn: Callable[..., Any], call: Callable[[], Any], seconds: float) -> None:
         self.name = name
         self.seconds = seconds
         self.shape = _ANYTHING
-        self.thread: ThreadCall | None = None
         self._call = call
         self._is_async = is_async(fn)
 
@@ -79,17 +85,14 @@ class Work:
         return value
 
     async def _in_thread(self, threads: TurnThreads, call: Callable[[], Any]) -> Any:
-        self.thread = ThreadCall(call)
-        value = await threads.run(self.thread)
+        thread, running = ThreadCall(call), CURRENT_CALL.get()
+        if running is not None:
+            running.add(lambda: thread.is_open)
+        value = await threads.run(thread)
         return await value if inspect.isawaitable(value) else value
 
     def _late(self) -> StepTimeout:
         return StepTimeout(f"step {self.name!r} took longer than {self.seconds:g} s")
-
-    @property
-    def is_still_running(self) -> bool:
-        """Whether its function goes on in a thread although nobody waits for it."""
-        return self.thread is not None and self.thread.is_running
 
     def encoded(self, value: Any) -> bytes:
         """The value as it is kept."""
@@ -111,6 +114,28 @@ class Work:
                 f"what step {self.name!r} recorded does not fit any more: {refusal.message}",
                 hint="steps that have run keep their types; give the changed step a new name",
             ) from refusal
+
+
+def has_ended_by_itself(error: BaseException) -> bool:
+    """Whether a function that raised this has surely ended: no timeout and no cancellation led to it."""
+    seen: list[BaseException] = []
+    found: list[object] = [error]
+    while found:
+        one = found.pop()
+        if not isinstance(one, BaseException) or any(one is other for other in seen):
+            continue
+        if _is_cut_short(one):
+            return False
+        seen.append(one)
+        found += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+    return True
+
+
+def _is_cut_short(error: BaseException) -> bool:
+    """Clients have errors of their own for it: some say it by their name only, some by their text only."""
+    names = " ".join(kind.__name__ for kind in type(error).__mro__).lower()
+    text = content.safe_str(error, _TEXT_LIMIT).lower().replace("_", " ")
+    return any(word in names for word in _CUT_SHORT_NAMES) or any(word in text for word in _CUT_SHORT_TEXTS)
 
 
 def _after(before: Callable[[], None], call: Callable[[], Any]) -> Any:
@@ -168,6 +193,35 @@ async def pause_before(bench: Bench, step: str, policy: RetryPolicy, number: int
     await bench.runtime.sleep(seconds)
 
 
+def call_of(name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """What one call of an effect is known by: its arguments, also those of a `partial`, and its function."""
+    given: list[Any] = [args, kwargs]
+    while isinstance(fn, partial):
+        given += [part for part in (list(fn.args), fn.keywords) if part and _is_content(part)]
+        fn = fn.func
+    function = "".join(filter(str.isprintable, str(getattr(fn, "__name__", type(fn).__name__))))
+    inputs = content.fingerprint(content.encode(given, what=f"inputs of step {name}"))
+    return ledger.named_call(inputs, function[:_FUNCTION_LIMIT])
+
+
+def _is_content(value: Any) -> bool:
+    """Whether it can be compared: a `partial` may bind clients and other objects too."""
+    try:
+        content.encode(value, what="arguments")
+    except Exception:  # an object may raise anything while it is looked at
+        return False
+    return True
+
+
+def recorded_call(card: Card) -> str:
+    """The call whose result a record keeps; empty where an older release did not keep it."""
+    if card.kind == "step.checked":
+        return _checked_decoder.decode(card.content).inputs
+    if card.kind == "step.reference":
+        return str(msgspec.json.decode(card.content).get("inputs", ""))
+    return ""
+
+
 async def replayed(bench: Bench, work: Work, card: Card, inputs: str = "") -> Any:
     """What a record says: a value, or that the step failed for good."""
     match card.kind:
@@ -183,5 +237,5 @@ async def replayed(bench: Bench, work: Work, card: Card, inputs: str = "") -> An
                 )
             return work.replayed(bytes(checked.value))
         case "step.reference":
-            return work.replayed((await bench.referred(card)).content)
+            return await replayed(bench, work, await bench.referred(card))
     return work.replayed(card.content)

@@ -30,7 +30,7 @@ from endwell.settings.sections import Approval as ApprovalSettings
 from endwell.settings.sections import Worker as WorkerSettings
 from endwell.worker.agents import Agent
 from endwell.worker.bench import Bench
-from endwell.worker.branches import captured
+from endwell.worker.captured import captured
 from endwell.worker.context import Context, SyncContext
 from endwell.worker.directory import Directory
 from endwell.worker.endings import error_info, refused
@@ -69,9 +69,9 @@ def main(order: str) -> None:
     except BaseException as error:
         if not isinstance(error, errors.UsageError):
             traceback.print_exc()
-        link.say({"broken": _broken(error)})
+        link.say_first({"broken": _broken(error)})
         return
-    link.say({"ready": True})
+    link.say_first({"ready": True})
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_serve(app, agent, link, runtime, about["memory_mb"]))
 
@@ -108,7 +108,7 @@ async def _serve(app: Any, agent: Agent, link: Link, runtime: Runtime, memory_mb
     runtime.spawn(link.listen(), "endwell-answers")
     CURRENT_TURN.set(current_turn(order.task))
     turn = ChildTurn(app, agent, link, runtime, order)
-    link.send(await turn.last_word(None if memory_mb is None else memory_mb * MEGABYTE))
+    await link.say_last(await turn.last_word(None if memory_mb is None else memory_mb * MEGABYTE))
     if app.effects is not None:
         await app.effects.close()
 
@@ -137,6 +137,14 @@ class ChildTurn:
     async def _called(self, payload: Any, limit: int | None) -> Any:
         agent = self._agent
         bench = await self._bench() if agent.signature.wants_context else None
+        try:
+            return await self._with(bench, payload, limit)
+        finally:
+            if bench is not None:
+                await bench.runs.close()
+
+    async def _with(self, bench: Bench | None, payload: Any, limit: int | None) -> Any:
+        agent = self._agent
         if not agent.signature.is_async:
             blocking = None if bench is None else SyncContext(bench, _waiter(self._runtime))
             arguments = agent.arguments(blocking, payload)
@@ -160,6 +168,7 @@ class ChildTurn:
             step_timeout=self._agent.step_timeout,
             give_up_on=self._agent.give_up_on,
             effects=self._app.effects,
+            calls=self._app.calls,
             directory=Directory(store, order.task.namespace, self._app.agents, order.approval),
         )
         await bench.records()

@@ -34,6 +34,7 @@ def claims_of(
     actor: str,
     session_id: str,
     versions: Mapping[str, str],
+    served_elsewhere: Mapping[str, tuple[str, ...]],
 ) -> list[c.Claim]:
     """A claim each; every attempt is new and named after the batch."""
     return [
@@ -45,8 +46,10 @@ def claims_of(
             attempt_id=f"{batch}.{number}",
             session_id=session_id,
             agent_version=versions.get(each.agent),
+            served_elsewhere=served_elsewhere.get(each.agent, ()),
             turn_id=each.turn_id,
             epoch=each.epoch,
+            agents=(each.agent,),  # the entry's word: what the worker will run
         )
         for number, each in enumerate(deliveries)
     ]

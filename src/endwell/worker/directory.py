@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from endwell.model.commands import AgentSpec
-from endwell.policy.approval import Guard, guard_for, options_of
+from msgspec.structs import replace
+
+from endwell.model.commands import AgentSpec, RegisterAgents
+from endwell.policy.approval import Guard, guard_for, options_of, packed_guard, packed_options, resolved
 from endwell.settings import Approval as ApprovalSettings
 from endwell.worker.agents import Agent
 from endwell.worker.turn_store import TurnStore
@@ -39,6 +41,25 @@ class Directory:
     async def names(self) -> list[str]:
         """Everybody who is registered."""
         return [spec.name for spec in await self._store.agents(self._namespace)]
+
+    def registering(
+        self, served: Iterable[Agent], command_id: str, actor: str, session_id: str
+    ) -> RegisterAgents:
+        """What a worker tells the store of its agents, with approval rules as its settings resolve them."""
+        specs, rules = list[AgentSpec](), list[tuple[str, str]]()
+        for agent in served:
+            options = resolved(agent.options, self._approval)
+            specs.append(replace(agent.spec(), options=packed_options(options)))
+            if options.approval is not None:
+                rules.append((agent.name, packed_guard(options.approval)))
+        return RegisterAgents(
+            command_id=command_id,
+            namespace=self._namespace,
+            actor=actor,
+            agents=tuple(specs),
+            session_id=session_id,
+            rules=tuple(rules),
+        )
 
     def guard(self, spec: AgentSpec) -> Guard | None:
         """Who must agree before a call of it starts."""

@@ -6,11 +6,23 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from endwell.errors import BadInput
+from endwell.errors import BadInput, EffectRejected
 from endwell.model.inside import lineage_of
+from endwell.policy import ledger
 from endwell.worker.bench import Bench
-from endwell.worker.calling import Duration, Tries, Work, bound, inputs_of, replayed, seconds_of, tries_of
-from endwell.worker.effects import Effecting, Order
+from endwell.worker.calling import (
+    Duration,
+    Tries,
+    Work,
+    bound,
+    call_of,
+    recorded_call,
+    replayed,
+    seconds_of,
+    tries_of,
+)
+from endwell.worker.doubted import Order
+from endwell.worker.effects import Effecting
 
 KEY_LIMIT = 500
 KEY_PARAMETER = "idempotency_key"
@@ -43,18 +55,20 @@ class EffectVerbs:
         `CANNOT_TELL`; if that does not settle it, a person is asked. `deduplicates=True` says that the
         outside ignores a second call with the same key; `accept_risk=True` that one would do no harm.
         `retry=3` calls the function up to three times, where it is sure that nothing has happened.
+        A caller that stops waiting (`asyncio.wait_for`) does not end the effect: asking again joins it.
         """
         bench = self._bench
-        step = bench.begin(name)
+        call = call_of(name, fn, args, kwargs)
+        step = bench.begin(name, call)
         try:
             bench.circles.waited()
             bench.circles.news()
             effect_key = _default_key(bench, step) if key is None else _checked(key)
             seconds = seconds_of(timeout, bench.settings.effect_timeout_seconds)
-            call = bound(fn, args, _with_key(fn, kwargs, effect_key))
-            work = Work.of(name, fn, call, seconds, result)
+            work = Work.of(name, fn, bound(fn, args, _with_key(fn, kwargs, effect_key)), seconds, result)
             card = await bench.recorded(step)
             if card is not None:
+                _refuse_other_arguments(bench, effect_key, call, recorded_call(card))
                 return await replayed(bench, work, card)
             asking = None
             if reconcile is not None:
@@ -63,16 +77,23 @@ class EffectVerbs:
             order = Order(
                 step=step,
                 key=effect_key,
-                args_hash=inputs_of(name, args, kwargs),
+                args_hash=call,
                 work=work,
                 reconcile=asking,
                 policy=tries_of(bench, retry),
                 deduplicates=deduplicates,
                 accept_risk=accept_risk,
             )
-            return await Effecting(bench, order).run()
+            return await bench.runs.outcome(step, Effecting(bench, order).run)
         finally:
-            bench.end(step)
+            bench.end(step, call)
+
+
+def _refuse_other_arguments(bench: Bench, key: str, call: str, recorded: str) -> None:
+    """The record is that of this very step, so a function of another name is the same one, renamed."""
+    if recorded and ledger.has_other_arguments(call, recorded):
+        rejected = ledger.conflict(key, bench.task.id)
+        raise EffectRejected(rejected.message, code=rejected.code, task_id=bench.task.id)
 
 
 def _default_key(bench: Bench, step: str) -> str:

@@ -6,43 +6,40 @@ effect store is asked, then `reconcile`, then a person; it is never simply tried
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
 import msgspec
 
-from endwell.errors import EffectRejected, EndwellError, NotDone, Retry, StaleAttempt, StepTimeout, StoreError
+from endwell.errors import (
+    EffectRejected,
+    EndwellError,
+    NotDone,
+    Retry,
+    StaleAttempt,
+    StepTimeout,
+    StoreError,
+    TurnError,
+)
 from endwell.machine.unblocking import EFFECT_UNKNOWN
 from endwell.model import commands as c
 from endwell.model import content
 from endwell.model.effect import Verdict as Settlement
 from endwell.policy import ledger
 from endwell.policy.limits import SECOND
-from endwell.policy.retry import RetryPolicy
+from endwell.runtime.followed_work import follow_work
+from endwell.runtime.running_calls import CURRENT_CALL
 from endwell.worker.bench import PAUSE_SECONDS, Bench
-from endwell.worker.calling import Work, pause_before
+from endwell.worker.calling import Checked, has_ended_by_itself, pause_before, replayed
+from endwell.worker.doubted import SLICE_SECONDS, Doubted, Order, is_holder_gone
 from endwell.worker.endings import is_retryable
 from endwell.worker.suspended import HandedOver
-from endwell.worker.verdicts import CANNOT_TELL, EFFECT_KEY, NOT_DONE, Done, Verdict, verdict_of
+from endwell.worker.verdicts import EFFECT_KEY, NOT_DONE, Done, Verdict
 
 log = logging.getLogger(__name__)
 
 REASON_LIMIT = 300
-SLICE_SECONDS = 1.0
-"""How long to sleep at most before it is looked again whether the turn is still ours."""
-
-
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """One effect as it was asked for."""
-
-    step: str
-    key: str
-    args_hash: str
-    work: Work
-    reconcile: Work | None
-    policy: RetryPolicy
-    deduplicates: bool
-    accept_risk: bool
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -52,16 +49,14 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class NotBegun(Exception):
-    """The effect's function was not called: the lease does not cover it, or it is too late."""
+    """The effect's function was not called: the lease does not cover it, or another call is in progress."""
 
 
-class Effecting:
+class Effecting(Doubted):
     """One effect of one turn that has no record yet."""
 
     def __init__(self, bench: Bench, order: Order) -> None:
-        self._bench = bench
-        self._order = order
-        self._place = f"{bench.task.namespace}/{order.key}"
+        super().__init__(bench, order)
         self._failures = 0
         self._has_looked_early = False
 
@@ -74,13 +69,14 @@ class Effecting:
 
     async def _once(self) -> Value | None:
         await self._until_covered()
+        await self._refuse_beside_another()
         sent = self._bench.runtime.clock.monotonic()
         reply = await self._bench.commit(self._intent())
         match reply.ledger:
             case ledger.AllowExecute():
                 return await self._carry_out(sent)
             case ledger.ReturnRecordedResult(card=card):
-                return Value(self._order.work.replayed((await self._bench.card(card)).content))
+                return Value(await replayed(self._bench, self._order.work, await self._bench.card(card)))
             case ledger.WaitOtherWorker(until=until):
                 await self._wait_for_other(until)
             case ledger.Rejected(code="effect_unknown"):
@@ -88,6 +84,16 @@ class Effecting:
             case ledger.Rejected(code=code, message=message):
                 raise EffectRejected(message, code=code, task_id=self._bench.task.id)
         return None
+
+    async def _refuse_beside_another(self) -> None:
+        """A call that an earlier attempt left running here is waited for, and never made again beside it."""
+        left = self._order.work.seconds
+        while self._is_running and await self._may_be_made():
+            if left <= 0:
+                why = f"a call of the effect {self._order.key!r} is still running in this process"
+                raise TurnError(why, code="effect_in_flight", hint="the task tries again later")
+            await self._pause(left)
+            left -= SLICE_SECONDS
 
     def _intent(self) -> c.IntendEffect:
         order = self._order
@@ -109,14 +115,10 @@ class Effecting:
             encoded = await self._execute(sent, began)
         except NotBegun:
             await self._withdraw()
-        except NotDone as error:
-            await self._settle("not_done")
-            await self._try_again_or_raise(error)
         except StaleAttempt:
             raise
         except Exception as error:
-            await self._doubt(error)
-            await self._resolve(error)
+            await self._failed(error)
         except BaseException as error:
             await self._doubt(error)
             raise
@@ -145,14 +147,11 @@ class Effecting:
     async def _withdraw(self) -> None:
         """Nothing was called, and nobody knows that better: the intent is taken back, if it still counts."""
         try:
-            await self._settle("not_done")
+            await self._settle("not_done", call_ended=True)
         except EndwellError as refusal:
             raise self._lost("the effect was not begun in time") from refusal
         if not self._bench.hold.covers(0):
             raise self._lost("the lease ran out before the effect was begun")
-
-    def _lost(self, why: str) -> StaleAttempt:
-        return StaleAttempt(f"effect {self._order.key!r}: {why}", task_id=self._bench.task.id)
 
     async def _execute(self, sent: float, began: float) -> bytes:
         """First of two phases: the result is in the effect store, and only then goes into the log."""
@@ -162,14 +161,21 @@ class Effecting:
             if not self._may_start(sent):
                 raise NotBegun
 
-        bench.doing[order.step] = bench.runtime.clock.now_us()
-        token = EFFECT_KEY.set(order.key)
+        follow_work(asyncio.get_running_loop())
+        since = bench.runtime.clock.now_us()
+        call = bench.calls.begin(self._place, bench.attempt_id, order.step, since)
+        if call is None:
+            raise NotBegun
+        bench.doing[order.step] = since
+        tokens = EFFECT_KEY.set(order.key), CURRENT_CALL.set(call)
         try:
             value = await order.work.run(bench.runtime, bench.threads, before=check)
-            encoded = order.work.encoded(value)
         finally:
-            EFFECT_KEY.reset(token)
+            call.has_returned = True
+            EFFECT_KEY.reset(tokens[0])
+            CURRENT_CALL.reset(tokens[1])
             del bench.doing[order.step]
+        encoded = order.work.encoded(value)
         await self._put(encoded, began)
         return encoded
 
@@ -188,24 +194,18 @@ class Effecting:
                     raise
                 await bench.runtime.sleep(PAUSE_SECONDS)
 
-    async def _found(self) -> bytes | None:
-        effects = self._bench.effects
-        if effects is None:
-            return None
-        found: bytes | None = await self._bench.asked(lambda: effects.get(self._place))
-        return found
-
     async def _finish(self, encoded: bytes, took: int) -> Value:
         order = self._order
-        digest = content.fingerprint(encoded)
+        kept = msgspec.json.encode(Checked(order.args_hash, msgspec.Raw(encoded)))
         await self._bench.commit(
             self._bench.command(
                 c.FinishEffect,
                 step=order.step,
                 key=order.key,
-                content=encoded,
-                content_hash=digest,
+                content=kept,
+                content_hash=content.fingerprint(kept),
                 took=took,
+                is_checked=True,
             )
         )
         return Value(order.work.checked(encoded))
@@ -217,20 +217,43 @@ class Effecting:
             self._bench.command(c.DoubtEffect, key=self._order.key, reason=content.clean_text(reason))
         )
 
+    async def _failed(self, error: Exception) -> None:
+        if isinstance(error, NotDone) and not self._is_running:
+            await self._settle("not_done", call_ended=True)
+            await self._try_again_or_raise(error)
+        else:
+            await self._doubt(error)
+            await self._resolve(error)
+
     async def _resolve(self, error: Exception) -> None:
-        """Our own call failed. If it is still running in a thread, "not done" is only "not yet"."""
-        verdict = await self._verdict()
+        """Our own call failed. While something of it may still be running, "not done" is only "not yet"."""
+        call_ended = has_ended_by_itself(error)
+        verdict = await self._verdict_when_over(call_ended=call_ended)
         if isinstance(verdict, Done):
             await self._settle_done(verdict)
-        elif verdict is not NOT_DONE or self._order.work.is_still_running:
+        elif verdict is not NOT_DONE or self._is_running:
             await self._hand_over()
         elif self._order.reconcile is not None:
-            await self._settle("not_done")
+            await self._settle_not_done(call_ended=call_ended)
             await self._try_again_or_raise(error)
         else:
             # Nobody has looked: it stays unknown, unless it is about to be called again, which does no harm.
             await self._try_again_or_raise(error)
-            await self._settle("not_done")
+            await self._settle_not_done(call_ended=call_ended)
+
+    async def _verdict_when_over(self, *, call_ended: bool) -> Verdict:
+        """What can be known. "Not done" is asked for again when the call's time and the margin are over."""
+        until, asked_at = await self._surely_over_at(), await self._now()
+        verdict = await self._verdict()
+        counts = asked_at >= until or ((call_ended or self._may_repeat) and not self._is_running)
+        if verdict is not NOT_DONE or counts:
+            return verdict
+
+        async def is_over() -> bool:
+            return call_ended and not self._is_running
+
+        await self._wait(until, is_over)
+        return await self._verdict()
 
     async def _try_again_or_raise(self, error: Exception) -> None:
         self._failures += 1
@@ -242,20 +265,17 @@ class Effecting:
 
     async def _settle_unknown(self) -> None:
         """Another attempt left it open. "Not done" counts only if nobody can still be executing it."""
-        verdict = await self._verdict()
+        verdict = await self._verdict_when_over(call_ended=False)
         if isinstance(verdict, Done):
             await self._settle_done(verdict)
-        elif verdict is NOT_DONE:
-            await self._settle_not_done(is_gone=await self._holder_is_gone())
+        elif verdict is NOT_DONE and not self._is_running:
+            await self._settle_not_done(holder_gone=await is_holder_gone(self._bench, self._order.key))
         else:
             await self._hand_over()
 
-    async def _settle_not_done(self, *, is_gone: bool) -> None:
-        order = self._order
+    async def _settle_not_done(self, **known: bool) -> None:
         try:
-            await self._settle(
-                "not_done", holder_gone=is_gone, may_repeat=order.deduplicates or order.accept_risk
-            )
+            await self._settle("not_done", may_repeat=self._may_repeat, **known)
         except EndwellError as refusal:
             if refusal.code == EFFECT_UNKNOWN:
                 return await self._hand_over()
@@ -283,64 +303,17 @@ class Effecting:
             return _ignore_if_settled(refusal)
         raise HandedOver(f"whether the effect {self._order.key!r} took place is for a person to say")
 
-    async def _verdict(self) -> Verdict:
-        """What can be known about it without executing it."""
-        found = await self._found()
-        if found is not None:
-            return Done(content.decode_stored(found))
-        if self._order.reconcile is None:
-            return NOT_DONE if self._order.deduplicates else CANNOT_TELL
-        await self._bench.expect(self._order.step, self._order.reconcile.seconds)
-        try:
-            verdict = verdict_of(await self._order.reconcile.run(self._bench.runtime, self._bench.threads))
-            if isinstance(verdict, Done):
-                self._order.work.encoded(verdict.value)  # what cannot be kept says nothing
-            return verdict
-        except Exception as error:
-            log.warning("reconcile of effect %r failed: %r", self._order.key, error)
-            return CANNOT_TELL
-
     async def _wait_for_other(self, until: int) -> None:
         """Until whoever intends it has said how it ended, or can no longer be at it.
 
         If that one is dead, look whether it got there.
         """
-        bench = self._bench
-        if not self._has_looked_early and await self._holder_is_gone():
+        if not self._has_looked_early and await is_holder_gone(self._bench, self._order.key):
             self._has_looked_early = True
             verdict = await self._verdict()
             if isinstance(verdict, Done):
                 return await self._settle_done(verdict, holder_gone=True)
-        left = (until - await bench.asked(bench.store.now)) / SECOND
-        await bench.expect(self._order.step, max(left, 0))
-        while left > 0:
-            if bench.hold.is_lost:
-                raise self._lost("the task was taken away meanwhile")
-            await bench.runtime.sleep(min(left, SLICE_SECONDS, bench.settings.poll_seconds))
-            if not await self._is_intended():
-                break
-            left = (until - await bench.asked(bench.store.now)) / SECOND
-        return None
-
-    async def _is_intended(self) -> bool:
-        """Whether whoever intends it has still not said how it ended."""
-        bench = self._bench
-        effect = await bench.asked(lambda: bench.store.effect(bench.task.namespace, self._order.key))
-        return effect is not None and effect.status == "intended"
-
-    async def _holder_is_gone(self) -> bool:
-        """Whether the session that began it said goodbye, or its process is gone from this machine."""
-        bench = self._bench
-        effect = await bench.asked(lambda: bench.store.effect(bench.task.namespace, self._order.key))
-        session_id = effect.session_id if effect is not None else None
-        if session_id is None:
-            return False
-        session = await bench.asked(lambda: bench.store.session(bench.task.namespace, session_id))
-        if session is None:
-            return False
-        if session.end_reason == "goodbye":
-            return True
-        return session.host == bench.runtime.host() and not bench.runtime.is_alive(session.pid)
+        return await self._wait(until, self._is_said)
 
 
 def _ignore_if_settled(refusal: EndwellError) -> None:

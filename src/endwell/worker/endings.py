@@ -95,14 +95,15 @@ def suspend(
     return (*waiting.submits, letting_go)
 
 
-def hand_back(task: Task, attempt_id: str, command_id: str, actor: str) -> HandBack:
-    """The turn is given to whoever comes next; it costs the task nothing."""
+def hand_back(task: Task, attempt_id: str, command_id: str, actor: str, *, reason: str = "drain") -> HandBack:
+    """The turn is given to the worker that comes next."""
     return HandBack(
         command_id=command_id,
         namespace=task.namespace,
         actor=actor,
         task_id=task.id,
         attempt_id=attempt_id,
+        reason=reason,
     )
 
 

@@ -10,11 +10,13 @@ this order:
     {"ask": "lease", "id": n, "with": {}}
     {"result": value}                                             or how else the turn ended:
     {"error": {...}, "after": seconds}
-    {"suspended": {"calls": [...], "submits": [...]}}
+    {"suspended": {"calls": [...], "children": [...]}}
     {"handed_over": true}
     {"lost": error}
 
 Each `ask` is answered by `{"answer": n, "lease_left": seconds, "value": ...}`, or with `error` for `value`.
+The worker answers `IN_FLIGHT` requests at a time and reads no further until the child has taken an answer, so
+a child that asks without reading waits by itself and costs its worker a bounded amount of memory.
 """
 
 from __future__ import annotations
@@ -26,20 +28,22 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
 
-from endwell.errors import EndwellError, StaleAttempt, UsageError
+from endwell.errors import EndwellError, Refused, UsageError
 from endwell.model.task import ErrorInfo
 from endwell.runtime import guarded
 from endwell.runtime.base import Runtime
 from endwell.runtime.guarded import Ended, Guarded, LineTooLong, NotStarted
+from endwell.worker.child_access import ChildAccess, is_refusal
+from endwell.worker.child_commands import clean_doing, clean_error
 from endwell.worker.homes import home_of
-from endwell.worker.link import LINE_BYTES
+from endwell.worker.link import IN_FLIGHT, LINE_BYTES, REQUEST_BYTES
 from endwell.worker.outside import GRACE_SECONDS, Reported, checked_memory, checked_seconds, failure
-from endwell.worker.remote import Desk, ErrorSaid, error_of, error_said
-from endwell.worker.suspended import HandedOver
+from endwell.worker.remote import error_said
+from endwell.worker.suspended import GivenBack, HandedOver
 
 if TYPE_CHECKING:
     from endwell.worker.bench import Bench
@@ -153,7 +157,7 @@ class Isolated:
 
     async def _not_loaded(self, child: Guarded, said: dict[str, Any]) -> Reported:
         if "broken" in said:
-            return Reported(msgspec.convert(said["broken"], ErrorInfo))
+            return Reported(clean_error(msgspec.convert(said["broken"], ErrorInfo)))
         child.stop()
         return failure("agent_not_loaded", f"its process {await child.ended()} while loading", child.tail)
 
@@ -166,8 +170,10 @@ class _Conversation:
         self._child = child
         self._turn = turn
         self._bench = bench
-        self._desk = Desk(bench)
+        self._access = ChildAccess(bench)
         self._asking: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
+        self._cards = asyncio.Lock()
         self._raised: BaseException | None = None
 
     async def result(self) -> Any:
@@ -182,21 +188,26 @@ class _Conversation:
             raise self._raised
         if "result" in said:
             return said["result"]
-        raise self._left(said) or self._died(ended)
+        raise await self._left(said) or self._died(ended)
 
-    def _left(self, said: dict[str, Any]) -> BaseException | None:
-        """What left the agent's function, as it would have inside the worker."""
+    async def _left(self, said: dict[str, Any]) -> BaseException | None:
+        """What left the agent's function, as it would have inside the worker; the child is not believed."""
         try:
             if "suspended" in said:
-                return self._desk.suspended(said["suspended"])
-            if "handed_over" in said:
+                return await self._access.suspended(said["suspended"])
+            if "handed_over" in said and self._access.is_handed_over:
                 return HandedOver("the task is in a person's hands")
-            if "lost" in said:
-                return error_of(msgspec.convert(said["lost"], ErrorSaid))
+            if "lost" in said:  # it could not see that the lease holds; a deceitful child gains nothing by it
+                return GivenBack("its process gave the turn back")
             if "error" in said:
-                return Reported(msgspec.convert(said["error"], ErrorInfo), said.get("after"))
+                info = clean_error(msgspec.convert(said["error"], ErrorInfo))
+                return Reported(info, said.get("after"))
         except msgspec.ValidationError as nonsense:
             return _bad_word(nonsense)
+        except Refused as refusal:
+            return failure(refusal.code, refusal.message)
+        if "handed_over" in said:
+            return failure("agent_gave_turn_up", "its process left its turn, which it still held")
         return None
 
     def _died(self, ended: Ended) -> Reported:
@@ -210,12 +221,15 @@ class _Conversation:
         try:
             while (line := await self._child.read_line()) is not None:
                 said = _decoded(line)
-                if "doing" in said:
-                    self._bench.doing = msgspec.convert(said["doing"], dict[str, int])
-                    continue
-                if "ask" not in said:
+                if "doing" not in said and "ask" not in said:
                     return said
-                self._begin(msgspec.convert(said, Asked))
+                if len(line) > REQUEST_BYTES:
+                    raise msgspec.ValidationError(f"a request of more than {REQUEST_BYTES:,} bytes")
+                if "doing" in said:
+                    self._bench.doing = clean_doing(said["doing"])
+                else:
+                    await self._slots.acquire()
+                    self._begin(msgspec.convert(said, Asked))
         except LineTooLong:
             self._child.stop()
         except msgspec.ValidationError as nonsense:
@@ -226,24 +240,37 @@ class _Conversation:
     def _begin(self, asked: Asked) -> None:
         asking = self._isolated.runtime.spawn(self._answer(asked), f"endwell-ask-{asked.ask}")
         self._asking.add(asking)
-        asking.add_done_callback(self._asking.discard)
+        asking.add_done_callback(self._on_answered)
+
+    def _on_answered(self, asking: asyncio.Task[None]) -> None:
+        self._asking.discard(asking)
+        self._slots.release()
 
     async def _answer(self, asked: Asked) -> None:
+        """Cards are large: the next ones are read when the child has taken these."""
+        if asked.about.method.startswith("card"):
+            async with self._cards:
+                await self._say(asked)
+        else:
+            await self._say(asked)
+
+    async def _say(self, asked: Asked) -> None:
         """An `EndwellError` is an answer; a lost turn, or anything else, ends the child and is raised."""
         answer: dict[str, Any] = {"answer": asked.id}
         try:
             if asked.ask != "lease":
-                answer["value"] = await self._desk.answer(asked.about.method, asked.about.arguments)
+                answer["value"] = await self._access.answer(asked.about.method, asked.about.arguments)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            if isinstance(error, StaleAttempt) or not isinstance(error, EndwellError):
+            if not is_refusal(error):
                 self._raised = error
                 self._child.stop()
                 return
-            answer["error"] = error_said(error)
+            answer["error"] = error_said(cast(EndwellError, error))
         answer["lease_left"] = self._turn.seconds_left
         self._child.write(msgspec.json.encode(answer) + b"\n")
+        await self._child.drain()
 
 
 def checked_isolation(

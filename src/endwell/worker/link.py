@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -14,8 +15,12 @@ from endwell.errors import EndwellError
 from endwell.runtime.clock import Clock
 from endwell.worker.remote import ErrorSaid, error_of
 
-LINE_BYTES: Final = 64 * 1024 * 1024
-"""Most that a child may say in one line."""
+LINE_BYTES: Final = 16 * 1024 * 1024
+"""Most that a child may say in one line: how its turn ended, with everything that it waits for."""
+REQUEST_BYTES: Final = 4 * 1024 * 1024
+"""Most that one request may say: a record of the largest size, written in base64, and room to spare."""
+IN_FLIGHT: Final = 16
+"""Requests that a child has open at a time; the worker reads no further ones until it has answered."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -35,9 +40,11 @@ class Link:
 
     def __init__(self, reading: int, writing: int, clock: Clock) -> None:
         self._reading = os.fdopen(reading, "rb", buffering=0)
-        self._writing = os.fdopen(writing, "wb")
+        self._writing = os.fdopen(writing, "wb", buffering=0)
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._clock = clock
         self._lines: asyncio.StreamReader
+        self._output: asyncio.StreamWriter
         self._asked: dict[int, tuple[float, asyncio.Future[msgspec.Raw]]] = {}
         self._count = 0
         self._broken: BaseException | None = None
@@ -45,19 +52,29 @@ class Link:
         """Hears with every answer when its request was sent, and what was left of the lease since."""
 
     async def open(self) -> None:
-        """Be ready to read. An answer may be as long as all that the run has recorded."""
+        """Be ready to read and write: neither waits for the other, so neither side can block both."""
+        loop = asyncio.get_running_loop()
         self._lines = asyncio.StreamReader(limit=sys.maxsize // 4)
         protocol = asyncio.StreamReaderProtocol(self._lines)
-        await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, self._reading)
+        await loop.connect_read_pipe(lambda: protocol, self._reading)
+        flow = asyncio.StreamReaderProtocol(asyncio.StreamReader())
+        transport, _ = await loop.connect_write_pipe(lambda: flow, self._writing)
+        transport.set_write_buffer_limits(0)
+        self._output = asyncio.StreamWriter(transport, flow, None, loop)
+
+    def say_first(self, message: Mapping[str, Any]) -> None:
+        """Say something before the event loop runs."""
+        self._writing.write(msgspec.json.encode(message) + b"\n")
 
     def say(self, message: Mapping[str, Any]) -> None:
         """Say something that is not answered."""
-        self.send(msgspec.json.encode(message))
+        self._output.write(msgspec.json.encode(message) + b"\n")
 
-    def send(self, line: bytes) -> None:
-        """The same, already written out."""
-        self._writing.write(line + b"\n")
-        self._writing.flush()
+    async def say_last(self, line: bytes) -> None:
+        """Say how the turn ended; returns when the worker has all of it, or has hung up."""
+        self._output.write(line + b"\n")
+        with contextlib.suppress(ConnectionError):
+            await self._output.drain()
 
     async def read(self) -> bytes:
         """The next line; empty when the worker has hung up."""
@@ -65,6 +82,10 @@ class Link:
 
     async def ask(self, verb: str, given: Mapping[str, Any] | None = None) -> msgspec.Raw:
         """Have the worker do something for this turn; an error that it answers is raised."""
+        async with self._slots:
+            return await self._asked_now(verb, given)
+
+    async def _asked_now(self, verb: str, given: Mapping[str, Any] | None) -> msgspec.Raw:
         if self._broken is not None:
             raise self._broken
         self._count += 1

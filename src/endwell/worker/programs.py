@@ -34,7 +34,7 @@ OUTPUT_BYTES = 64 * MEGABYTE
 """Most that a program may write in one turn."""
 PULSE_SECONDS = 1.0
 """A talkative program's progress and drafts are stored this often at most."""
-_LINE_BYTES = content.MAX_BYTES
+_LINE_BYTES = content.MAX_WRITTEN_BYTES
 _NOTE_LIMIT = 500
 _NAME_LIMIT = 100
 _KINDS = "progress, usage, draft, error, call, result"

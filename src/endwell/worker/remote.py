@@ -1,7 +1,8 @@
 """The store as a turn in a child process sees it: every question goes to the worker, which asks its own.
 
-`RemoteStore` is the child's side, `Desk` the worker's. What crosses is JSON of known types: a command with
-the name of its type, an error with the name of its class; the type of an answer is that of its question.
+`RemoteStore` is the child's side, `child_access.ChildAccess` the worker's. What crosses is JSON of known
+types: a command with the name of its type, an error with the name of its class; the type of an answer is
+that of its question.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from typing import Any, Final
 import msgspec
 
 from endwell import errors
-from endwell.errors import EndwellError, Refused, StaleAttempt
+from endwell.errors import EndwellError
 from endwell.model import commands as c
 from endwell.model.card import Card
 from endwell.model.effect import Effect
+from endwell.model.inside import OnParentEnd
 from endwell.model.session import Session
 from endwell.model.task import Task
 from endwell.policy.ledger import LedgerAnswer
 from endwell.store.rows import Reply
-from endwell.worker.bench import Bench
 from endwell.worker.suspended import Suspended
 
 Ask = Callable[[str, Mapping[str, Any]], Awaitable[msgspec.Raw]]
@@ -53,35 +54,30 @@ class CommandSaid(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
 
 
+class ChildSaid(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A task that answers one of the calls. The worker makes the submission, its approval rule included."""
+
+    tool_call_id: str
+    agent: str
+    payload: bytes
+    agent_key: str | None = None
+    on_parent_end: OnParentEnd = "cancel"
+    deciding: int = 0
+    """How much of the call's time the child process set aside for an approval."""
+
+
 class WaitingSaid(msgspec.Struct, frozen=True):
     """What a suspended turn waits for, and the tasks that it calls."""
 
     calls: tuple[c.Call, ...]
-    submits: tuple[c.Submit, ...]
+    children: tuple[ChildSaid, ...]
 
 
-COMMANDS: Final[Mapping[str, type[c.TaskCommand]]] = {
-    kind.__name__: kind
-    for kind in (
-        c.Progress,
-        c.Repeat,
-        c.HearNudges,
-        c.StartStep,
-        c.RecordStep,
-        c.KeepDraft,
-        c.IntendEffect,
-        c.FinishEffect,
-        c.DoubtEffect,
-        c.SettleEffect,
-        c.Block,
-    )
-}
-"""What a child may hand in, each for its own task and attempt only."""
 _ANSWERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
     "commit": msgspec.json.Decoder(list[ReplySaid]),
     "now": msgspec.json.Decoder(int),
     "card": msgspec.json.Decoder(Card),
-    "cards_between": msgspec.json.Decoder(list[Card]),
+    "cards_page": msgspec.json.Decoder(list[Card]),
     "cards_by_ids": msgspec.json.Decoder(list[Card]),
     "effect": msgspec.json.Decoder(Effect | None),
     "session": msgspec.json.Decoder(Session | None),
@@ -89,6 +85,8 @@ _ANSWERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
     "agents": msgspec.json.Decoder(list[c.AgentSpec]),
 }
 """Every method that may be asked for, and how to read its answer."""
+PAGE_CARDS: Final = 32
+"""Most cards in one answer, so that the worker never holds more of them for one child."""
 
 
 class RemoteStore:
@@ -114,12 +112,24 @@ class RemoteStore:
 
     async def cards_between(self, namespace: str, first: str, last: str) -> list[Card]:
         """The cards from one id up to another, which is not included."""
-        cards: list[Card] = await self._asked("cards_between", namespace, first, last)
+        cards: list[Card] = []
+        while True:
+            page = await self.cards_page(namespace, first, last, PAGE_CARDS)
+            cards += page
+            if len(page) < PAGE_CARDS:
+                return cards
+            first = page[-1].id  # the next page begins behind it
+
+    async def cards_page(self, namespace: str, after: str, before: str, limit: int) -> list[Card]:
+        """The cards behind one id and before another, by id."""
+        cards: list[Card] = await self._asked("cards_page", namespace, after, before, limit)
         return cards
 
     async def cards_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Card]:
         """Many cards at once, in no particular order."""
-        cards: list[Card] = await self._asked("cards_by_ids", namespace, ids)
+        cards: list[Card] = []
+        for start in range(0, len(ids), PAGE_CARDS):
+            cards += await self._asked("cards_by_ids", namespace, ids[start : start + PAGE_CARDS])
         return cards
 
     async def effect(self, namespace: str, key: str) -> Effect | None:
@@ -147,64 +157,20 @@ class RemoteStore:
         return _ANSWERS[method].decode(answer)
 
 
-class Desk:
-    """In the worker: answers one turn's questions, and hands in commands of that very turn."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self._store = bench.store
-
-    async def answer(self, method: str, arguments: Sequence[Any]) -> Any:
-        """What the store says. `StaleAttempt` is raised, not answered: the turn is over then."""
-        if method == "commit":
-            return await self._commit([self._own(said) for said in _commands(arguments)])
-        if method == "now":
-            return await self._store.now()
-        if method not in _ANSWERS:
-            raise _refused(f"a turn may not ask the store for {method!r}")
-        if list(arguments[:1]) != [self._bench.task.namespace]:
-            raise _refused("a turn may ask about its own namespace only")
-        try:
-            question = getattr(self._store, method)(*arguments)
-        except TypeError as error:
-            raise _refused(f"{method} is not asked like this: {error}") from None
-        return await question
-
-    async def _commit(self, commands: Sequence[c.TaskCommand]) -> list[ReplySaid]:
-        replies = await self._store.commit(commands)
-        for reply in replies:
-            if isinstance(reply.refusal, StaleAttempt):
-                raise reply.refusal
-        return [_reply_said(reply) for reply in replies]
-
-    def _own(self, said: CommandSaid) -> c.TaskCommand:
-        """The command, if it is one that this attempt may give."""
-        kind = COMMANDS.get(said.type)
-        if kind is None:
-            raise _refused(f"a turn may not hand in {said.type!r}")
-        try:
-            command = msgspec.convert(said.fields, kind)
-        except msgspec.ValidationError as error:
-            raise _refused(f"this is no {said.type}: {error}") from None
-        bench, task = self._bench, self._bench.task
-        ours = (task.namespace, task.id, bench.attempt_id, bench.actor)
-        theirs = (command.namespace, command.task_id, getattr(command, "attempt_id", None), command.actor)
-        if theirs != ours:
-            raise _refused("a turn may hand in commands of its own attempt only")
-        return command
-
-    def suspended(self, said: Any) -> Suspended:
-        """What the turn waits for; whatever it submits must be its own child."""
-        waiting, task = msgspec.convert(said, WaitingSaid), self._bench.task
-        for submit in waiting.submits:
-            if (submit.namespace, submit.parent_id) != (task.namespace, task.id):
-                raise _refused("a turn may submit its own children only")
-        return Suspended(waiting.calls, waiting.submits)
-
-
 def waiting_said(waiting: Suspended) -> WaitingSaid:
     """A suspension as it crosses."""
-    return WaitingSaid(waiting.calls, waiting.submits)
+    children = tuple(
+        ChildSaid(
+            submit.parent_call or "",
+            submit.agent,
+            submit.payload,
+            submit.agent_key,
+            submit.on_parent_end,
+            submit.approval_within or 0,
+        )
+        for submit in waiting.submits
+    )
+    return WaitingSaid(waiting.calls, children)
 
 
 def error_said(error: EndwellError) -> ErrorSaid:
@@ -224,7 +190,8 @@ def error_of(said: ErrorSaid) -> EndwellError:
     return error
 
 
-def _reply_said(reply: Reply) -> ReplySaid:
+def reply_said(reply: Reply) -> ReplySaid:
+    """A reply as it crosses."""
     refusal = None if reply.refusal is None else error_said(reply.refusal)
     return ReplySaid(reply.task, refusal, reply.ledger)
 
@@ -232,14 +199,3 @@ def _reply_said(reply: Reply) -> ReplySaid:
 def _reply(said: ReplySaid) -> Reply:
     refusal = None if said.refusal is None else error_of(said.refusal)
     return Reply(task=said.task, refusal=refusal, ledger=said.ledger)
-
-
-def _commands(arguments: Sequence[Any]) -> list[CommandSaid]:
-    try:
-        return msgspec.convert(arguments, tuple[list[CommandSaid]])[0]
-    except msgspec.ValidationError as error:
-        raise _refused(f"commands are not handed in like this: {error}") from None
-
-
-def _refused(why: str) -> Refused:
-    return Refused(why, code="not_of_this_turn")

@@ -1,7 +1,8 @@
 """A worker's session: opened at the start, opened anew when the lease was lost, closed at the end.
 
-The rule of the worker's epoch is kept here: whoever has lost the lease stops what ran under it, says
-nothing more about it, and goes on only under a new session.
+The rule of the worker's epoch is kept here: a worker that has lost its lease stops what ran under it and
+hands in nothing more of it. It works on only under a new session, and names the lost one when it
+opens that: turns that no other worker has taken are handed back in the same commit, which costs them nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 
 from endwell.errors import EndwellError
 from endwell.model import commands as c
+from endwell.model.session import EndReason
 from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings.sections import Worker as WorkerSettings
@@ -36,8 +38,10 @@ class WorkerSession:
         namespace: str,
         name: str,
         agents: tuple[str, ...],
+        versions: dict[str, str],
         concurrency: int,
         named: Callable[[], Named],
+        registering: Callable[[str], c.RegisterAgents],
         on_stale: Callable[[tuple[str, ...]], None],
         on_lost: Callable[[], None],
     ) -> None:
@@ -47,13 +51,16 @@ class WorkerSession:
         self._namespace = namespace
         self._name = name
         self._agents = agents
+        self._versions = versions
         self._concurrency = concurrency
         self._named = named
+        self._registering = registering
         self._on_stale = on_stale
         self._on_lost = on_lost
         self._heart: Heart | None = None
         self._starting_over: asyncio.Task[None] | None = None
         self._closing = False
+        self._lost: str | None = None
         self.id = ""
 
     @property
@@ -67,12 +74,15 @@ class WorkerSession:
         return self._heart.seconds_left if self.id and self._heart is not None else 0.0
 
     async def open(self) -> None:
-        """Tell the store, and start the heartbeat; only then is there a session to work under."""
+        """Tell the store of it and of the agents, and start the heartbeat; only then can work begin."""
         session_id = self._runtime.ids.new()
         heart = self._new_heart(session_id)
-        await self._store.one(self._opening(session_id))
+        opening = (self._opening(session_id), self._registering(session_id))
+        for reply in await self._store.commit(opening):
+            if reply.refusal is not None:
+                raise reply.refusal
         heart.start()
-        self.id, self._heart = session_id, heart
+        self.id, self._heart, self._lost = session_id, heart, None
 
     def _opening(self, session_id: str) -> c.OpenSession:
         return c.OpenSession(
@@ -87,6 +97,9 @@ class WorkerSession:
             agents=self._agents,
             concurrency=self._concurrency,
             lease=int(self._settings.lease_seconds * SECOND),
+            process=self._runtime.process_mark(),
+            versions=self._versions,
+            lost=self._lost,
         )
 
     def _new_heart(self, session_id: str) -> Heart:
@@ -114,7 +127,7 @@ class WorkerSession:
         if not self.id or session_id != self.id or self._heart is None:
             return
         log.error("worker %s lost session %s: %s", self._name, session_id, why)
-        self.id = ""
+        self.id, self._lost = "", session_id
         self._on_lost()
         if not self._closing:
             self._starting_over = self._runtime.spawn(self._start_over(self._heart), "endwell-start-over")
@@ -131,27 +144,31 @@ class WorkerSession:
             except EndwellError as error:
                 log.log(level, "worker %s cannot open a session yet: %s", self._name, error)
                 level = logging.DEBUG
-                await self._runtime.sleep(PAUSE_SECONDS)
+                await self._runtime.sleep(self._pause_seconds)
 
-    async def close(self, reason: str = "goodbye") -> None:
-        """No more beats, and the session ends now rather than by its lease.
+    @property
+    def _pause_seconds(self) -> float:
+        """Shorter than the heartbeat for which a supervisor waits after an outage before it reclaims."""
+        return min(PAUSE_SECONDS, self._settings.heartbeat_seconds / 3)
 
-        Only "goodbye" promises that nothing of it runs any more.
-        """
+    async def close(self, reason: EndReason = "goodbye") -> None:
+        """No more beats, and the session ends now rather than by its lease."""
         self._closing = True
         if self._starting_over is not None:
             await self._starting_over
         if self._heart is not None:
             await self._heart.stop()
         if self.id:
-            await self._say_goodbye(reason)
+            await self._say_goodbye(self.id, reason)
+        elif self._lost is not None:
+            await self._say_goodbye(self._lost, "left")
 
-    async def _say_goodbye(self, reason: str) -> None:
+    async def _say_goodbye(self, session_id: str, reason: str) -> None:
         goodbye = c.CloseSession(
             command_id=self._runtime.ids.new(),
             namespace=self._namespace,
             actor=self._name,
-            session_id=self.id,
+            session_id=session_id,
             reason=reason,
         )
         try:

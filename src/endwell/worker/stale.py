@@ -12,12 +12,11 @@ from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings
 from endwell.store.contract import Store
-from endwell.store.reclaiming import Absence, reclaim_lapsed
+from endwell.store.reclaiming import Absence, Reclaiming
 
 log = logging.getLogger(__name__)
 
 PAGE = 200
-LATE_INTERVALS = 3
 FOR_EVER = 1 << 60
 
 
@@ -30,16 +29,27 @@ class Stale:
         self._store = store
         self._runtime = runtime
         self._settings = settings.worker
-        self._grace = int(settings.queue.reclaim_grace_seconds * SECOND)
         self._namespace = namespace
         self._actor = actor
         self._absence = Absence(
             runtime.clock,
-            longest_seconds=LATE_INTERVALS * settings.worker.watchdog_interval_seconds,
-            patience_seconds=settings.worker.heartbeat_seconds,
+            interval_seconds=settings.worker.watchdog_interval_seconds,
+            worker=settings.worker,
+        )
+        self._reclaiming = Reclaiming(
+            store,
+            runtime,
+            self._absence,
+            namespace=namespace,
+            actor=actor,
+            grace_seconds=settings.queue.reclaim_grace_seconds,
         )
         self.requeued = 0
-        self.reclaimed = 0
+
+    @property
+    def reclaimed(self) -> int:
+        """How many turns were taken back."""
+        return self._reclaiming.reclaimed
 
     @property
     def patience(self) -> int:
@@ -64,13 +74,13 @@ class Stale:
         await self._store.one(requeue)
         self.requeued += len(found)
 
-    async def reclaim(self, *, is_needed: bool) -> None:
-        """Turns whose holder's lease has lapsed go back to the queue; a worker that was away waits first."""
-        away = self._absence.look()
+    async def reclaim(self, now: int, *, is_needed: bool) -> None:
+        """Turns whose holder's lease has lapsed go back to the queue; a worker that was away waits first.
+
+        `now` is what the store answered at the beginning of the tick.
+        """
+        away = self._absence.answered(now)
         if away:
             log.warning("%s was away for %.1f s; its reclaims wait one heartbeat", self._actor, away)
-        if not self._absence.is_over or not is_needed:
-            return
-        self.reclaimed += await reclaim_lapsed(
-            self._store, self._runtime, self._namespace, self._actor, grace=self._grace
-        )
+        if is_needed and self._absence.is_over:
+            await self._reclaiming.run_once(now)

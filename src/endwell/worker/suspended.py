@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from endwell.errors import StaleAttempt
 from endwell.model import commands as c
+from endwell.policy.waiting import refuse_too_many
 
 
 class Suspended(BaseException):
@@ -15,7 +16,7 @@ class Suspended(BaseException):
     """
 
     def __init__(self, calls: tuple[c.Call, ...], submits: tuple[c.Submit, ...] = ()) -> None:
-        super().__init__(f"waiting for {', '.join(call.tool_call_id for call in calls)}")
+        super().__init__(f"waiting for {len(calls):,} answers")
         self.calls = calls
         self.submits = submits
 
@@ -24,9 +25,16 @@ class HandedOver(BaseException):
     """The task is in a person's hands now: the turn ends here, and has nothing to say."""
 
 
-def merged(waiting: list[Suspended]) -> Suspended:
-    """What several branches wait for, as one suspension."""
+class GivenBack(BaseException):
+    """The child process was not sure that the turn is still its own: another attempt may have it."""
+
+
+def merged(waiting: list[Suspended]) -> BaseException:
+    """What several branches wait for, as one suspension; an error if a turn may not wait for so much."""
     calls = tuple(call for one in waiting for call in one.calls)
+    too_many = refuse_too_many(calls)
+    if too_many is not None:
+        return too_many
     return Suspended(calls, tuple(submit for one in waiting for submit in one.submits))
 
 

@@ -10,7 +10,7 @@ from endwell.model import commands as c
 from endwell.model.content import fingerprint
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
-from endwell.store.door import follow_up
+from endwell.store.derived import follow_up
 from endwell.store.rows import Reply
 
 Settled = Sequence[tuple[c.TaskCommand, Reply]]

@@ -14,39 +14,13 @@ from dataclasses import replace
 from typing import Any
 
 from endwell.runtime.base import Runtime
+from endwell.runtime.thread_call import ThreadCall
 from endwell.runtime.threads import ThreadPool
 
 
 def with_step_threads(runtime: Runtime) -> Runtime:
     """The same runtime with as many threads as there are steps at once."""
     return replace(runtime, pool=ThreadPool(sys.maxsize, "endwell-step"))
-
-
-class ThreadCall:
-    """One function in a thread. First each side makes its mark, then it looks for the other's."""
-
-    __slots__ = ("_function", "has_begun", "is_left", "is_over")
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self._function = function
-        self.has_begun = False
-        self.is_left = False
-        self.is_over = False
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the function is at work at this moment, for all we know."""
-        return self.has_begun and not self.is_over
-
-    def run(self) -> Any:
-        """In the thread; a call that was left before it began never begins."""
-        self.has_begun = True
-        try:
-            return None if self.is_left else self._function()
-        except GeneratorExit as error:  # would close the coroutine that waits for it
-            raise RuntimeError("the function raised GeneratorExit") from error
-        finally:
-            self.is_over = True
 
 
 class TurnThreads:
@@ -68,7 +42,7 @@ class TurnThreads:
         try:
             return await self._runtime.in_thread(self._in_thread, loop, call)
         finally:
-            call.is_left = True
+            call.leave()
             if call.is_running:
                 self._late.add(call)
 

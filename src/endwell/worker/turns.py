@@ -13,16 +13,20 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
+from contextvars import copy_context
 from typing import Any
 
 from endwell.errors import StaleAttempt
 from endwell.model import commands as c
 from endwell.model import content
-from endwell.model.inside import deliveries_along
+from endwell.model.facts import RETURNED
+from endwell.model.inside import deliveries_along, origin_at
+from endwell.model.session import EndReason
 from endwell.model.task import Task
 from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
 from endwell.runtime.current import CURRENT_TURN, CurrentTurn
+from endwell.runtime.running_calls import RunningCalls
 from endwell.settings.sections import Worker as WorkerSettings
 from endwell.store.contract import Store
 from endwell.store.effect_store import EffectStore
@@ -30,10 +34,10 @@ from endwell.store.rows import Offer
 from endwell.worker import endings
 from endwell.worker.agents import Agent
 from endwell.worker.bench import Bench
-from endwell.worker.branches import captured
+from endwell.worker.captured import captured
 from endwell.worker.context import Context, SyncContext
 from endwell.worker.directory import Directory
-from endwell.worker.suspended import HandedOver, Suspended, meant
+from endwell.worker.suspended import GivenBack, HandedOver, Suspended, meant
 from endwell.worker.threads import TurnThreads, with_step_threads
 from endwell.worker.versions import refuse_other_version
 
@@ -108,6 +112,8 @@ class Turn:
         for task in (self.runner, *self.verbs):
             if task is not None:
                 task.cancel()
+        if self.bench is not None:
+            self.bench.runs.cancel()
 
 
 class Turns:
@@ -123,6 +129,7 @@ class Turns:
         *,
         slots: int,
         effects: EffectStore | None,
+        calls: RunningCalls,
         directory: Directory,
         lease_left: LeaseLeft,
         ended: Ended,
@@ -135,6 +142,8 @@ class Turns:
         self._settings = settings
         self._limits = limits
         self._effects = effects
+        self._calls = calls
+        self._context = copy_context()
         self._lease_left = lease_left
         self._ended = ended
         self._held: dict[str, Turn] = {}
@@ -155,14 +164,31 @@ class Turns:
         """Task and attempt of everything held. The heartbeat's thread asks this."""
         return tuple((turn.task.id, turn.attempt_id) for turn in self.live())
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a turn is held, or an effect's call is in progress that its turn has left."""
+        return self.count > 0 or bool(self._calls.in_progress())
+
+    @property
+    def end_reason(self) -> EndReason:
+        """How the session ends: what is still at work ends with this process, or is in one of its own."""
+        if not self.is_at_work:
+            return "goodbye"
+        return "left_processes" if self._runtime.has_children() else "left"
+
     def doing(self) -> tuple[tuple[str, str, int], ...]:
-        """Attempt, step and since when, of every step that runs. The heartbeat's thread asks this."""
-        return tuple(
+        """Attempt, step and since when, of steps that run and of effect calls that their turns have left.
+
+        The heartbeat's thread asks this.
+        """
+        steps = (
             (turn.attempt_id, step, since)
             for turn in self.live()
             if turn.bench is not None
             for step, since in list(turn.bench.doing.items())
         )
+        calls = ((call.attempt_id, call.step, call.since_us) for call in self._calls.in_progress())
+        return tuple(dict.fromkeys((*calls, *steps)))  # calls first: of very many only the first are told
 
     def begin(self, offer: Offer, actor: str) -> None:
         """Run a claimed turn."""
@@ -176,7 +202,9 @@ class Turns:
 
     def _start(self, turn: Turn) -> None:
         self._taken += 1
-        turn.runner = self._runtime.start(self._run(turn), turn.task.id)
+        # not in the context of the turn, or of the effect, whose end made room for this one
+        start = self._context.copy().run
+        turn.runner = start(self._runtime.start, self._run(turn), turn.task.id)
 
     @property
     def seconds_to_hand_back(self) -> float:
@@ -254,7 +282,11 @@ class Turns:
         try:
             refuse_other_version(agent, turn.task)
             payload = agent.checked_payload(content.decode_stored(turn.payload))
-            value = await self._call(agent, turn, payload)
+            try:
+                value = await self._call(agent, turn, payload)
+            finally:
+                if turn.bench is not None:
+                    await turn.bench.runs.close()
         except BaseException as raised:  # SystemExit too is an agent's failure, not the worker's end
             error = meant(raised)
             turn.is_lost = turn.is_lost or isinstance(error, StaleAttempt | HandedOver)
@@ -262,6 +294,8 @@ class Turns:
                 return ()
             if isinstance(error, Suspended):
                 return endings.suspend(*about, error)
+            if isinstance(error, GivenBack):
+                return (endings.hand_back(*about, reason=RETURNED),)
             return (endings.fail(*about, agent, error, self._runtime.ids.fraction()),)
         return (endings.finish(*about, agent, value, self._runtime.ids.fraction()),)
 
@@ -298,6 +332,7 @@ class Turns:
             step_timeout=agent.step_timeout,
             give_up_on=agent.give_up_on,
             effects=self._effects,
+            calls=self._calls,
             directory=self._directory,
         )
         return turn.bench
@@ -352,7 +387,8 @@ async def _verb(turn: Turn, verb: Coroutine[Any, Any, Any]) -> tuple[Any, BaseEx
 
 def current_turn(task: Task) -> CurrentTurn:
     """What the code of a turn is known by."""
-    return CurrentTurn(task.id, task.attempt_id or "", task.namespace, deliveries_along(task))
+    attempt_id = task.attempt_id or ""
+    return CurrentTurn(task.id, attempt_id, task.namespace, deliveries_along(task), origin_at(task))
 
 
 def _lost(turn: Turn) -> StaleAttempt:

@@ -168,7 +168,8 @@ class WaitVerbs:
         """Ask people to agree to what they are shown, and return who did.
 
         Bound to exactly that: when the function comes here again with another question or something else
-        to show, nobody has agreed to it yet. `by` names who may decide, `quorum` how many must agree.
+        to show, nobody has agreed to it yet. `by` names who may decide, `quorum` how many must agree; nothing
+        proves that whoever decides has the name that they give.
         Raises `ApprovalRejected`, or `ApprovalExpired` when nobody decided in time.
         """
         who = checked_names(by)

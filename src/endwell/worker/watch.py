@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from endwell.errors import NotFound, Refused, StoreError
 from endwell.model import commands as c
 from endwell.model import content
 from endwell.model.message import Message
+from endwell.model.status import SUSPENDED
+from endwell.model.task import Task
+from endwell.policy.delivering import DELIVERY_FAILED, DELIVERY_RETRIES, is_exhausted
 from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings
 from endwell.store.contract import Store
-from endwell.store.door import follow_up
 from endwell.store.glance import NOW, Ask, Seen
 from endwell.worker.overseen import Overseen
 from endwell.worker.stale import Stale
@@ -31,8 +33,6 @@ log = logging.getLogger(__name__)
 PAGE: Final = 200
 PAGES: Final = 50
 """Most pages of one kind in a tick; what is left is found by the next one."""
-DELIVERY_RETRIES: Final = 5
-"""How often a message is tried again that cannot be handed on for a reason of its own."""
 NO_DEFECT: Final = (Refused, NotFound)
 SHORTEST_REST_SECONDS: Final = 0.02
 _IN_LEDGER: Final = ("tool_result", "timeout", "child")
@@ -83,7 +83,6 @@ class Watch:
         self._stopping = False
         self._looked_at = 0
         self._ticked_at: float | None = None
-        self._undeliverable: Counter[str] = Counter()
         self.failures = 0
 
     @property
@@ -124,7 +123,7 @@ class Watch:
                 await self._inject_timeouts(now)
             if seen["undelivered"]:
                 await self._clear_up(now)
-            await self.stale.reclaim(is_needed=seen["expired_claims"])
+            await self.stale.reclaim(now, is_needed=seen["expired_claims"])
             self._looked_at = now
             self._seen = seen
             self.overseen.look(now, seen["last_tick"])
@@ -136,38 +135,41 @@ class Watch:
     async def _reconcile(self, now: int) -> None:
         """Hand on what lies in the resume ledger, and answers of which nobody was told."""
         resumes = await self._store.pending_resumes(self._namespace, now, PAGE)
-        if resumes:
-            ids = tuple(message_id for message_id, _, _ in resumes)
-            lease = int(self._settings.lease_seconds * SECOND)
-            await self._store.one(c.TakeResumes(message_ids=ids, lease=lease, **self._about()))
-            await self._hand_on([(message_id, task_id) for message_id, task_id, _ in resumes])
+        await self._hand_on(resumes)
         untold = await self._store.answers_waiting(self._namespace, now, PAGE)
         await self._commit([await self._answered_again(*each) for each in untold])
 
-    async def _hand_on(self, messages: Sequence[tuple[str, str]]) -> None:
-        """One that cannot be handed on, again and again, is laid aside and holds nobody up."""
-        commands = [self._deliver(message_id, task_id) for message_id, task_id in messages]
+    async def _hand_on(self, messages: Sequence[tuple[str, str, int]]) -> None:
+        """Messages whose retries are used up are laid aside; those whose delivery failed go one by one.
+
+        A delivery that ends the process must not count its neighbours down, so the least suspect come first.
+        """
+        await self._commit([self._skip(*each) for *each, count in messages if is_exhausted(count)])
+        new = [self._deliver(*each) for *each, count in messages if count == 0]
+        if new:
+            await self._try_to_deliver(new)
+        suspects = [each for each in messages if each[2] > 0 and not is_exhausted(each[2])]
+        for message_id, task_id, _ in sorted(suspects, key=itemgetter(2)):
+            await self._try_to_deliver([self._deliver(message_id, task_id)])
+
+    async def _try_to_deliver(self, commands: Sequence[c.Deliver]) -> None:
+        """Counting is a commit of its own: a delivery that ends this process has been counted by then."""
+        lease = int(self._settings.lease_seconds * SECOND)
+        ids = tuple(command.message_id for command in commands)
+        await self._store.one(c.TakeResumes(message_ids=ids, lease=lease, **self._about()))
         for command, reply in zip(commands, await self._store.commit(commands), strict=True):
             if isinstance(reply.refusal, StoreError):
                 raise reply.refusal
-            if reply.refusal is None or isinstance(reply.refusal, NO_DEFECT):
-                self._undeliverable.pop(command.message_id, None)
-            else:
-                await self._note_failure(command, reply.refusal)
-
-    async def _note_failure(self, command: c.Deliver, error: Exception) -> None:
-        self._undeliverable[command.message_id] += 1
-        log.error("message %s could not be handed on: %r", command.message_id, error)
-        if self._undeliverable[command.message_id] > DELIVERY_RETRIES:
-            del self._undeliverable[command.message_id]
-            about = {"task_id": command.task_id, "message_id": command.message_id, **self._about()}
-            await self._commit([c.SkipMessage(why="delivery_failed", **about)])
+            if reply.refusal is not None and not isinstance(reply.refusal, NO_DEFECT):
+                log.error("message %s could not be handed on: %r", command.message_id, reply.refusal)
 
     async def _inject_timeouts(self, now: int) -> None:
         for _ in range(PAGES):
             overdue = await self._store.due_waits(self._namespace, now, PAGE)
-            await self._commit([c.InjectTimeout(task_id=task_id, **self._about()) for task_id in overdue])
-            if len(overdue) < PAGE:
+            moved = await self._commit(
+                [c.InjectTimeout(task_id=task_id, **self._about()) for task_id in overdue]
+            )
+            if len(overdue) < PAGE and not any(_is_still_due(task, now) for task in moved):
                 return
 
     async def _clear_up(self, now: int) -> None:
@@ -177,13 +179,15 @@ class Watch:
         """
         found = await self._store.undelivered(self._namespace, now, PAGE)
         answers: list[Message] = []
-        others: list[Message] = []
-        for message, status in found:
+        others: list[tuple[str, str, int]] = []
+        for message, status, count in found:
             if message.message_type == "stop":
                 continue
-            is_answer = status == "suspended" and message.message_type in _IN_LEDGER
-            (answers if is_answer else others).append(message)
-        await self._commit([follow_up(message, self._actor) for message in others])
+            if status == SUSPENDED and message.message_type in _IN_LEDGER:
+                answers.append(message)
+            else:
+                others.append((message.id, message.task_id or "", count))
+        await self._hand_on(others)
         if answers:
             await self._close_late(answers)
 
@@ -196,19 +200,27 @@ class Watch:
             close = c.CloseMessages(message_ids=late, why="late", status="consumed", **self._about())
             await self._commit([close])
 
-    async def _commit(self, commands: Sequence[c.Command]) -> None:
-        """Somebody may have been faster; whatever else is refused is named."""
+    async def _commit(self, commands: Sequence[c.Command]) -> list[Task]:
+        """The tasks that were moved. Another watchdog may have been faster; other refusals are named."""
         if not commands:
-            return
+            return []
+        moved: list[Task] = []
         for command, reply in zip(commands, await self._store.commit(commands), strict=True):
             if isinstance(reply.refusal, StoreError):
                 raise reply.refusal
             if reply.refusal is not None:
                 name = type(command).__name__
                 log.info("%s: %s was refused: %s", self._actor, name, reply.refusal.message)
+            elif reply.task is not None:
+                moved.append(reply.task)
+        return moved
 
     def _deliver(self, message_id: str, task_id: str) -> c.Deliver:
-        return c.Deliver(task_id=task_id, message_id=message_id, **self._about())
+        return c.Deliver(task_id=task_id, message_id=message_id, is_counted=True, **self._about())
+
+    def _skip(self, message_id: str, task_id: str) -> c.SkipMessage:
+        log.error("message %s is laid aside: %d deliveries failed", message_id, DELIVERY_RETRIES)
+        return c.SkipMessage(task_id=task_id, message_id=message_id, why=DELIVERY_FAILED, **self._about())
 
     async def _answered_again(self, task_id: str, tool_call_id: str, card_id: str) -> c.Answer:
         card = await self._store.card(self._namespace, card_id)
@@ -280,6 +292,11 @@ class Watch:
         """`run` returns after the tick under way."""
         self._stopping = True
         self._nudged.set()
+
+
+def _is_still_due(task: Task, now: int) -> bool:
+    """Whether a turn has more overdue waits than one command reports."""
+    return task.status == SUSPENDED and task.wait_by is not None and task.wait_by <= now
 
 
 def _status_of(answer: Any) -> str:

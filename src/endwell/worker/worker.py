@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from endwell.doorbell.contract import Doorbell, is_rung
 from endwell.errors import NotFound, StoreError
@@ -19,6 +20,7 @@ from endwell.policy.guard import is_suspect
 from endwell.policy.limits import Limits
 from endwell.queue.contract import Intake
 from endwell.runtime.base import Runtime
+from endwell.runtime.running_calls import RunningCalls
 from endwell.runtime.threads import ThreadPool
 from endwell.settings import Settings
 from endwell.store.contract import Store
@@ -37,6 +39,7 @@ from endwell.worker.lookout import Lookout
 from endwell.worker.session import PAUSE_SECONDS, WorkerSession
 from endwell.worker.suspending import Settled
 from endwell.worker.turns import Ending, Turns
+from endwell.worker.versions import OtherVersions
 from endwell.worker.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -64,6 +67,7 @@ class Worker:
         name: str | None = None,
         concurrency: int | None = None,
         effects: EffectStore | None = None,
+        calls: RunningCalls | None = None,
         intake: Intake | None = None,
     ) -> None:
         self._store = store
@@ -79,17 +83,13 @@ class Worker:
         self.name = name or f"{runtime.host()}-{runtime.pid()}"
         self.directory = Directory(store, namespace, known or agents, settings.approval)
         self._lookout = Lookout(
-            store,
-            runtime,
-            namespace=namespace,
-            agents=tuple(agents),
-            settings=settings.worker,
+            store, runtime, namespace=namespace, agents=tuple(agents), settings=settings.worker
         )
         also, told = self._lookout.asked, self._told
         self.watch = Watch(
             store, runtime, settings, namespace=namespace, actor=self.name, also=also, told=told
         )
-        self._turns = self._new_turns(effects)
+        self._turns = self._new_turns(effects, RunningCalls() if calls is None else calls)
         self._session = self._new_session()
         self._outbox: list[Ending] = []
         self._handing_in: list[list[Ending]] = []
@@ -97,13 +97,14 @@ class Worker:
         self._wake = asyncio.Event()
         self._may_be_work = True
         self._was_full = False
+        self._others = OtherVersions(store, namespace, agents)
         self._capacity = Capacity(self.concurrency, runtime.clock)
         self._beside: asyncio.Task[None] | None = None
         self._stopping = False
         self.refused = 0
         self.failures = 0
 
-    def _new_turns(self, effects: EffectStore | None) -> Turns:
+    def _new_turns(self, effects: EffectStore | None, calls: RunningCalls) -> Turns:
         # Threads of their own: functions that hang must not keep the worker from saying goodbye.
         threads = ThreadPool(self.concurrency, "endwell-agent")
         return Turns(
@@ -114,6 +115,7 @@ class Worker:
             self._limits,
             slots=self.concurrency,
             effects=effects,
+            calls=calls,
             directory=self.directory,
             lease_left=lambda: self._session.seconds_left,
             ended=self._note,
@@ -127,11 +129,16 @@ class Worker:
             namespace=self._namespace,
             name=self.name,
             agents=tuple(self._agents),
+            versions={name: agent.version or "" for name, agent in self._agents.items()},
             concurrency=self.concurrency,
             named=self._named,
+            registering=self._registering,
             on_stale=self._let_go,
             on_lost=self._lost,
         )
+
+    def _registering(self, session_id: str) -> c.RegisterAgents:
+        return self.directory.registering(self._agents.values(), self._new_id(), self.name, session_id)
 
     @property
     def session_id(self) -> str:
@@ -154,10 +161,6 @@ class Worker:
         for agent in self._agents.values():
             if agent.outside is not None:
                 await agent.outside.prepare()
-        specs = tuple(agent.spec() for agent in self._agents.values())
-        await self._store.one(
-            c.RegisterAgents(command_id=self._new_id(), namespace=self._namespace, agents=specs)
-        )
         await self._session.open()
         self._unsubscribe = self._bell.subscribe(self._heard)
         if self._intake is not None:
@@ -209,7 +212,7 @@ class Worker:
             return await self._hand_in()
         self._claiming[claim.command_id] = claim.limit
         try:
-            replies = await self._exchange((claim,))
+            replies = await self._exchange((await self._others.look_past(claim),))
             return replies is not None and self._take(claim, replies[-1])
         finally:
             del self._claiming[claim.command_id]
@@ -222,7 +225,8 @@ class Worker:
         if not deliveries:
             return await self._hand_in()
         batch, session_id = self._new_id(), self.session_id
-        about = {"namespace": self._namespace, "actor": self.name, "session_id": session_id}
+        about: dict[str, Any] = {"namespace": self._namespace, "actor": self.name, "session_id": session_id}
+        about |= {"served_elsewhere": await self._others.served_elsewhere()}
         claims = claims_of(deliveries, batch=batch, versions=self._versions, **about)
         self._claiming[batch] = len(claims)
         try:
@@ -356,8 +360,7 @@ class Worker:
         if claim.session_id != self.session_id:
             return False  # the lease went while we asked; what we were given is not ours any more
         self._was_full = len(reply.taken) == claim.limit
-        if self._was_full:
-            self._may_be_work = True
+        self._may_be_work |= self._was_full or self._others.has_passed_more(reply.passed_over)
         for offer in reply.taken:
             self._turns.begin(offer, self.name)
         return bool(reply.taken)
@@ -482,14 +485,14 @@ class Worker:
             pass
 
     async def close(self) -> None:
-        """Say goodbye: no more beats, and the session ends now rather than by its lease."""
+        """Say goodbye, unless something is still at work here: no more beats, and the session ends now."""
         self._unsubscribe()
         if self._intake is not None:
             await self._intake.close()
-        await self._session.close(reason="left" if self._turns.count else "goodbye")
         for agent in self._agents.values():
             if agent.outside is not None:
                 await agent.outside.close()
+        await self._session.close(self._turns.end_reason)
 
     def _new_id(self) -> str:
         return self._runtime.ids.new()

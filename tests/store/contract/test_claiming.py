@@ -327,7 +327,7 @@ async def test_a_worker_takes_one_suspect_at_a_time(world: World) -> None:
     suspects = [await world.queued_task() for _ in range(2)]
     for _ in range(world.limits.crash_limit - 1):
         for task in await world.claimed(limit=1) + await world.claimed(limit=1):
-            await world.do(world.to(c.Reclaim, task, reason="forgotten_by_its_worker"))
+            await world.do(world.to(c.Reclaim, task, reason="visibility_timeout"))
     plain = await world.queued_task()
     taken = await world.claimed(limit=10)
     assert {task.id for task in taken} == {suspects[0].id, plain.id}

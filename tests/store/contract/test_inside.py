@@ -12,6 +12,7 @@ from endwell.errors import Refused, StaleAttempt, WrongStatus
 from endwell.model import commands as c
 from endwell.model.card import record_id, records_between
 from endwell.model.inside import inside_of
+from endwell.model.restoring import MarkRestored
 from endwell.model.task import ErrorInfo, Task, waits_of
 from endwell.policy.ledger import AllowExecute, LedgerAnswer, Rejected, ReturnRecordedResult, WaitOtherWorker
 from endwell.policy.limits import SECOND
@@ -58,6 +59,26 @@ async def test_records_outlive_a_failed_turn_but_not_a_refused_output(world: Wor
     task = await world.claim(again, await world.open_session("s2"))
     refused = await world.do(world.fail(task, ErrorInfo(code="bad_result")))
     assert (inside_of(refused).run, inside_of(refused).steps) == (2, 0)
+
+
+@pytest.mark.parametrize("seconds_ahead", [0, 3600])
+async def test_a_restore_concerns_every_task_that_is_there_whatever_clock_made_it(
+    world: World, seconds_ahead: int
+) -> None:
+    """The machine of the restored store may have a clock that is behind that of the lost one."""
+    old = await world.running_task()
+    ahead = seconds_ahead * SECOND
+    await world.database.sql(
+        f"UPDATE tasks SET created_at = created_at + {ahead}, updated_at = updated_at + {ahead}"
+    )
+    store = await world.another_store()
+    await store.one(MarkRestored(command_id=world.new_id(), namespace="default", actor="ada"))
+    assert isinstance(await _asked(world, old, store, key="pay:1"), Rejected)
+
+    world.advance(seconds_ahead + 1)
+    await world.open_session("s2")
+    new = await world.running_task("s2")
+    assert isinstance(await _asked(world, new, key="pay:2"), AllowExecute)
 
 
 @pytest.mark.covers("S4.34", "S3.36")
@@ -164,7 +185,8 @@ async def test_a_person_settles_an_unknown_effect_and_the_task_goes_on(
     await world.do(world.to(c.DoubtEffect, task, key="pay:1", reason="timeout"))
     await world.do(world.to(c.Block, task, reason="effect_unknown", effect_key="pay:1"))
 
-    onward = await world.do(world.to(c.SettleEffect, task, key="pay:1", verdict=verdict, actor="ada"))
+    said = world.to(c.SettleEffect, task, key="pay:1", verdict=verdict, actor="ada", force=True)
+    onward = await world.do(said)
 
     assert onward.status == "queued"
     effect = await world.store.effect("default", "pay:1")
@@ -182,9 +204,8 @@ async def test_a_replayed_task_finds_the_effects_of_the_one_it_replaces(world: W
     replay = world.to(c.Replay, task, new_task_id=world.new_id(), payload=b"{}", payload_hash="x")
     new = await world.claim(await world.do(replay), "s1")
 
-    answer = await _asked(world, new, args="what a new plan came to")
-
-    assert isinstance(answer, ReturnRecordedResult)
+    assert isinstance(await _asked(world, new), ReturnRecordedResult)
+    assert isinstance(await _asked(world, new, args="what a new plan came to"), Rejected)
 
 
 async def test_an_answer_that_comes_before_the_turn_waits_is_kept_and_applied(world: World) -> None:

@@ -92,7 +92,7 @@ async def test_a_follower_that_starts_at_the_end_sees_only_what_comes(world: Wor
 
 
 @pytest.mark.parametrize(
-    "cursor", ["x", "-1", "1.2.3", "1e3", "9" * 30, "\u0663", "1.", " 1", "1.x", "\ud800"]
+    "cursor", ["x", "-1", "1.2.3", "1e3", "9" * 30, "\u0663", "1.", " 1", "1.x", "1.2", "\ud800"]
 )
 async def test_what_never_was_a_cursor_is_refused(world: World, cursor: str) -> None:
     await finished_task(world)

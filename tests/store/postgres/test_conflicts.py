@@ -12,6 +12,7 @@ import pytest
 from endwell.model import commands as c
 from endwell.store.postgres.connection import COMMITTING
 from endwell.store.postgres.driver import PostgresDriver
+from tests.patience import PATIENCE_SECONDS
 from tests.store.world import PostgresDatabase, World
 
 
@@ -54,7 +55,7 @@ async def waits_for_a_lock(stranger: Any) -> None:
     """Until a connection of a store waits for somebody's lock."""
     ours = "application_name = 'endwell' AND datname = current_database()"
     ask = f"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND {ours}"
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not await stranger.fetchval(ask):  # noqa: ASYNC110 - the server tells nobody
             await asyncio.sleep(0.005)
 

@@ -33,7 +33,7 @@ READS = (
     "next_start_of_some",
     "next_start",
     "long_ready",
-    *sorted(STEADY_QUESTIONS - {"clock"}),
+    *sorted(STEADY_QUESTIONS - {"clock", "log_end"}),
 )
 WRITES = ("move_tasks", "set_slots", "mark_inbox", "close_dead_letter", "close_approval", "answer_wait")
 

@@ -10,6 +10,7 @@ import pytest
 
 from endwell.store.sqlite.bulk import GROUP
 from endwell.store.sqlite.driver import _MOVE_TASK
+from tests.patience import PATIENCE_SECONDS
 from tests.store.sqlite.test_log_file import driver_of
 from tests.store.world import World
 
@@ -66,5 +67,5 @@ def test_memory_is_counted_only_where_somebody_uses_sqlite_already(
     tmp_path: Path, state: str, is_counted: bool
 ) -> None:
     words = [sys.executable, "-c", COUNTED, str(tmp_path / "s.db"), state]
-    said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+    said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS).stdout
     assert said.split() == [str(is_counted), "True"]

@@ -16,6 +16,7 @@ from endwell.model.commands import AgentSpec
 from endwell.runtime import Runtime
 from endwell.store.glance import Stamp
 from endwell.store.sqlite.store import SqliteStore
+from tests.patience import PATIENCE_SECONDS
 from tests.store.processes import lines_of, start
 from tests.store.world import LIMITS, SqliteDatabase, World
 
@@ -99,7 +100,7 @@ class SlowDisk(apsw.VFS):
     def sync(self) -> None:
         if self.is_slow:
             self.waits.set()
-            self.goes_on.wait(20)
+            self.goes_on.wait(PATIENCE_SECONDS)
 
 
 @contextmanager

@@ -30,6 +30,8 @@ async def settings(patient: Patient) -> list[Finding]:
 async def workers(patient: Patient) -> list[Finding]:
     """Every agent that has work has a live worker, and each worker's own watchdog ticks."""
     found: list[Finding] = []
+    if patient.facts.get("blocked_by") is not None:
+        return found  # heartbeats cannot be written: none of them can be seen to live
     now = await patient.store.now()
     for namespace in patient.namespaces:
         sessions = [s for s in await patient.store.open_sessions(namespace) if s.kind == "worker"]
@@ -90,7 +92,9 @@ def _late(namespace: str, session: Session, now: int) -> Finding:
 
 async def supervisors(patient: Patient) -> list[Finding]:
     """Some PMO has ticked within three intervals. Where nothing runs or waits, it is only worth a word."""
-    found = []
+    found: list[Finding] = []
+    if patient.facts.get("blocked_by") is not None:
+        return found  # ticks cannot be written either
     now = await patient.store.now()
     patience = LATE_INTERVALS * patient.settings.pmo.watchdog_interval_seconds
     for namespace in patient.namespaces:
@@ -180,8 +184,8 @@ async def relay(patient: Patient) -> list[Finding]:
         cursor = await patient.store.cursor(namespace, CURSOR)
         if cursor is None and not patient.settings.relay.kind:
             continue
-        untold = await patient.store.events_after(namespace, cursor.position if cursor else "", 1)
-        lag = (now - untold[0].event.at) / SECOND if untold else 0.0
+        untold_since = await patient.store.oldest_after(namespace, cursor.position if cursor else "")
+        lag = 0.0 if untold_since is None else (now - untold_since) / SECOND
         if lag > patient.settings.relay.lag_seconds:
             trouble = cursor.trouble if cursor else "no relay has run yet"
             found.append(_lagging(namespace, lag, trouble))

@@ -7,9 +7,12 @@ import shutil
 from collections.abc import Mapping
 from typing import Any, Final
 
+from endwell.model.moments import moment
 from endwell.operate.doctor.finding import Finding, Patient
 from endwell.policy.limits import SECOND
+from endwell.runtime.processes import has_lost_locks, host_name
 from endwell.store.migrations import migrations
+from endwell.store.positions import LogHolder
 
 OLDEST_SQLITE: Final = (3, 51, 3)
 """Before this, two connections that write at once could damage a file with a write-ahead log."""
@@ -18,14 +21,17 @@ SKEW_SECONDS: Final = 1.0
 DANGEROUS_SKEW_SECONDS: Final = 10.0
 IDLE_SECONDS = 60.0
 """How long a transaction may be left open by somebody who does nothing in it."""
+HELD_BACK_SECONDS = 5.0
+"""How long a transaction that wrote events may stay open; relay and tail wait for it."""
 _CHANGE: Final = re.compile(
     r"CREATE TABLE (?P<table>\w+)|CREATE (?:UNIQUE )?INDEX (?P<index>\w+)\s+ON (?P<on>\w+)"
+    r"|CREATE TRIGGER (?P<trigger>\w+) BEFORE INSERT ON (?P<of>\w+)"
     r"|DROP (?:TABLE|INDEX) (?P<gone>\w+)|ALTER TABLE (?P<old>\w+) RENAME TO (?P<new>\w+)"
 )
 
 
 async def schema(patient: Patient) -> list[Finding]:
-    """Every table and index that the migrations made is there."""
+    """Every table, index and trigger that the migrations made is there."""
     dialect = "sqlite" if patient.facts["store"] == "sqlite" else "postgres"
     wanted = wanted_objects("\n".join(step.sql for step in migrations(dialect)))
     missing = sorted(wanted - set(await patient.store.schema_objects()))
@@ -43,13 +49,15 @@ async def schema(patient: Patient) -> list[Finding]:
 
 
 def wanted_objects(sql: str) -> set[str]:
-    """The tables and indexes that are there after these statements; an index goes with its table."""
+    """The tables, indexes and triggers after these statements; a table takes the others with it."""
     table_of: dict[str, str] = {}
     for change in _CHANGE.finditer(sql):
         if table := change["table"]:
             table_of[table] = table
         elif index := change["index"]:
             table_of[index] = change["on"]
+        elif trigger := change["trigger"]:
+            table_of[trigger] = change["of"]
         elif gone := change["gone"]:
             table_of = {name: table for name, table in table_of.items() if gone not in (name, table)}
         else:
@@ -62,8 +70,52 @@ def wanted_objects(sql: str) -> set[str]:
 async def database(patient: Patient) -> list[Finding]:
     """Its version and what it promises when it says that something is stored."""
     if patient.facts["store"] == "sqlite":
-        return sqlite_settings(patient.facts)
-    return [*postgres_settings(patient.facts), *await _idle_transactions(patient)]
+        return [*sqlite_settings(patient.facts), *await _write_lock(patient), *await _lost_locks(patient)]
+    return [
+        *postgres_settings(patient.facts),
+        *await _idle_transactions(patient),
+        *await _log_holders(patient),
+    ]
+
+
+async def _write_lock(patient: Patient) -> list[Finding]:
+    """A process that was stopped inside a commit keeps every other from writing: nothing else is wrong."""
+    pid = patient.facts.get("blocked_by")
+    if pid is None:
+        return []
+    sessions = [s for name in patient.namespaces for s in await patient.store.open_sessions(name)]
+    last = max((session.heartbeat_at for session in sessions), default=None)
+    since = "" if last is None else f"; nothing was written since {moment(last)}"
+    return [
+        Finding(
+            code="write_lock_held",
+            severity="error",
+            message=f"process {pid} holds SQLite's write lock{since}, and all others wait for it",
+            remedy=f"let it go on (kill -CONT {pid}) or end it (kill -KILL {pid}): its commit is rolled back",
+            facts={"pid": pid, "since": None if last is None else moment(last)},
+        )
+    ]
+
+
+async def _lost_locks(patient: Patient) -> list[Finding]:
+    """SQLite holds a lock for as long as it has the file open; closing the file once more drops it."""
+    if patient.path is None:
+        return []
+    sessions = [s for name in patient.namespaces for s in await patient.store.open_sessions(name)]
+    here = sorted({session.pid for session in sessions if session.host == host_name()})
+    return [
+        Finding(
+            code="locks_lost",
+            severity="error",
+            message=f"process {pid} has {patient.path.name} open, but no longer holds SQLite's lock on it: "
+            "other processes may damage what it writes",
+            remedy=f"restart process {pid}, and do not open the file with a second SQLite library (Python's "
+            "sqlite3) in a process that runs Endwell; then run endwell events verify",
+            facts={"pid": pid},
+        )
+        for pid in here
+        if has_lost_locks(pid, patient.path)
+    ]
 
 
 async def _idle_transactions(patient: Patient) -> list[Finding]:
@@ -79,6 +131,36 @@ async def _idle_transactions(patient: Patient) -> list[Finding]:
         )
         for pid, name, seconds in await patient.store.idle_transactions(IDLE_SECONDS)
     ]
+
+
+async def _log_holders(patient: Patient) -> list[Finding]:
+    """A commit takes milliseconds; a writer of events that stays open keeps later events from followers."""
+    return [holding(one) for one in await patient.store.log_holders(HELD_BACK_SECONDS)]
+
+
+def holding(one: LogHolder) -> Finding:
+    """What the doctor says of a writer of events that stays open."""
+    is_prepared = one.pid is None
+    who = f"the prepared transaction {one.prepared_as}" if is_prepared else f"process {one.pid}"
+    name = "" if is_prepared else f"{one.application or 'nameless'}, "
+    age = "" if one.seconds is None else f" for {one.seconds} s"
+    quoted = (one.prepared_as or "").replace("'", "''")
+    return Finding(
+        code="log_held_back",
+        severity="error",
+        message=f"{who} of PostgreSQL ({name}database {one.database}) wrote "
+        f"events and has kept its transaction open{age}: relay and tail wait for it",
+        remedy=f"COMMIT PREPARED '{quoted}' or ROLLBACK PREPARED '{quoted}'"
+        if is_prepared
+        else f"SELECT pg_terminate_backend({one.pid})",
+        facts={
+            "pid": one.pid,
+            "name": one.application,
+            "seconds": one.seconds,
+            "database": one.database,
+            "prepared_as": one.prepared_as,
+        },
+    )
 
 
 def sqlite_settings(facts: Mapping[str, Any]) -> list[Finding]:

@@ -109,12 +109,10 @@ def _ended(
     task: Task, one: Logged, last: f.Fact | None, turn: f.TurnEnded | None, commit: list[f.Fact]
 ) -> dict[str, Any]:
     status, task_status = _WORDS[type(last)] if last is not None else (turn.outcome if turn else "", None)
-    if getattr(last, "partial", False):
-        status = "partial"
     again = next((each for each in commit if isinstance(each, f.TaskRetryScheduled)), None)
     error = _cause(commit)
     epoch = one.event.epoch if turn is None else turn.epoch
-    reason = getattr(last, "reason", None)
+    reason = getattr(last, "reason", None) if last is not None else _why_not_final(commit)
     return {
         "event_id": one.event.event_id,
         "task_id": task.id,
@@ -129,6 +127,7 @@ def _ended(
         "error_message": error.message[:LONGEST_MESSAGE] if error else None,
         "deliverable_card_id": getattr(last, "deliverable_card", None)
         or getattr(turn, "deliverable_card", None),
+        "partial": any(getattr(each, "partial", False) for each in (last, turn)),
         "is_final": last is not None,
         "task_status": task_status,
         "retry_at": None if again is None else moment(again.run_at),
@@ -163,7 +162,7 @@ def _claimed(task: Task, one: Logged, fact: f.TaskClaimed, turn: str | None) -> 
 
 
 def _suspended(task: Task, one: Logged, fact: f.TaskSuspended, turn: str | None) -> Said:
-    waiting = {"activity": "awaiting_tool_result", "waiting_tool_count": len(fact.waits)}
+    waiting = {"activity": "awaiting_tool_result", "waiting_tool_count": fact.wait_count}
     return "state", _state(one, task, "suspended", turn, one.event.epoch, **waiting)
 
 
@@ -218,12 +217,16 @@ def _reaped(task: Task, one: Logged, fact: f.TaskReaped, commit: list[f.Fact], t
     return _step(task, one, turn, step, "failed", [], error=error.code if error else fact.reason)
 
 
+def _why_not_final(commit: list[f.Fact]) -> str | None:
+    """Why the turn ended and its task did not: another turn is scheduled, or a person must act."""
+    found = (each.reason for each in commit if isinstance(each, f.TaskRetryScheduled | f.TaskBlocked))
+    return next(found, None)
+
+
 def _cause(commit: list[f.Fact]) -> ErrorInfo | None:
     """Why the turn ended: what made it fail, not that it was the last one."""
-    found = (
-        each.error for each in commit if isinstance(each, f.Ending | f.TaskRetryScheduled) and each.error
-    )
-    return next(found, None)
+    carriers = (f.Ending, f.TaskRetryScheduled, f.TaskBlocked)
+    return next((each.error for each in commit if isinstance(each, carriers) and each.error), None)
 
 
 _SAYS: Final[dict[type[f.Fact], Callable[..., Said]]] = {

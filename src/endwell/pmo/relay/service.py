@@ -14,6 +14,7 @@ from typing import Any, Final
 from endwell.errors import EndwellError, Refused, StoreError
 from endwell.model import commands as c
 from endwell.model.cursor import Cursor
+from endwell.pmo.log_pages import next_page
 from endwell.pmo.relay.messages import Outgoing, messages, turn_after
 from endwell.pmo.relay.sink import Sink, SinkError
 from endwell.pmo.relay.skips import skips
@@ -90,7 +91,7 @@ class Relay:
         count = 0
         try:
             while not self._stopped.is_set() and (cursor := await self._held()) is not None:
-                page = await self._page(cursor.position)
+                page = await next_page(self._store, self._namespace, cursor.position, self._settings.batch)
                 if not page:
                     break
                 told = await self._wanted(await self._messages(page))
@@ -122,15 +123,6 @@ class Relay:
         from_now_on = is_first and self._settings.start == "now"
         start = await self._store.log_end() if from_now_on else ""
         return c.TakeCursor(**self._about(), lease=int(self._lease * SECOND), start=start)
-
-    async def _page(self, position: str) -> list[Logged]:
-        """The next events; a commit that does not fit is left for the next page as a whole."""
-        page = await self._store.events_after(self._namespace, position, self._settings.batch)
-        if len(page) < self._settings.batch:
-            return page
-        last = page[-1].event.command_id
-        whole = [one for one in page if one.event.command_id != last]
-        return whole or await self._store.events_after(self._namespace, position, 100 * len(page))
 
     async def _messages(self, page: Sequence[Logged]) -> list[Outgoing]:
         ids = sorted({one.event.task_id for one in page})
@@ -246,9 +238,9 @@ class Relay:
 
 
 async def lag(store: Store, namespace: str, now: int) -> int | None:
-    """How old the oldest event is that was not told yet, in microseconds; None without a relay."""
+    """How old the oldest committed event is that was not told yet, in microseconds; None without a relay."""
     cursor = await store.cursor(namespace, CURSOR)
     if cursor is None:
         return None
-    untold = await store.events_after(namespace, cursor.position, 1)
-    return max(0, now - untold[0].event.at) if untold else 0
+    at = await store.oldest_after(namespace, cursor.position)
+    return 0 if at is None else max(0, now - at)

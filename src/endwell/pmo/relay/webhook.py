@@ -10,8 +10,11 @@ import base64
 import hashlib
 import hmac
 import http.client
-from collections.abc import Sequence
-from typing import Final
+import io
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from endwell.errors import BadSetting
@@ -23,6 +26,8 @@ from endwell.runtime.clock import MICROSECONDS
 ONE: Final = "application/cloudevents+json; charset=utf-8"
 MANY: Final = "application/cloudevents-batch+json; charset=utf-8"
 _READ_LIMIT: Final = 65536
+SHORTEST_SECRET: Final = 8
+"""Fewest bytes of a secret; 24 and more are usual."""
 
 
 class Webhook:
@@ -53,7 +58,8 @@ class Webhook:
 
     def _post(self, messages: Sequence[Outgoing]) -> None:
         body = messages[0].body if self._batch == 1 else b"[" + b",".join(m.body for m in messages) + b"]"
-        connection = self._connected()
+        deadline = self._runtime.clock.monotonic() + self._timeout
+        connection = self._connected(deadline)
         target = self._parts.path or "/"
         connection.request(
             "POST",
@@ -79,13 +85,27 @@ class Webhook:
             headers["webhook-signature"] = signature(self._secret, message_id, stamp, body)
         return headers
 
-    def _connected(self) -> http.client.HTTPConnection:
+    def _connected(self, deadline: float) -> http.client.HTTPConnection:
+        """A connection whose every wait ends at the deadline: one for the whole request, answer included."""
         if self._connection is None:
             kind = (
                 http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
             )
             self._connection = kind(self._parts.hostname or "", self._parts.port, timeout=self._timeout)
-        return self._connection
+        connection, clock = self._connection, self._runtime.clock
+
+        def seconds_left() -> float:
+            left = deadline - clock.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"no whole answer within {self._timeout:g} s")
+            return left
+
+        if connection.sock is None:
+            connection.timeout = seconds_left()
+            connection.connect()
+        connection.sock.settimeout(seconds_left())
+        connection.response_class = partial(_timed_response, seconds_left)  # type: ignore[assignment]
+        return connection
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -96,6 +116,42 @@ class Webhook:
         self._drop()
 
 
+class _TimedReader(io.RawIOBase):
+    """Reads a socket until a deadline, however little comes at a time."""
+
+    def __init__(self, sock: socket.socket, seconds_left: Callable[[], float]) -> None:
+        self._sock = sock
+        self._raw = sock.makefile("rb", buffering=0)
+        self._seconds_left = seconds_left
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._sock.settimeout(self._seconds_left())
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _TimedSocket:
+    """What an HTTP response asks of its socket."""
+
+    def __init__(self, sock: socket.socket, seconds_left: Callable[[], float]) -> None:
+        self._reader = _TimedReader(sock, seconds_left)
+
+    def makefile(self, _: str) -> io.BufferedReader:
+        return io.BufferedReader(self._reader)
+
+
+def _timed_response(
+    seconds_left: Callable[[], float], sock: socket.socket, **options: Any
+) -> http.client.HTTPResponse:
+    return http.client.HTTPResponse(_TimedSocket(sock, seconds_left), **options)  # type: ignore[arg-type]
+
+
 def signature(key: bytes, message_id: str, stamp: str, body: bytes) -> str:
     """What a receiver that knows the secret computes as well."""
     signed = f"{message_id}.{stamp}.".encode() + body
@@ -104,12 +160,20 @@ def signature(key: bytes, message_id: str, stamp: str, body: bytes) -> str:
 
 def _key(secret: str) -> bytes:
     """`whsec_…` is the usual form: base64 behind a prefix. Anything else is taken as it stands."""
-    if not secret.startswith("whsec_"):
-        return secret.encode()
-    try:
-        return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
-    except ValueError:
-        raise BadSetting("relay.secret begins with whsec_, but is not base64", field="relay.secret") from None
+    key = secret.encode()
+    if secret.startswith("whsec_"):
+        try:
+            key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+        except ValueError:
+            problem = "relay.secret begins with whsec_, but is not base64"
+            raise BadSetting(problem, field="relay.secret") from None
+    if secret and len(key.strip()) < SHORTEST_SECRET:
+        raise BadSetting(
+            f"relay.secret is too short to sign with: it needs at least {SHORTEST_SECRET} bytes",
+            hint="make one with: openssl rand -base64 32, and write whsec_ before it",
+            field="relay.secret",
+        )
+    return key
 
 
 def _checked(url: str) -> SplitResult:
@@ -117,7 +181,7 @@ def _checked(url: str) -> SplitResult:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadSetting(
             "relay.url must be an http:// or https:// URL for a webhook",
-            hint="https://host/path",
+            hint="write http or https, the host and the path",
             field="relay.url",
         )
     return parts

@@ -41,9 +41,13 @@ RESULT_FIELDS: Final = (
     "output",
     "error",
     "tool_name",
+    "note",
+    "event_id",
 )
+_FREE_TEXTS: Final = (b"output", b"error", b"note")
 REQUIRED_RESULT_FIELDS: Final = ("task_id", "status", "turn", "epoch", "worker_id", "message_id")
-RESULT_STATUSES: Final = ("claimed", "succeeded", "failed", "passed")
+LEAVING: Final = "leaving"
+RESULT_STATUSES: Final = ("claimed", "succeeded", "failed", "progress", "returned", "passed", LEAVING)
 DLQ_FIELDS: Final = (
     "task_id",
     "tool_name",
@@ -68,6 +72,8 @@ _NAMES: Final = ("task_id", "tool_name", "turn", "worker_id", "attempt")
 _LONGEST_NAME: Final = 300
 _WHOLE: Final = re.compile(r"[0-9]{1,17}")
 _ENTRY_ID: Final = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
+
+_json: Final = msgspec.json.Decoder(msgspec.Raw)
 
 RawFields = Sequence[bytes] | None
 """Names and values in turn, as Redis sends them; None where the entry itself is gone."""
@@ -94,9 +100,16 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     worker_id: str
     message_id: str
     attempt: str = ""
-    output: str = ""
+    output: bytes = b""
     error: str = ""
     tool_name: str = ""
+    note: str = ""
+    event_id: str = ""
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the orchestrator published it, for others to read."""
+        return bool(self.event_id)
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -149,6 +162,8 @@ def read_task(message_id: str, raw: RawFields) -> Delivery | Malformed:
     wrong = _wrong(fields)
     if wrong is not None:
         return _malformed(TASK, message_id, raw, "bad_field", wrong)
+    if not _is_json(fields["payload"].encode()):
+        return _malformed(TASK, message_id, raw, "bad_payload", "payload is not JSON")
     return Delivery(
         message_id=message_id,
         task_id=fields["task_id"],
@@ -172,7 +187,7 @@ def _as_put(message_id: str, raw: Sequence[bytes]) -> Delivery | None:
     task_id, agent, payload = values[0].decode(), values[2].decode(), values[3]
     turn, epoch = values[-2].decode(), values[-1].decode()
     are_plain = is_plain(task_id) and is_plain(turn) and is_plain(agent)
-    if not are_plain or not _WHOLE.fullmatch(epoch) or not payload or len(said) > MAX_BYTES:
+    if not are_plain or not _WHOLE.fullmatch(epoch) or len(said) > MAX_BYTES or not _is_json(payload):
         return None
     return Delivery(
         message_id=message_id,
@@ -184,11 +199,41 @@ def _as_put(message_id: str, raw: Sequence[bytes]) -> Delivery | None:
     )
 
 
+def _is_json(payload: bytes) -> bool:
+    """Whether the text is one JSON value: its structure is checked, no value is built."""
+    try:
+        _json.decode(payload)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
 def read_result(entry_id: str, raw: RawFields) -> Result | Malformed:
-    """A foreign worker's word, or what is wrong with it."""
-    fields = _read(RESULT, entry_id, raw, REQUIRED_RESULT_FIELDS)
+    """A foreign worker's report, or what is wrong with it.
+
+    Its free texts never make it unreadable: a turn whose result cannot be kept must end, not be done again.
+    """
+    raw, free = _separate_free_texts(raw)
+    fields = _read(RESULT, entry_id, raw, ("status",))
     if isinstance(fields, Malformed):
         return fields
+    if fields.get("event_id"):
+        return Result(
+            entry_id=entry_id,
+            task_id=fields.get("task_id", ""),
+            status=fields["status"],
+            turn_id="",
+            epoch=0,
+            worker_id="",
+            message_id="0-0",
+            event_id=fields["event_id"],
+        )
+    required = ("worker_id",) if fields["status"] == LEAVING else REQUIRED_RESULT_FIELDS
+    fields = _read(RESULT, entry_id, raw, required)
+    if isinstance(fields, Malformed):
+        return fields
+    if fields["status"] == LEAVING:
+        fields = {"task_id": "", "turn": "", "epoch": "0", "message_id": "0-0", **fields}
     wrong = _wrong(fields)
     if wrong is not None:
         return _malformed(RESULT, entry_id, raw, "bad_field", wrong)
@@ -201,10 +246,29 @@ def read_result(entry_id: str, raw: RawFields) -> Result | Malformed:
         worker_id=fields["worker_id"],
         message_id=fields["message_id"],
         attempt=fields.get("attempt", ""),
-        output=fields.get("output", ""),
-        error=fields.get("error", ""),
+        output=free.get(b"output", b""),
+        error=_readable(free.get(b"error", b"")),
         tool_name=fields.get("tool_name", ""),
+        note=_readable(free.get(b"note", b"")),
     )
+
+
+def _separate_free_texts(raw: RawFields) -> tuple[RawFields, dict[bytes, bytes]]:
+    if raw is None:
+        return None, {}
+    pairs = list(zip(raw[::2], raw[1::2], strict=False))
+    named = [part for name, value in pairs if name not in _FREE_TEXTS for part in (name, value)]
+    return named, {name: value for name, value in pairs if name in _FREE_TEXTS}
+
+
+def _readable(text: bytes) -> str:
+    return text[:MAX_BYTES].decode(errors="replace")
+
+
+def result_entry(said: Mapping[str, bytes | str | int]) -> list[bytes | str | int]:
+    """A published result as the fields of an entry; what is not known is left out."""
+    found = ((name, said.get(name, "")) for name in RESULT_FIELDS)
+    return [part for name, value in found if value != "" and value != b"" for part in (name, value)]
 
 
 def dlq_entry(said: Mapping[str, object]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-PROTOCOL_VERSION: Final = "1.0"
+PROTOCOL_VERSION: Final = "1.1"
 TASK: Final = "stream:task"
 RESULT: Final = "stream:result"
 DLQ: Final = "stream:dlq"
@@ -47,6 +47,11 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.prefix}grant:{turn_id}:{epoch}"
 
     @property
+    def grants(self) -> str:
+        """Which grants were given and not yet revoked."""
+        return f"{self.prefix}grants"
+
+    @property
     def workers(self) -> str:
         """The names of all foreign workers, live or gone."""
         return f"{self.prefix}workers"
@@ -59,6 +64,16 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     def leader(self) -> str:
         """Which orchestrator puts turns on the stream."""
         return f"{self.prefix}orchestrator"
+
+    @property
+    def results_cursor(self) -> str:
+        """Up to where in the log results have been published."""
+        return f"{self.prefix}result:cursor"
+
+    @property
+    def settings(self) -> str:
+        """The times that a foreign worker must know."""
+        return f"{self.prefix}settings"
 
     @property
     def letters(self) -> str:

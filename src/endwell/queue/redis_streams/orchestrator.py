@@ -47,6 +47,19 @@ class ForeignWorker(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 1
 
 
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """The grant of one turn to a foreign worker."""
+
+    task_id: str
+    turn_id: str
+    epoch: int
+
+    @property
+    def field(self) -> str:
+        """Its name in the list of grants."""
+        return f"{self.turn_id}:{self.epoch}"
+
+
 class StreamOrchestrator:
     """One connection for commands and one that waits for results."""
 
@@ -75,6 +88,11 @@ class StreamOrchestrator:
     async def make_groups(self) -> bool:
         """Whether one was missing: the server is new, or has forgotten."""
         return await make_groups(self.connection, self.names)
+
+    async def publish_settings(self, settings: Mapping[str, Word]) -> None:
+        """Say what a foreign worker must know and cannot guess."""
+        words = [word for pair in settings.items() for word in pair]
+        await self.connection.ask("HSET", self.names.settings, *words)
 
     async def close(self) -> None:
         """Let go of both connections; the lead goes to whoever wants it."""
@@ -128,6 +146,11 @@ class StreamOrchestrator:
         if ids:
             await self.connection.ask_all(_acknowledging(self.names.result, ORCHESTRATOR_GROUP, ids))
 
+    async def results_read(self, ids: Sequence[str]) -> None:
+        """These are for others: they stay on the stream."""
+        if ids:
+            await self.connection.ask("XACK", self.names.result, ORCHESTRATOR_GROUP, *ids)
+
     async def clear(self, ids: Sequence[str]) -> None:
         """These entries have served: nobody is to see them again."""
         if ids:
@@ -147,18 +170,43 @@ class StreamOrchestrator:
             done = _acknowledging(stream, group, (each.message_id,))
             await self.connection.ask_all([letter, *done], atomic=True)
 
-    async def grant(self, turn_id: str, epoch: int, attempt: str) -> None:
+    async def grant(self, grant: Grant, attempt: str) -> None:
         """Let the foreign worker that asked with this attempt begin, and nobody else."""
-        key = self.names.grant(turn_id, epoch)
-        await self.connection.ask("SET", key, attempt, "EX", GRANT_SECONDS)
+        key = self.names.grant(grant.turn_id, grant.epoch)
+        setting = ("SET", key, attempt, "EX", GRANT_SECONDS)
+        listing = ("HSET", self.names.grants, grant.field, grant.task_id)
+        await self.connection.ask_all([setting, listing], atomic=True)
 
     async def deny(self, turn_id: str, epoch: int) -> None:
         """There is nothing to be had; an existing grant stands."""
         await self.connection.ask("SET", self.names.grant(turn_id, epoch), "-", "NX", "EX", 60)
 
-    async def revoke(self, turn_id: str, epoch: int) -> None:
-        """The attempt has ended, or was taken back."""
-        await self.connection.ask("DEL", self.names.grant(turn_id, epoch))
+    async def grants(self) -> list[Grant]:
+        """Every grant that was given and not yet revoked."""
+        found = await self.connection.ask("HGETALL", self.names.grants)
+        listed = [_listed_grant(found[n], found[n + 1]) for n in range(0, len(found), 2)]
+        return [grant for grant in listed if grant is not None]
+
+    async def granted(self, grants: Sequence[Grant]) -> list[str]:
+        """Which attempts these grants name now; empty where a grant is gone."""
+        keys = [self.names.grant(grant.turn_id, grant.epoch) for grant in grants]
+        return [(each or b"").decode(errors="replace") for each in await self.connection.ask("MGET", *keys)]
+
+    async def revoke(self, grants: Sequence[Grant]) -> None:
+        """The attempts have ended, or were taken back: their workers must stop."""
+        if grants:
+            keys = [self.names.grant(grant.turn_id, grant.epoch) for grant in grants]
+            removing = ("HDEL", self.names.grants, *(grant.field for grant in grants))
+            await self.connection.ask_all([("DEL", *keys), removing], atomic=True)
+
+    async def foreign_worker(self, name: str) -> ForeignWorker | None:
+        """What one foreign worker says of itself; None if it says nothing usable."""
+        return _foreign(name, await self.connection.ask("GET", self.names.worker(name)))
+
+    async def forget_worker(self, name: str) -> None:
+        """It has signed off."""
+        forgetting = [("SREM", self.names.workers, name), ("DEL", self.names.worker(name))]
+        await self.connection.ask_all(forgetting)
 
     async def foreign_workers(self) -> list[ForeignWorker]:
         """Those that have said lately what they serve; the names of others are forgotten."""
@@ -194,13 +242,33 @@ class StreamOrchestrator:
         """It is gone and had nothing."""
         await self.connection.ask("XGROUP", "DELCONSUMER", self.names.task, WORKERS_GROUP, name)
 
-    async def trim(self) -> None:
-        """Drop what every group is done with: before the oldest pending entry, or all that was delivered."""
+    async def trim(self, *, results_kept: int = 0) -> None:
+        """Drop what every group is done with: before the oldest pending entry, or all that was delivered.
+
+        `results_kept`: so many published results stay for others to read.
+        """
         for stream in (self.names.task, self.names.result):
-            least = await self._least_needed(stream)
-            if least is not None and self._knows_minid:
+            if not self._knows_minid:
+                break
+            if stream == self.names.result and results_kept:
+                await self._trim_results(results_kept)
+            elif (least := await self._least_needed(stream)) is not None:
                 await self._trim_before(stream, least)
         await self.connection.ask("XTRIM", self.names.dlq, "MAXLEN", "~", KEPT_LETTERS)
+
+    async def _trim_results(self, kept: int) -> None:
+        """Drop the oldest results beyond `kept`, but none that the orchestrators have yet to read."""
+        stream = self.names.result
+        excess = int(await self.connection.ask("XLEN", stream)) - kept
+        least = await self._least_needed(stream, ORCHESTRATOR_GROUP)
+        while excess > 0 and least is not None and self._knows_minid:
+            words = ("XRANGE", stream, "-", "+", "COUNT", min(excess, READ_LIMIT))
+            oldest = list(entries_of(await self.connection.ask(*words)))
+            if not oldest:
+                return
+            first, second = _order(oldest[-1])
+            await self._trim_before(stream, "-".join(map(str, min((first, second + 1), _order(least)))))
+            excess -= len(oldest)
 
     async def _trim_before(self, stream: str, least: str) -> None:
         """Servers before Redis 6.2 do not know how; there only what is deleted one by one goes."""
@@ -211,10 +279,12 @@ class StreamOrchestrator:
                 raise
             self._knows_minid = False
 
-    async def _least_needed(self, stream: str) -> str | None:
+    async def _least_needed(self, stream: str, only: str | None = None) -> str | None:
         needed = []
         for row in await self.connection.ask("XINFO", "GROUPS", stream):
             group = _pairs(row)
+            if only is not None and group["name"].decode() != only:
+                continue
             summary = await self.connection.ask("XPENDING", stream, group["name"])
             if summary[0]:
                 needed.append(_order(summary[1].decode()))
@@ -237,6 +307,13 @@ def _foreign(name: str, text: bytes | None) -> ForeignWorker | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return ForeignWorker(name=name, tools=said.tools, slots=max(1, min(said.slots, 1000)))
+
+
+def _listed_grant(field: bytes, task_id: bytes) -> Grant | None:
+    turn_id, _, epoch = field.decode(errors="replace").rpartition(":")
+    if not epoch.isdecimal():
+        return None
+    return Grant(task_id=task_id.decode(errors="replace"), turn_id=turn_id, epoch=int(epoch))
 
 
 class _Said(msgspec.Struct):

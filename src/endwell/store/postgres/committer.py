@@ -21,6 +21,7 @@ from endwell.store.postgres.connection import (
     connect,
     is_migrated,
     migrate,
+    raise_positions,
 )
 from endwell.store.postgres.driver import PostgresDriver, ServerClock
 from endwell.store.postgres.reached import Reached
@@ -148,6 +149,7 @@ class Committer:
             is_current = await is_migrated(connection)
         if not is_current:
             await migrate(connection)  # a large store takes its time
+        await raise_positions(connection)
 
     async def _lose(self, error: Exception, tries: int) -> None:
         """Let go of the connection; wait a little, or tell the callers when the server is away for long."""

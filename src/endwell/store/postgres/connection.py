@@ -8,6 +8,7 @@ from endwell.errors import UsageError
 from endwell.runtime.base import Runtime
 from endwell.settings import masked
 from endwell.store.migrations import missing
+from endwell.store.postgres.statements import QUERIES
 
 CONNECT_SECONDS = 5.0
 COMMAND_SECONDS = 15.0
@@ -105,6 +106,17 @@ async def _schema_version(connection: Any) -> int:
     if await connection.fetchval("SELECT to_regclass('endwell_schema')") is None:
         return 0
     return int(await connection.fetchval("SELECT max(version) FROM endwell_schema") or 0)
+
+
+async def raise_positions(connection: Any) -> None:
+    """Let new events have positions above all that were used, also where a copy left the sequence behind."""
+    if await connection.fetchval(QUERIES["missing_positions"]) is None:
+        return
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+        position = await connection.fetchval(QUERIES["missing_positions"])
+        if position is not None:
+            await connection.execute("SELECT setval('events_seq_seq', $1)", position)
 
 
 class Backend(NamedTuple):

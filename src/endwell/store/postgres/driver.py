@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from endwell.model import commands as c
+from endwell.model.task import Task
 from endwell.policy.limits import Limits
 from endwell.runtime.clock import MICROSECONDS, Clock
 from endwell.store import door
@@ -19,7 +20,7 @@ from endwell.store.postgres.reached import Reached
 from endwell.store.postgres.reading import Reading
 from endwell.store.postgres.statements import QUERIES
 from endwell.store.postgres.writing import Statement, statements
-from endwell.store.rows import Outcome, Wanted, Writes
+from endwell.store.rows import Outcome, TaskKey, Wanted, Writes
 
 CLOCK_SECONDS = 1.0
 """How long the server's clock is reckoned from its last reading, where no row has to be read."""
@@ -54,11 +55,10 @@ class PostgresDriver:
         want = door.wanted(commands, careful=careful)
         sessions = _sessions_query(commands)
         if not careful and _is_guarded(want, sessions):
-            return await self._guarded(commands, want, self._reading(want, sessions, shift), shift)
-        reading = self._reading(want, sessions, shift, locking=True, careful=careful)
+            return await self._guarded(commands, want, sessions, shift)
         await self.connection.execute("BEGIN")
         try:
-            outcome = await self._decided(commands, want, reading, shift)
+            outcome = await self._decided(commands, want, sessions, shift, locking=True, careful=careful)
             await self._write(statements(outcome.writes, self._writer))
         except BaseException:
             await self._roll_back()
@@ -66,23 +66,10 @@ class PostgresDriver:
         await self._final(outcome, "COMMIT")
         return outcome
 
-    def _reading(
-        self, want: Wanted, sessions: str, shift: int, *, locking: bool = False, careful: bool = False
-    ) -> Reading:
-        return Reading(
-            self.connection,
-            known={} if careful else self._held.known(want),
-            reached=self._reached,
-            limits=self._limits,
-            shift=shift,
-            locking=locking,
-            sessions=sessions,
-        )
-
     async def _guarded(
-        self, commands: Sequence[c.Command], want: Wanted, reading: Reading, shift: int
+        self, commands: Sequence[c.Command], want: Wanted, sessions: str, shift: int
     ) -> Outcome:
-        outcome = await self._decided(commands, want, reading, shift)
+        outcome = await self._decided(commands, want, sessions, shift)
         writes = statements(outcome.writes, self._writer)
         if len(writes) == 1:
             await self._final(outcome, *writes[0])
@@ -97,11 +84,38 @@ class PostgresDriver:
         return outcome
 
     async def _decided(
-        self, commands: Sequence[c.Command], want: Wanted, reading: Reading, shift: int
+        self,
+        commands: Sequence[c.Command],
+        want: Wanted,
+        sessions: str,
+        shift: int,
+        *,
+        locking: bool = False,
+        careful: bool = False,
     ) -> Outcome:
-        rows = await reading.read(want)
-        now = await self.now() if reading.now is None else self._server.heard(reading.now - shift)
-        return door.outcome(commands, rows, now + shift, self._limits)
+        """What becomes of them. A refusal writes nothing, so it is never decided on what we only remember."""
+
+        async def decided(known: dict[TaskKey, Task]) -> Outcome:
+            reading = Reading(
+                self.connection,
+                known=known,
+                reached=self._reached,
+                limits=self._limits,
+                shift=shift,
+                locking=locking,
+                sessions=sessions,
+            )
+            rows = await reading.read(want)
+            now = await self.now() if reading.now is None else self._server.heard(reading.now - shift)
+            return door.outcome(commands, rows, now + shift, self._limits)
+
+        known = {} if careful else self._held.known(want)
+        is_remembered = bool(known)
+        outcome = await decided(known)
+        if is_remembered and any(reply.refusal is not None for reply in outcome.replies):
+            self._held.forget()
+            outcome = await decided({})
+        return outcome
 
     async def now(self) -> int:
         """The server's clock; reckoned when it was read a moment ago, and then never ahead of it."""

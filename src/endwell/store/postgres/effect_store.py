@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from endwell.errors import EndwellError, StoreError
 from endwell.settings import masked
 from endwell.store.effect_store import EffectStore
+from endwell.store.postgres import trouble
 from endwell.store.postgres.connection import CONNECT_OPTIONS, asyncpg_module
 
 MOST_CONNECTIONS = 4
@@ -29,32 +30,35 @@ class PostgresEffectStore(EffectStore):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def get(self, key: str) -> bytes | None:
-        async with self._connected() as connection:
-            found: bytes | None = await connection.fetchval(_GET, key)
-            return found
+        found: bytes | None = await self._ask(lambda connection: connection.fetchval(_GET, key))
+        return found
 
     async def put(self, key: str, content: bytes, attempt_id: str) -> None:
-        async with self._connected() as connection:
-            await connection.execute(_PUT, key, content, attempt_id)
+        await self._ask(lambda connection: connection.execute(_PUT, key, content, attempt_id))
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None and self._loop is asyncio.get_running_loop():
             await pool.close()
 
-    @contextlib.asynccontextmanager
-    async def _connected(self) -> AsyncIterator[Any]:
-        """A connection of this event loop's; whatever fails is a store that cannot be used."""
-        try:
-            if self._pool is None or self._loop is not asyncio.get_running_loop():
-                await self._open()
-            async with self._pool.acquire() as connection:
-                yield connection
-        except EndwellError:
-            raise
-        except Exception as error:
-            what = type(error).__name__
-            raise StoreError(f"the effect store {masked(self._url)} cannot be used: {what}") from error
+    async def _ask(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
+        """On a connection of this event loop's; a lost one is replaced: both statements may be repeated."""
+        tries = 0
+        while True:
+            try:
+                if self._pool is None or self._loop is not asyncio.get_running_loop():
+                    await self._open()
+                async with self._pool.acquire() as connection:
+                    return await ask(connection)
+            except EndwellError:
+                raise
+            except Exception as error:
+                tries += 1
+                if tries > MOST_CONNECTIONS or not trouble.is_lost(error):
+                    what = type(error).__name__
+                    raise StoreError(
+                        f"the effect store {masked(self._url)} cannot be used: {what}"
+                    ) from error
 
     async def _open(self) -> None:
         asyncpg = asyncpg_module()

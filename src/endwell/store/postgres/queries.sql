@@ -141,10 +141,10 @@ WHERE t.namespace = m.namespace AND t.id = m.id AND t.version = m.seen RETURNING
 INSERT INTO tasks ({task_columns}) SELECT * FROM unnest($1::task_row[]);
 
 -- name: add_events
--- Events in their order; the unique (task, version) refuses a second writer. The transaction's number is asked
--- for once, not for each of them as the column's default would.
-INSERT INTO events ({event_columns}, tx)
-SELECT e.*, (SELECT pg_current_xact_id()::text::bigint) FROM unnest($1::event_row[]) AS e;
+-- Events in their order, at consecutive positions; the unique (task, version) refuses a second writer.
+WITH block AS MATERIALIZED (SELECT nextval('events_seq_seq') AS first)
+INSERT INTO events ({event_columns}, seq) OVERRIDING SYSTEM VALUE
+SELECT e.*, block.first + row_number() OVER () - 1 FROM block, unnest($1::event_row[]) AS e;
 
 -- name: add_cards
 -- Cards; they are immutable, and a repeated write changes nothing.
@@ -205,15 +205,51 @@ DELETE FROM tallies t USING unnest($1::bigint[], $2::text[], $3::text[]) AS m(be
 WHERE t.namespace = m.namespace AND t.writer NOT IN ('', m.ours) AND t.updated_at <= m.before;
 
 -- name: save_agents
--- What a starting worker says of its agents; the last word counts.
+-- What a starting worker says of its agents; the last word counts, but no foreign worker's word over one of ours.
 INSERT INTO agents (namespace, registered_at, name, version, concurrency, retry_policy, deadline, payload_schema,
-    kind, options)
+    kind, options, foreign_until)
 SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bigint[],
-    $8::text[], $9::text[], $10::text[])
+    $8::text[], $9::text[], $10::text[], $11::bigint[])
 ON CONFLICT (namespace, name) DO UPDATE SET registered_at = excluded.registered_at,
     version = excluded.version, concurrency = excluded.concurrency, retry_policy = excluded.retry_policy,
     deadline = excluded.deadline, payload_schema = excluded.payload_schema, kind = excluded.kind,
-    options = excluded.options;
+    options = excluded.options, foreign_until = excluded.foreign_until
+WHERE excluded.foreign_until IS NULL OR agents.foreign_until IS NOT NULL;
+
+-- name: drop_expired_agents
+-- Forget agents that foreign workers registered, once their rows have expired and no task waits for them.
+DELETE FROM agents a USING unnest($1::bigint[], $2::text[]) AS m(now, namespace)
+WHERE a.foreign_until <= m.now AND a.namespace = m.namespace
+    AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.namespace = a.namespace AND t.agent = a.name
+        AND t.status = 'queued')
+    AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.namespace = a.namespace AND t.agent = a.name
+        AND t.status = 'dispatched');
+
+-- name: rules_of_agents
+-- The approval rules that workers have registered for agents, the oldest first; and what time it is.
+SELECT {now}, k.namespace, k.agent, r.rule FROM unnest($1::text[], $2::text[]) AS k(namespace, agent)
+LEFT JOIN agent_rules r ON r.namespace = k.namespace AND r.agent = k.agent
+ORDER BY k.namespace, k.agent, r.registered_at, r.session_id;
+
+-- name: approvals_of_tasks
+-- What was asked before tasks could start.
+SELECT k.namespace, {a.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, id)
+JOIN approvals a ON a.namespace = k.namespace AND a.id = k.id;
+
+-- name: add_rule
+-- What workers ask for before a task of an agent starts.
+INSERT INTO agent_rules (namespace, agent, session_id, rule, registered_at)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[])
+ON CONFLICT (namespace, agent, session_id) DO UPDATE SET rule = excluded.rule,
+    registered_at = excluded.registered_at;
+
+-- name: drop_rules
+-- Rules of agents whose sessions have ended, or were never there.
+DELETE FROM agent_rules r USING unnest($1::bigint[], $2::text[], $3::text[], $4::text[])
+    AS m(now, namespace, agent, ours)
+WHERE r.namespace = m.namespace AND r.agent = m.agent AND r.session_id <> m.ours AND NOT EXISTS (
+    SELECT 1 FROM sessions s WHERE s.namespace = r.namespace AND s.id = r.session_id AND s.ended_at IS NULL
+    AND s.lease_until > m.now);
 
 -- name: add_slots
 -- Slots of agents with a limit; slots beyond a lowered limit are left and no longer taken.
@@ -283,17 +319,19 @@ WHERE a.namespace = m.namespace AND a.id = m.id AND a.decision IS NULL;
 -- name: add_wait
 -- What suspended turns wait for.
 INSERT INTO turn_waiting_tools (namespace, task_id, turn_id, tool_call_id, kind, name, deadline, wait_status,
-    created_at, updated_at)
+    created_at, place, updated_at)
 SELECT w.*, w.at FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[],
-    $8::text[], $9::bigint[]) AS w(namespace, task_id, turn_id, tool_call_id, kind, name, deadline, wait_status, at)
-ON CONFLICT (namespace, turn_id, tool_call_id) DO UPDATE SET deadline = excluded.deadline,
-    wait_status = excluded.wait_status, updated_at = excluded.updated_at;
+    $8::text[], $9::bigint[], $10::int[])
+    AS w(namespace, task_id, turn_id, tool_call_id, kind, name, deadline, wait_status, at, place)
+ON CONFLICT (namespace, turn_id, tool_call_id) DO UPDATE SET deadline = excluded.deadline, place = excluded.place,
+    wait_status = excluded.wait_status, is_reported = 0, result_card = NULL, updated_at = excluded.updated_at;
 
 -- name: answer_wait
--- The first answers to waits, or their expiry.
-UPDATE turn_waiting_tools w SET wait_status = m.wait_status, result_card = m.result_card, updated_at = m.at
-FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[])
-    AS m(wait_status, result_card, at, namespace, turn_id, tool_call_id)
+-- The first answers to waits, their expiry, or that their deadlines were reported.
+UPDATE turn_waiting_tools w SET wait_status = m.wait_status, result_card = m.result_card,
+    is_reported = m.is_reported, updated_at = m.at
+FROM unnest($1::text[], $2::text[], $3::int[], $4::bigint[], $5::text[], $6::text[], $7::text[])
+    AS m(wait_status, result_card, is_reported, at, namespace, turn_id, tool_call_id)
 WHERE w.namespace = m.namespace AND w.turn_id = m.turn_id AND w.tool_call_id = m.tool_call_id;
 
 -- name: drop_waits
@@ -303,9 +341,14 @@ FROM unnest($1::bigint[], $2::text[], $3::text[]) AS m(at, namespace, turn_id)
 WHERE w.namespace = m.namespace AND w.turn_id = m.turn_id AND w.wait_status = 'waiting';
 
 -- name: lock_effects
--- The effects that a batch names, with their locks.
-SELECT {effect_columns} FROM unnest($1::text[], $2::text[]) AS k(of_namespace, of_key)
-JOIN effects ON namespace = of_namespace AND key = of_key ORDER BY namespace, key FOR UPDATE OF effects;
+-- The effects that a batch names, with their locks, each after the last restore of its namespace.
+WITH locked AS (
+    SELECT {effect_columns} FROM unnest($1::text[], $2::text[]) AS w(of_namespace, of_key)
+    JOIN effects ON namespace = of_namespace AND key = of_key ORDER BY namespace, key FOR UPDATE OF effects
+)
+SELECT k.of_namespace, (SELECT restored_at FROM restores r WHERE r.namespace = k.of_namespace), locked.*
+FROM unnest($1::text[], $2::text[]) AS k(of_namespace, of_key)
+LEFT JOIN locked ON locked.namespace = k.of_namespace AND locked.key = k.of_key;
 
 -- name: add_effects
 -- First intents of effects; their keys are unique.
@@ -315,6 +358,14 @@ INSERT INTO effects ({effect_columns}) SELECT * FROM unnest($1::effect_row[]);
 -- Effects as they stand after the batch.
 UPDATE effects e SET {e.moves} FROM unnest($1::effect_row[]) AS m({effect_columns})
 WHERE e.namespace = m.namespace AND e.key = m.key;
+
+-- name: mark_restored
+-- The records of namespaces were restored or imported. The latest moment counts: of this clock, of the record's.
+INSERT INTO restores AS r (namespace, restored_at, restored_by)
+SELECT m.namespace, greatest(m.at, (SELECT max(t.updated_at) FROM tasks t WHERE t.namespace = m.namespace)), m.by
+FROM unnest($1::text[], $2::bigint[], $3::text[]) AS m(namespace, at, by)
+ON CONFLICT (namespace) DO UPDATE
+SET restored_at = greatest(r.restored_at, excluded.restored_at), restored_by = excluded.restored_by;
 
 -- name: doubt_effect
 -- Intents whose task ended: whether they took place is not known.
@@ -358,6 +409,18 @@ FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[])
     AS m(owner, until, at, namespace, message_id)
 WHERE r.namespace = m.namespace AND r.message_id = m.message_id AND r.status = 'pending';
 
+-- name: count_delivery
+-- Messages are about to be delivered once more.
+UPDATE agent_inbox i SET retry_count = i.retry_count + 1
+FROM unnest($1::text[], $2::text[]) AS m(namespace, id)
+WHERE i.namespace = m.namespace AND i.id = m.id AND i.status = 'pending';
+
+-- name: reset_deliveries
+-- Messages were delivered, and stay until their tasks wait for them.
+UPDATE agent_inbox i SET retry_count = 0
+FROM unnest($1::text[], $2::text[]) AS m(namespace, id)
+WHERE i.namespace = m.namespace AND i.id = m.id AND i.status = 'pending' AND i.retry_count > 0;
+
 -- name: requeue_resumes
 -- Answers whose worker did not hand them on in time.
 UPDATE turn_resume_ledger r SET status = 'pending', lease_owner = NULL, lease_expires_at = NULL, updated_at = m.at
@@ -370,10 +433,32 @@ SELECT {i.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, task_id)
 JOIN agent_inbox i ON i.namespace = k.namespace AND i.task_id = k.task_id AND i.status = 'pending'
 ORDER BY i.created_at, i.id;
 
--- name: calls_of_tasks
--- Which `tool.call` cards tasks have.
-SELECT c.namespace, c.task_id, c.id FROM unnest($1::text[], $2::text[]) AS k(namespace, task_id)
-JOIN cards c ON c.namespace = k.namespace AND c.id >= k.task_id || '.c.' AND c.id < k.task_id || '.c/';
+-- name: known_cards
+-- Which of these cards of tasks there are.
+SELECT c.namespace, k.task_id, c.id FROM unnest($1::text[], $2::text[], $3::text[]) AS k(namespace, task_id, id)
+JOIN cards c ON c.namespace = k.namespace AND c.id = k.id;
+
+-- name: see_messages
+-- The messages that a batch names, if they are pending.
+SELECT {i.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, id)
+JOIN agent_inbox i ON i.namespace = k.namespace AND i.id = k.id AND i.status = 'pending';
+
+-- name: waits_for_calls
+-- What turns wait for, or waited for, by their calls.
+SELECT w.namespace, w.turn_id, {w.columns} FROM unnest($1::text[], $2::text[], $3::text[]) AS k(namespace, turn_id, call)
+JOIN turn_waiting_tools w ON w.namespace = k.namespace AND w.turn_id = k.turn_id AND w.tool_call_id = k.call;
+
+-- name: waits_for_signal
+-- The first open waits of a turn for a signal.
+SELECT {wait_columns} FROM turn_waiting_tools
+WHERE namespace = $1 AND turn_id = $2 AND name = $3 AND kind = 'signal' AND wait_status = 'waiting'
+ORDER BY place LIMIT $4;
+
+-- name: next_waits_of_turn
+-- The open waits of a turn whose deadlines are next.
+SELECT {wait_columns} FROM turn_waiting_tools
+WHERE namespace = $1 AND turn_id = $2 AND wait_status = 'waiting' AND is_reported = 0
+ORDER BY deadline, place LIMIT $3;
 
 -- name: live_children
 -- The children of tasks that have not ended.
@@ -383,15 +468,19 @@ JOIN tasks t ON t.namespace = k.namespace AND t.parent_id = k.parent_id AND t.pa
 ORDER BY t.namespace, t.id;
 
 -- name: answers_waiting
--- Answers that are there although nobody was told of them: task, call, card.
-SELECT w.task_id, w.tool_call_id, max(c.id) FROM turn_waiting_tools w
+-- Answers that are there and were not applied: task, call, card. Looks at the thousand open calls whose deadlines
+-- come first; an answer that was laid aside as undeliverable is tried again only once its deadline has passed.
+SELECT w.task_id, w.tool_call_id, max(c.id) FROM (
+  SELECT namespace, task_id, turn_id, tool_call_id, deadline FROM turn_waiting_tools
+  WHERE namespace = $1 AND wait_status = 'waiting' AND kind IN ('tool', 'call') ORDER BY deadline LIMIT 1000
+) w
 JOIN tasks t ON t.namespace = w.namespace AND t.id = w.task_id AND t.status = 'suspended' AND t.turn_id = w.turn_id
 JOIN cards c ON c.namespace = w.namespace
   AND c.id >= w.task_id || '.a.' || substr(w.tool_call_id, length(w.task_id) + 4) || '~'
   AND c.id < w.task_id || '.a.' || substr(w.tool_call_id, length(w.task_id) + 4) || chr(127)
-WHERE w.namespace = $1 AND w.wait_status = 'waiting' AND w.deadline <= $2 AND w.kind IN ('tool', 'call')
-  AND NOT EXISTS (SELECT 1 FROM agent_inbox i WHERE i.namespace = w.namespace AND i.task_id = w.task_id
-      AND i.status = 'pending' AND i.message_type <> 'turn' AND i.correlation_id = w.tool_call_id)
+WHERE NOT EXISTS (SELECT 1 FROM agent_inbox i WHERE i.namespace = w.namespace AND i.task_id = w.task_id
+      AND (i.status = 'pending' OR i.status = 'skipped' AND w.deadline > $2)
+      AND i.message_type <> 'turn' AND i.correlation_id = w.tool_call_id)
 GROUP BY w.task_id, w.tool_call_id LIMIT $3;
 
 -- name: cards_by_ids
@@ -410,18 +499,46 @@ LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.deliverable_card AND
 WHERE t.namespace = $1 AND t.id = ANY($2::text[]);
 
 -- name: events_after
--- The log after a cursor (tx, seq). A transaction that began earlier may commit later and with lower numbers,
--- so nothing is shown before every transaction older than it has ended. The price: a transaction that writes
--- for hours, in any database of the server, holds the followers up for as long.
-SELECT e.tx::text || '.' || e.seq::text, e.seq, {e.columns}, p.hash FROM events e
+-- The log after a position ($2), up to another ($3).
+SELECT e.seq::text, e.seq, {e.columns}, p.hash FROM events e
 LEFT JOIN events p ON p.namespace = e.namespace AND p.task_id = e.task_id AND p.version = e.version - 1
-WHERE e.namespace = $1 AND (e.tx, e.seq) > ($2::bigint, $3::bigint)
-  AND e.tx < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
-ORDER BY e.tx, e.seq LIMIT $4;
+WHERE e.namespace = $1 AND e.seq > $2 AND e.seq <= $3 ORDER BY e.seq LIMIT $4;
 
 -- name: log_end
--- The cursor before everything that is not yet settled.
-SELECT (pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1)::text || '.9223372036854775807';
+-- The position up to which the log is complete: no transaction that is still open can add an event at or below it. The
+-- last block drawn is read first, then the locks of `hold_log_position`, each named after the last block drawn before
+-- its transaction wrote. A transaction that takes its lock later draws a higher block; one whose lock is gone is
+-- visible to the next statement, which is why events are read by a statement of their own. NULL on a standby server,
+-- which does not know the locks of its primary.
+SELECT CASE WHEN NOT pg_is_in_recovery() THEN (s.last + 1 - greatest(0, (
+    SELECT max((s.last - l.objid::bigint)::bit(32)::int) FROM pg_locks l WHERE {l.is_position}
+))) * {block} - 1 END
+FROM (SELECT coalesce(pg_sequence_last_value('events_seq_seq'::regclass), 0) / {block} AS last OFFSET 0) s;
+
+-- name: log_holders
+-- Transactions that wrote events and have been open for $1 seconds: process, application, seconds, database, and the
+-- name of a prepared transaction, which has no process. A session that has just ended its transaction, or has gone, is
+-- not one of them, although its lock was still seen.
+SELECT l.pid, coalesce(a.application_name, ''), extract(epoch FROM clock_timestamp() - s.since)::bigint,
+    current_database()::text, p.gid
+FROM pg_locks l
+LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+LEFT JOIN pg_locks x ON l.pid IS NULL AND x.pid IS NULL AND x.locktype = 'transactionid'
+    AND x.virtualtransaction = l.virtualtransaction
+LEFT JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
+CROSS JOIN LATERAL (SELECT coalesce(a.xact_start, a.state_change, p.prepared) AS since) s
+WHERE {l.is_position} AND (l.pid IS NULL OR a.pid IS NOT NULL)
+    AND (s.since < clock_timestamp() - make_interval(secs => $1)) IS NOT FALSE
+ORDER BY s.since NULLS FIRST LIMIT 20;
+
+-- name: missing_positions
+-- The block that the sequence must have reached; no row if it has. Copying the tables alone leaves a sequence behind,
+-- and a sequence that was set by hand may stand inside a block.
+SELECT (greatest(used.seq, s.last) / {block} + 1) * {block} FROM (
+    SELECT greatest((SELECT max(seq) FROM events),
+        (SELECT max(position::bigint) FROM cursors WHERE position ~ '^[0-9]{1,18}$')) AS seq OFFSET 0
+) used, (SELECT coalesce(pg_sequence_last_value('events_seq_seq'::regclass), 0) AS last OFFSET 0) s
+WHERE (used.seq >= s.last + {block} OR s.last % {block} <> 0) AND NOT pg_is_in_recovery();
 
 -- name: settings
 -- The server's version, what it promises when it says that something is stored, and what it may use for it.
@@ -434,7 +551,7 @@ SELECT current_setting('server_version') AS server_version, current_setting('fsy
 -- name: latest_moment
 -- The latest moment that the record knows of: of its last event, and of its sessions.
 SELECT max(at) FROM (
-    SELECT at FROM (SELECT at FROM events WHERE namespace = $1 ORDER BY tx DESC, seq DESC LIMIT 1) e
+    SELECT at FROM (SELECT at FROM events WHERE namespace = $1 ORDER BY seq DESC LIMIT 1) e
     UNION ALL SELECT max(heartbeat_at) FROM sessions WHERE namespace = $1 AND ended_at IS NULL
 ) moments;
 
@@ -509,8 +626,9 @@ SELECT q.id, q.epoch FROM (
 ) q WHERE q.status = 'queued';
 
 -- name: schema_objects
--- The tables and indexes that there are.
-SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'i');
+-- The tables, indexes and triggers that there are.
+SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'i')
+UNION ALL SELECT tgname FROM pg_trigger WHERE tgrelid = to_regclass('events') AND tgenabled IN ('O', 'A');
 
 -- name: integrity
 -- What the database itself finds wrong with its file; `ok` if nothing.

@@ -6,16 +6,18 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from endwell.model import commands as c
+from endwell.model.approval import ApprovalRow
 from endwell.model.cursor import Cursor
 from endwell.model.effect import Effect
 from endwell.model.message import Message
 from endwell.model.session import SESSION_FIELDS, Session
-from endwell.model.task import FIELDS, Task
+from endwell.model.task import FIELDS, Task, Wait
 from endwell.policy.limits import Limits
 from endwell.store.carrying import START, Place
 from endwell.store.postgres.reached import Reached
 from endwell.store.postgres.statements import QUERIES
-from endwell.store.rows import HolderKey, Offer, Rows, TaskKey, Wanted
+from endwell.store.rows import HolderKey, Offer, Rows, TaskKey, Wanted, reach
+from endwell.store.waited import MOST_OVERDUE, wanted_calls, wanted_waits
 
 _WIDTH = len(FIELDS)
 _SESSION = len(SESSION_FIELDS)
@@ -64,17 +66,26 @@ class Reading:
 
     async def _beside(self, want: Wanted) -> None:
         if want.effects:
-            for row in await self._fetch("lock_effects", *_pairs(want.effects)):
-                self.rows.effects[row[0], row[1]] = Effect(*row)
+            for namespace, restored_at, *row in await self._fetch("lock_effects", *_pairs(want.effects)):
+                if restored_at is not None:
+                    self.rows.restored_at[namespace] = restored_at
+                if row[0] is not None:
+                    self.rows.effects[row[0], row[1]] = Effect(*row)
         if want.inbox:
             self.rows.inbox = {key: [] for key in want.inbox}
             for row in await self._fetch("pending_of_tasks", *_pairs(want.inbox)):
                 message = Message(*row)
                 self.rows.inbox[message.namespace, message.task_id or ""].append(message)
-        waiting = [key for key in want.calls if (t := self.rows.tasks.get(key)) is not None and t.waits]
-        if waiting:
-            for namespace, task_id, card_id in await self._fetch("calls_of_tasks", *_pairs(waiting)):
-                self.rows.calls.setdefault((namespace, task_id), set()).add(card_id)
+        if ruled := self.rows.ruled(want):
+            await self._rules(ruled)
+        if want.replays:
+            for namespace, *row in await self._fetch("approvals_of_tasks", *_pairs(want.replays)):
+                self.rows.approvals[namespace, row[0]] = ApprovalRow(*row)
+        if want.messages:
+            for row in await self._fetch("see_messages", *_pairs(want.messages)):
+                message = Message(*row)
+                self.rows.messages[message.namespace, message.id] = message
+        await self._waits(want)
         if want.cursors:
             for row in await self._fetch("lock_cursors", *_pairs(want.cursors)):
                 self._heard(row[0] + self._shift)
@@ -83,6 +94,30 @@ class Reading:
             for row in await self._fetch("live_children", *_pairs(want.children)):
                 child = Task(*row)
                 self.rows.children.setdefault((child.namespace, child.parent_id or ""), []).append(child)
+
+    async def _rules(self, agents: Collection[TaskKey]) -> None:
+        for now, namespace, agent, rule in await self._fetch("rules_of_agents", *_pairs(agents)):
+            self._heard(now + self._shift)
+            if rule is not None:
+                self.rows.rules.setdefault((namespace, agent), []).append(rule)
+
+    async def _waits(self, want: Wanted) -> None:
+        waits = wanted_waits(want, self.rows)
+        if waits.calls:
+            for row in await self._fetch("waits_for_calls", *_triples(waits.calls)):
+                wait = Wait(*row[2:])
+                self.rows.waits[row[0], row[1], wait.tool_call_id] = wait
+        for key, count in waits.signals.items():
+            found = await self._fetch("waits_for_signal", *key, count)
+            self.rows.signals[key] = [Wait(*row) for row in found]
+        for turn in waits.next_of:
+            found = await self._fetch("next_waits_of_turn", *turn, MOST_OVERDUE + 1)
+            self.rows.next_waits[turn] = [Wait(*row) for row in found]
+        calls = wanted_calls(want, self.rows)
+        asked = [(*key, card_id) for key, cards in calls.items() for card_id in cards]
+        if asked:
+            for namespace, task_id, card_id in await self._fetch("known_cards", *_triples(asked)):
+                self.rows.calls.setdefault((namespace, task_id), set()).add(card_id)
 
     async def _fetch(self, name: str, *parameters: Any) -> Sequence[Any]:
         rows: Sequence[Any] = await self._connection.fetch(QUERIES[name], *parameters)
@@ -142,9 +177,9 @@ class Reading:
     async def _offers(self, command: c.ClaimNext | c.DispatchNext) -> list[Offer]:
         """Turns already offered come first, then queued tasks by priority, start time and id."""
         agents = (command.agent,) if isinstance(command, c.DispatchNext) else command.agents
-        places = self._reached.of(command.namespace, agents, command.limit)
+        places = self._reached.of(command.namespace, agents, reach(command))
         found = await self._offered(command, agents, places)
-        if len(found) < command.limit and any(place is not START for place in places):
+        if len(found) < reach(command) and any(place is not START for place in places):
             found = await self._offered(command, agents, [START] * len(agents))
         found = await self._without_held_keys(found)
         if len(agents) > 1:
@@ -154,12 +189,12 @@ class Reading:
     async def _offered(
         self, command: c.ClaimNext | c.DispatchNext, agents: Sequence[str], places: Sequence[Place]
     ) -> list[Offer]:
-        asked = (command.namespace, agents, command.limit, self._shift, *self._asked(command))
+        asked = (command.namespace, agents, reach(command), self._shift, *self._asked(command))
         rows = await self._fetch("offers", *asked, *zip(*places, strict=True))
         found = [self._offer(row) for row in rows]
         for agent in agents:
             tasks = [offer.task for offer in found if offer.task.agent == agent]
-            self._reached.note(command.namespace, agent, tasks, command.limit)
+            self._reached.note(command.namespace, agent, tasks, reach(command))
         return found
 
     def _asked(self, command: c.ClaimNext | c.DispatchNext) -> tuple[Any, ...]:
@@ -167,7 +202,7 @@ class Reading:
         crashes = max(self._limits.crash_limit - 1, 1)
         if isinstance(command, c.DispatchNext):
             return 0, 1, crashes, command.is_carried
-        return command.limit, int(command.may_take_suspect), crashes, True
+        return reach(command), int(command.may_take_suspect), crashes, True
 
     def _offer(self, row: Any) -> Offer:
         task = Task(*row[3 : 3 + _WIDTH])

@@ -12,6 +12,7 @@ from typing import Any
 
 from endwell.errors import UsageError
 from endwell.runtime.base import Runtime
+from endwell.store.postgres import trouble
 from endwell.store.postgres.connection import connect
 
 MOST_CONNECTIONS = 2
@@ -55,7 +56,8 @@ class Spare:
             try:
                 rows: Sequence[Any] = await connection.fetch(sql, *parameters)
             except BaseException as error:
-                self._give_back(connection, is_fit=hasattr(error, "sqlstate"))  # the server only said no
+                is_fit = hasattr(error, "sqlstate") and not trouble.is_lost(error)  # the server only said no
+                self._give_back(connection, is_fit=is_fit)
                 raise
             self._give_back(connection, is_fit=True)
             return rows

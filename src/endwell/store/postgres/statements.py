@@ -14,13 +14,18 @@ from endwell.model.task import MOVING_FIELDS
 from endwell.store.glance import Joiner
 from endwell.store.queries import load
 
+POSITIONS_DRAWN: Final = 4096
+"""How many positions of the log are drawn at a time (migration 0007): the most that a statement uses."""
 _MARKS: Final = {
+    "{block}": str(POSITIONS_DRAWN),
     "{now}": "(SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)",
     "{moves}": ", ".join(f"{name} = m.{name}" for name in MOVING_FIELDS),
     "{t.key_is_free}": """(t.agent_key IS NULL OR NOT EXISTS (
         SELECT 1 FROM tasks h
         WHERE h.namespace = t.namespace AND h.agent = t.agent AND h.agent_key = t.agent_key
           AND h.agent_key IS NOT NULL AND h.turn_id IS NOT NULL AND h.id <> t.id))""",
+    "{l.is_position}": """(l.locktype = 'advisory' AND l.objsubid = 2 AND l.classid = 'events'::regclass
+        AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))""",
 }
 
 

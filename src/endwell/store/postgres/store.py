@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from endwell.errors import UsageError
+from endwell.errors import StoreError, UsageError
 from endwell.model.card import Card
 from endwell.model.commands import Command, Heartbeat
 from endwell.model.task import Task
 from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
 from endwell.runtime.processes import process_id
+from endwell.settings import masked
 from endwell.store.carrying import START, Place, ReadyTurn
-from endwell.store.contract import BATCH_LIMIT, Ring, Store
+from endwell.store.contract import BATCH_LIMIT, Ring, Snapshot, Store
 from endwell.store.glance import Ask, Seen
 from endwell.store.held import Held
-from endwell.store.log import Event, Logged, place_of
+from endwell.store.log import Logged, position_of
 from endwell.store.postgres.committer import Committer
 from endwell.store.postgres.connection import READING, STEADY
 from endwell.store.postgres.driver import ServerClock
 from endwell.store.postgres.line import Line
 from endwell.store.postgres.questions import Questions
 from endwell.store.postgres.reached import Reached
+from endwell.store.postgres.snapshot import logged, open_snapshot
 from endwell.store.postgres.statements import JOINER
 from endwell.store.rows import LITTLE_BYTES, Outcome, Reply
 
@@ -38,9 +41,11 @@ STEADY_QUESTIONS: Final = frozenset(
         "card",
         "cards_between",
         "cards_by_ids",
+        "cards_page",
         "clock",
         "epochs_of_queued",
         "load_of_sessions",
+        "log_end",
         "offered_counts",
         "offers_standing",
         "open_sessions",
@@ -182,8 +187,20 @@ class PostgresStore(Store):
         return dict(await self._rows("epochs_of_queued", namespace, list(ids)))  # type: ignore[arg-type]
 
     async def events_after(self, namespace: str, cursor: str, limit: int) -> list[Logged]:
-        rows = await self._rows("events_after", namespace, *place_of(cursor, 2), limit)
-        return [Logged(row[0], row[1], Event(*row[2:-1]), row[-1] or b"") for row in rows]
+        after, end = position_of(cursor), position_of(await self.log_end())
+        if end <= after:
+            return []
+        return [logged(row) for row in await self._rows("events_after", namespace, after, end, limit)]
 
     async def log_end(self) -> str:
-        return str((await self._rows("log_end"))[0][0])
+        ((position,),) = await self._rows("log_end")
+        if position is None:
+            raise StoreError(
+                f"{masked(self._url)}: a standby server cannot tell where the log ends",
+                code="store_read_only",
+                hint="follow the log on the primary server; an export may be taken here",
+            )
+        return str(position)
+
+    def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
+        return open_snapshot(self._url)

@@ -21,9 +21,19 @@ def is_lost(error: BaseException) -> bool:
     """Whether the connection is gone, or cannot be had for now."""
     if isinstance(error, (OSError, TimeoutError, EOFError)):
         return True
-    # asyncpg's own complaint about a connection that was closed under it has no state
-    is_closed = type(error).__name__ == "InterfaceError" and "clos" in str(error)
-    return is_closed or _has_state(error, _LOST)
+    return _is_unusable(error) or _has_state(error, _LOST)
+
+
+def _is_unusable(error: BaseException) -> bool:
+    """Whether asyncpg itself cannot use the connection any more; such an error has no SQLSTATE.
+
+    An `InternalClientError` is what the next call gets when a FATAL message came while the connection was
+    idle, as in an orderly restart, and the server's end of it was not closed yet.
+    """
+    kind, said = type(error).__name__, str(error)
+    if kind == "InterfaceError":
+        return "clos" in said or "another operation" in said
+    return kind == "InternalClientError"
 
 
 def is_starting(error: BaseException) -> bool:

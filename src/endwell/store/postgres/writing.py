@@ -1,4 +1,4 @@
-"""What a batch comes to, as at most two statements: rows added and moved, then rows closed.
+"""What a batch comes to, as two statements: rows added and moved, then rows closed; a third drops waits.
 
 Closing comes second because a row that this batch adds may be closed by it as well, and a statement
 does not see its own rows.
@@ -7,23 +7,28 @@ does not see its own rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
 from msgspec.structs import astuple
 
-from endwell.store.postgres.statements import joined
+from endwell.store.log import EVENT_FIELDS, EventRow
+from endwell.store.postgres.statements import POSITIONS_DRAWN, joined
 from endwell.store.rows import Writes
 
 Statement = tuple[str, list[Any]]
 _Rows = Sequence[tuple[Any, ...]]
 _Key = Callable[[tuple[Any, ...]], Any]
+_COMMAND_ID: Final = itemgetter(EVENT_FIELDS.index("command_id"))
 
 # Within one statement a row may be written once. Of what is saved the last word counts, ...
 _SAVED: Final[dict[str, _Key]] = {
     "add_approval": itemgetter(0, 1),
     "add_wait": itemgetter(0, 2, 3),
     "fold_tallies": itemgetter(2),
+    "add_rule": itemgetter(0, 1, 2),
+    "mark_restored": itemgetter(0),
 }
 _ADDED: Final = (
     "add_inbox_turn",
@@ -32,23 +37,33 @@ _ADDED: Final = (
     "add_wait",
     "add_resume",
     "fold_tallies",
+    "add_rule",
+    "mark_restored",
 )
-# ... of what is closed the first, except for marks, which may go back and forth within a batch.
+# ... of what is closed the first, except for marks, which may go back and forth within a batch, and for
+# waits, which are reported before they are answered.
 _CLOSED: Final[dict[str, _Key]] = {
     "requeue_message": itemgetter(1, 2),
     "mark_inbox": itemgetter(4, 5),
     "close_dead_letter": itemgetter(2, 3),
     "close_approval": itemgetter(3, 4),
-    "answer_wait": itemgetter(3, 4, 5),
+    "answer_wait": itemgetter(4, 5, 6),
     "drop_waits": itemgetter(1, 2),
     "doubt_effect": itemgetter(1, 2),
     "close_message": itemgetter(3, 4),
     "take_resume": itemgetter(3, 4),
+    "count_delivery": itemgetter(0, 1),
+    "reset_deliveries": itemgetter(0, 1),
     "close_resume": itemgetter(2, 3),
     "requeue_resumes": itemgetter(1),
     "vote_approval": itemgetter(1, 2),
     "drop_tallies": itemgetter(1),
+    "drop_rules": itemgetter(1, 2, 3),
+    "drop_expired_agents": itemgetter(1),
 }
+
+
+_LAST_COUNTS: Final = ("mark_inbox", "answer_wait")
 
 
 def statements(writes: Writes, writer: str) -> list[Statement]:
@@ -56,11 +71,28 @@ def statements(writes: Writes, writer: str) -> list[Statement]:
 
     `writer` names the connection, whose counters are a row of its own.
     """
-    groups = [list(_rows(writes, writer))]
+    first, *more = blocks(writes.events)
+    groups = [list(_rows(writes, writer, first))] + [[("add_events", [events])] for events in more]
     if writes.side:  # most batches have none
         groups[0] += _additions(writes, writer)
-        groups.append(list(_closings(writes, writer)))
+        closings = list(_closings(writes, writer))
+        # a wait that this batch answers must not be found open by what drops the waits of its turn
+        groups.append([piece for piece in closings if piece[0] != "drop_waits"])
+        groups.append([piece for piece in closings if piece[0] == "drop_waits"])
     return [_joined(group, len(writes.moved)) for group in groups if group]
+
+
+def blocks(events: list[EventRow], most: int = POSITIONS_DRAWN) -> list[list[EventRow]]:
+    """The events in runs for which one draw of positions is enough. A command's events stay together."""
+    if len(events) <= most:
+        return [events]
+    found: list[list[EventRow]] = [[]]
+    for _, run in groupby(events, key=_COMMAND_ID):
+        commit = list(run)
+        if len(found[-1]) + len(commit) > most:
+            found.append([])
+        found[-1] += commit
+    return found
 
 
 def _joined(pieces: list[tuple[str, list[Any]]], moved: int) -> Statement:
@@ -69,15 +101,15 @@ def _joined(pieces: list[tuple[str, list[Any]]], moved: int) -> Statement:
     return joined(names), [*parameters, moved] if "move_tasks" in names else parameters
 
 
-def _rows(writes: Writes, writer: str) -> Iterable[tuple[str, list[Any]]]:
+def _rows(writes: Writes, writer: str, events: list[EventRow]) -> Iterable[tuple[str, list[Any]]]:
     if writes.moved:
         # in the same order everywhere, so that two stores never wait for each other
         moved = sorted(writes.moved, key=lambda move: (move[0].namespace, move[0].id))
         yield "move_tasks", [[astuple(task) for task, _ in moved], [seen for _, seen in moved]]
     if writes.created:
         yield "add_tasks", [[astuple(task) for task in writes.created]]
-    if writes.events:
-        yield "add_events", [writes.events]
+    if events:
+        yield "add_events", [events]
     if writes.cards:
         yield "add_cards", [[astuple(card) for card in writes.cards]]
     if writes.slots:
@@ -122,7 +154,7 @@ def _additions(writes: Writes, writer: str) -> Iterable[tuple[str, list[Any]]]:
 def _closings(writes: Writes, writer: str) -> Iterable[tuple[str, list[Any]]]:
     for name, key in _CLOSED.items():
         if rows := writes.side.get(name):
-            first = {key(row): row for row in (rows if name == "mark_inbox" else reversed(rows))}
+            first = {key(row): row for row in (rows if name in _LAST_COUNTS else reversed(rows))}
             yield name, _columns(_told(name, [first[each] for each in sorted(first)], writer))
 
 

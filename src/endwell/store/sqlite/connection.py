@@ -5,6 +5,7 @@ Full durability (`synchronous=FULL`), write-ahead log, no automatic checkpoints:
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,7 +15,10 @@ from typing import Any
 import apsw
 
 from endwell.errors import EndwellError, StoreError
+from endwell.runtime.processes import has_open, process_id
 from endwell.store.migrations import missing
+
+log = logging.getLogger(__name__)
 
 CHECKPOINT_BYTES = 16 * 1024 * 1024
 """Size of the write-ahead log at which it is folded back into the file."""
@@ -51,6 +55,7 @@ def connect(path: Path, pause: Pause) -> apsw.Connection:
     with explained(path):
         if not path.exists():
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        _warn_of_second_library(path)
         connection = apsw.Connection(str(path), flags=_FLAGS, statementcachesize=200)
         connection.set_busy_handler(pause)
         # Otherwise the planner looks at bound values, and prepares most statements anew for each new one.
@@ -59,6 +64,17 @@ def connect(path: Path, pause: Pause) -> apsw.Connection:
             connection.execute(f"PRAGMA {name} = {value}").fetchall()
         _refuse_if_not_wal(connection, path)
         return connection
+
+
+def _warn_of_second_library(path: Path) -> None:
+    """When it closes the file, the system drops the locks of this process, ours included."""
+    ours = (os.path.realpath(connection.filename) for connection in apsw.connections())
+    if os.path.realpath(path) not in ours and has_open(process_id(), path):
+        log.warning(
+            "%s is already open in this process, but not by Endwell (second_sqlite_library): another SQLite "
+            "library, such as Python's sqlite3, breaks the file's locks. Use it in a process of its own",
+            path,
+        )
 
 
 def read_pragma(connection: apsw.Connection, name: str) -> Any:

@@ -16,22 +16,24 @@ from msgspec.structs import astuple
 
 from endwell.errors import EndwellError, StoreError, UsageError
 from endwell.model import commands as c
+from endwell.model.approval import ApprovalRow
 from endwell.model.card import Card
 from endwell.model.cursor import Cursor
 from endwell.model.effect import Effect
 from endwell.model.message import Message
 from endwell.model.session import SESSION_FIELDS, Session
-from endwell.model.task import FIXED_FIELDS, Task
+from endwell.model.task import FIXED_FIELDS, Task, Wait
 from endwell.policy.limits import Limits
 from endwell.store import door
 from endwell.store.carrying import Place, ReadyTurn
 from endwell.store.glance import Ask, Joiner
 from endwell.store.held import Held
 from endwell.store.queries import load
-from endwell.store.rows import LITTLE_BYTES, Offer, Outcome, Reply, Rows, TaskKey, Wanted, Writes
+from endwell.store.rows import LITTLE_BYTES, Offer, Outcome, Reply, Rows, TaskKey, Wanted, Writes, reach
 from endwell.store.sqlite.bulk import InGroups
 from endwell.store.sqlite.connection import Pause, connect, explained, immediate, migrate, read_pragma
 from endwell.store.sqlite.log_file import LogFile
+from endwell.store.waited import MOST_OVERDUE, wanted_calls, wanted_waits
 
 QUERIES: Final = load("queries.sql", "sqlite/queries.sql", parameter="?")
 _JOINER: Final = Joiner(QUERIES, mark="?", clock="SELECT", now="?1")
@@ -66,10 +68,16 @@ SIDE_QUERIES: Final = (
     "answer_wait",
     "drop_waits",
     "doubt_effect",
+    "mark_restored",
     "close_message",
     "take_resume",
+    "count_delivery",
+    "reset_deliveries",
     "close_resume",
     "requeue_resumes",
+    "drop_rules",
+    "add_rule",
+    "drop_expired_agents",
 )
 
 
@@ -153,8 +161,12 @@ class SqliteDriver:
     def _attempt(self, commands: Sequence[c.Command]) -> Outcome:
         self._doubt = None
         with explained(self.path, leave=_LOOKED_INTO), immediate(self._connection):
-            rows = self._read(door.wanted(commands, careful=self._is_careful))
-            outcome = door.outcome(commands, rows, self._now(), self._limits)
+            want = door.wanted(commands, careful=self._is_careful)
+            known = self._held.known(want)
+            is_remembered = bool(known)
+            outcome = door.outcome(commands, self._read(want, known), self._now(), self._limits)
+            if is_remembered and any(reply.refusal is not None for reply in outcome.replies):
+                raise _MovedOnError  # a refusal writes nothing, so nothing else would notice
             self._write(outcome.writes)
             self._doubt = (commands, outcome)
         return outcome
@@ -221,8 +233,8 @@ class SqliteDriver:
         read = {name: read_pragma(self._connection, name) for name in names}
         return {"store": "sqlite", "sqlite_version": apsw.sqlite_lib_version(), **read}
 
-    def _read(self, want: Wanted) -> Rows:
-        rows = Rows(tasks=self._held.known(want))
+    def _read(self, want: Wanted, known: dict[TaskKey, Task]) -> Rows:
+        rows = Rows(tasks=known)
         for key in want.tasks - rows.tasks.keys():
             for row in self.rows("task_by_id", key):
                 rows.tasks[key] = Task(*row)
@@ -251,17 +263,40 @@ class SqliteDriver:
         for key in want.effects:
             for row in self.rows("effect", key):
                 rows.effects[key] = Effect(*row)
+            if key not in rows.effects or rows.effects[key].is_settled:
+                for (at,) in self.rows("restored_at", key[:1]):
+                    rows.restored_at[key[0]] = at
         for key in want.inbox:
             rows.inbox[key] = [Message(*row) for row in self.rows("pending_of_task", key)]
-        for key in want.calls:
-            task = rows.tasks.get(key)
-            if task is not None and task.waits is not None:
-                rows.calls[key] = {card_id for (card_id,) in self.rows("calls_of_task", key)}
+        for key in want.messages:
+            for row in self.rows("pending_message", key):
+                rows.messages[key] = Message(*row)
+        self._read_waits(want, rows)
         for key in want.children:
             rows.children[key] = [Task(*row) for row in self.rows("live_children", key)]
+        for key in rows.ruled(want):
+            rows.rules[key] = [rule for (rule,) in self.rows("rules", key)]
+        for key in want.replays:
+            for row in self.rows("approval", key):
+                rows.approvals[key] = ApprovalRow(*row)
         for key in want.cursors:
             for row in self.rows("cursor", key):
                 rows.cursors[key] = Cursor(*row)
+
+    def _read_waits(self, want: Wanted, rows: Rows) -> None:
+        waits = wanted_waits(want, rows)
+        for key in waits.calls:
+            for row in self.rows("wait_for_call", key):
+                rows.waits[key] = Wait(*row)
+        for key, count in waits.signals.items():
+            found = self.rows("waits_for_signal", (*key, count))
+            rows.signals[key] = [Wait(*row) for row in found]
+        for turn in waits.next_of:
+            found = self.rows("next_waits_of_turn", (*turn, MOST_OVERDUE + 1))
+            rows.next_waits[turn] = [Wait(*row) for row in found]
+        for task_key, cards in wanted_calls(want, rows).items():
+            found = self.rows("known_cards", (task_key[0], json.dumps(cards)))
+            rows.calls[task_key] = {card_id for (card_id,) in found}
 
     def _read_holders(self, want: Wanted, rows: Rows) -> None:
         for task in rows.tasks.values():
@@ -274,12 +309,12 @@ class SqliteDriver:
         """Turns already offered come first, then queued tasks by priority, start time and id."""
         now = self._now()
         if isinstance(command, c.DispatchNext):
-            return self._queued(command.namespace, command.agent, command.limit, now, rows, suspects=1)
+            return self._queued(command.namespace, command.agent, reach(command), now, rows, suspects=1)
         found: list[Offer] = []
         for agent in command.agents:
-            offered = self.rows("offered", (command.namespace, agent, command.limit))
+            offered = self.rows("offered", (command.namespace, agent, reach(command)))
             found += [_offer(row) for row in offered]
-            left = command.limit - len(offered)
+            left = reach(command) - len(offered)
             suspects = int(command.may_take_suspect)
             found += self._queued(command.namespace, agent, left, now, rows, suspects=suspects)
         if len(command.agents) > 1:

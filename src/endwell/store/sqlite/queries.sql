@@ -94,14 +94,38 @@ ON CONFLICT (namespace, writer) DO UPDATE SET accepted = accepted + excluded.acc
     ended = ended + excluded.ended, updated_at = excluded.updated_at;
 
 -- name: save_agent
--- What a starting worker says of an agent; the last word counts.
+-- What a starting worker says of an agent; the last word counts, but no foreign worker's word over one of ours.
 INSERT INTO agents (namespace, registered_at, name, version, concurrency, retry_policy, deadline, payload_schema,
-    kind, options)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+    kind, options, foreign_until)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 ON CONFLICT (namespace, name) DO UPDATE SET registered_at = excluded.registered_at,
     version = excluded.version, concurrency = excluded.concurrency, retry_policy = excluded.retry_policy,
     deadline = excluded.deadline, payload_schema = excluded.payload_schema, kind = excluded.kind,
-    options = excluded.options;
+    options = excluded.options, foreign_until = excluded.foreign_until
+WHERE excluded.foreign_until IS NULL OR agents.foreign_until IS NOT NULL;
+
+-- name: drop_expired_agents
+-- Forget agents that foreign workers registered, once their rows have expired and no task waits for them.
+DELETE FROM agents WHERE foreign_until <= $1 AND namespace = $2
+    AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.namespace = $2 AND t.agent = agents.name AND t.status = 'queued')
+    AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.namespace = $2 AND t.agent = agents.name
+        AND t.status = 'dispatched');
+
+-- name: rules
+-- The approval rules that workers have registered for an agent, the oldest first.
+SELECT rule FROM agent_rules WHERE namespace = $1 AND agent = $2 ORDER BY registered_at, session_id;
+
+-- name: add_rule
+-- What a worker asks for before a task of the agent starts.
+INSERT INTO agent_rules (namespace, agent, session_id, rule, registered_at) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (namespace, agent, session_id) DO UPDATE SET rule = excluded.rule,
+    registered_at = excluded.registered_at;
+
+-- name: drop_rules
+-- Rules of an agent whose sessions have ended, or were never there.
+DELETE FROM agent_rules WHERE namespace = $2 AND agent = $3 AND session_id <> $4 AND NOT EXISTS (
+    SELECT 1 FROM sessions s WHERE s.namespace = $2 AND s.id = agent_rules.session_id AND s.ended_at IS NULL
+    AND s.lease_until > $1);
 
 -- name: add_slot
 -- A slot of an agent with a limit; slots beyond a lowered limit are left and no longer taken.
@@ -158,15 +182,15 @@ WHERE namespace = $4 AND id = $5 AND decision IS NULL;
 -- name: add_wait
 -- What a suspended turn waits for.
 INSERT INTO turn_waiting_tools (namespace, task_id, turn_id, tool_call_id, kind, name, deadline, wait_status,
-    created_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)
-ON CONFLICT (namespace, turn_id, tool_call_id) DO UPDATE SET deadline = excluded.deadline,
-    wait_status = excluded.wait_status, updated_at = excluded.updated_at;
+    created_at, updated_at, place)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, $10)
+ON CONFLICT (namespace, turn_id, tool_call_id) DO UPDATE SET deadline = excluded.deadline, place = excluded.place,
+    wait_status = excluded.wait_status, is_reported = 0, result_card = NULL, updated_at = excluded.updated_at;
 
 -- name: answer_wait
--- The first answer to a wait, or its expiry.
-UPDATE turn_waiting_tools SET wait_status = $1, result_card = $2, updated_at = $3
-WHERE namespace = $4 AND turn_id = $5 AND tool_call_id = $6;
+-- The first answer to a wait, its expiry, or that its deadline was reported.
+UPDATE turn_waiting_tools SET wait_status = $1, result_card = $2, is_reported = $3, updated_at = $4
+WHERE namespace = $5 AND turn_id = $6 AND tool_call_id = $7;
 
 -- name: drop_waits
 -- What an ended turn waited for, nobody waits for any more.
@@ -180,6 +204,17 @@ INSERT INTO effects ({effect_columns}) VALUES ({effect_marks});
 -- name: move_effect
 -- An effect as it stands after the batch.
 UPDATE effects SET {effect_moves} WHERE namespace = $1 AND key = $2;
+
+-- name: mark_restored
+-- The record of a namespace was restored or imported; the latest moment counts, of this clock or the record's.
+INSERT INTO restores (namespace, restored_at, restored_by)
+VALUES ($1, max($2, coalesce((SELECT max(updated_at) FROM tasks WHERE namespace = $1), 0)), $3)
+ON CONFLICT (namespace) DO UPDATE
+SET restored_at = max(restored_at, excluded.restored_at), restored_by = excluded.restored_by;
+
+-- name: restored_at
+-- When the record of a namespace was last restored, if it ever was.
+SELECT restored_at FROM restores WHERE namespace = $1;
 
 -- name: doubt_effect
 -- An intent whose task ended: whether it took place is not known.
@@ -216,14 +251,42 @@ UPDATE turn_resume_ledger SET status = 'processing', lease_owner = $1, lease_exp
     attempt_count = attempt_count + 1, updated_at = $3
 WHERE namespace = $4 AND message_id = $5 AND status = 'pending';
 
+-- name: count_delivery
+-- A message is about to be delivered once more.
+UPDATE agent_inbox SET retry_count = retry_count + 1 WHERE namespace = $1 AND id = $2 AND status = 'pending';
+
+-- name: reset_deliveries
+-- A message was delivered, and stays until its task waits for it.
+UPDATE agent_inbox SET retry_count = 0 WHERE namespace = $1 AND id = $2 AND status = 'pending' AND retry_count > 0;
+
 -- name: requeue_resumes
 -- Answers whose worker did not hand them on in time.
 UPDATE turn_resume_ledger SET status = 'pending', lease_owner = NULL, lease_expires_at = NULL, updated_at = $1
 WHERE namespace = $2 AND status IN ('pending', 'processing') AND status = 'processing' AND lease_expires_at <= $1;
 
--- name: calls_of_task
--- Which `tool.call` cards a task has.
-SELECT id FROM cards WHERE namespace = $1 AND id >= $2 || '.c.' AND id < $2 || '.c/';
+-- name: known_cards
+-- Which of these cards there are; the ids come as one JSON array.
+SELECT c.id FROM json_each($2) ids CROSS JOIN cards c ON c.namespace = $1 AND c.id = ids.value;
+
+-- name: pending_message
+-- One message, if it is pending.
+SELECT {message_columns} FROM agent_inbox WHERE namespace = $1 AND id = $2 AND status = 'pending';
+
+-- name: wait_for_call
+-- What a turn waits for, or waited for, by its call.
+SELECT {wait_columns} FROM turn_waiting_tools WHERE namespace = $1 AND turn_id = $2 AND tool_call_id = $3;
+
+-- name: waits_for_signal
+-- The first open waits of a turn for a signal.
+SELECT {wait_columns} FROM turn_waiting_tools
+WHERE namespace = $1 AND turn_id = $2 AND name = $3 AND kind = 'signal' AND wait_status = 'waiting'
+ORDER BY place LIMIT $4;
+
+-- name: next_waits_of_turn
+-- The open waits of a turn whose deadlines are next.
+SELECT {wait_columns} FROM turn_waiting_tools
+WHERE namespace = $1 AND turn_id = $2 AND wait_status = 'waiting' AND is_reported = 0
+ORDER BY deadline, place LIMIT $3;
 
 -- name: live_children
 -- The children of a task that have not ended.
@@ -231,15 +294,19 @@ SELECT {task_columns} FROM tasks
 WHERE namespace = $1 AND parent_id = $2 AND parent_id IS NOT NULL AND clock_at IS NOT NULL ORDER BY id;
 
 -- name: answers_waiting
--- Answers that are there although nobody was told of them: task, call, card.
-SELECT w.task_id, w.tool_call_id, max(c.id) FROM turn_waiting_tools w
+-- Answers that are there and were not applied: task, call, card. Looks at the thousand open calls whose deadlines
+-- come first; an answer that was laid aside as undeliverable is tried again only once its deadline has passed.
+SELECT w.task_id, w.tool_call_id, max(c.id) FROM (
+  SELECT namespace, task_id, turn_id, tool_call_id, deadline FROM turn_waiting_tools
+  WHERE namespace = $1 AND wait_status = 'waiting' AND kind IN ('tool', 'call') ORDER BY deadline LIMIT 1000
+) w
 JOIN tasks t ON t.namespace = w.namespace AND t.id = w.task_id AND t.status = 'suspended' AND t.turn_id = w.turn_id
 JOIN cards c ON c.namespace = w.namespace
   AND c.id >= w.task_id || '.a.' || substr(w.tool_call_id, length(w.task_id) + 4) || '~'
   AND c.id < w.task_id || '.a.' || substr(w.tool_call_id, length(w.task_id) + 4) || char(127)
-WHERE w.namespace = $1 AND w.wait_status = 'waiting' AND w.deadline <= $2 AND w.kind IN ('tool', 'call')
-  AND NOT EXISTS (SELECT 1 FROM agent_inbox i WHERE i.namespace = w.namespace AND i.task_id = w.task_id
-      AND i.status = 'pending' AND i.message_type <> 'turn' AND i.correlation_id = w.tool_call_id)
+WHERE NOT EXISTS (SELECT 1 FROM agent_inbox i WHERE i.namespace = w.namespace AND i.task_id = w.task_id
+      AND (i.status = 'pending' OR i.status = 'skipped' AND w.deadline > $2)
+      AND i.message_type <> 'turn' AND i.correlation_id = w.tool_call_id)
 GROUP BY w.task_id, w.tool_call_id LIMIT $3;
 
 -- name: cards_by_ids
@@ -334,3 +401,7 @@ SELECT * FROM pragma_quick_check;
 -- name: idle_transactions
 -- Who has sat in an open transaction for so many seconds: a file does not tell.
 SELECT 0, '', 0 WHERE $1 < 0;
+
+-- name: log_holders
+-- Transactions that keep events from followers: one writer at a time leaves none.
+SELECT 0, '', 0, '', NULL WHERE $1 < 0;

@@ -24,7 +24,7 @@ from endwell.runtime.here import is_here
 from endwell.store.carrying import START, Place, ReadyTurn
 from endwell.store.contract import BATCH_LIMIT, Ring, Store
 from endwell.store.glance import Ask, Seen, Stamp
-from endwell.store.log import Event, Logged, place_of
+from endwell.store.log import Event, Logged, position_of
 from endwell.store.rows import Reply
 from endwell.store.sqlite.connection import BUSY_SECONDS, explained
 from endwell.store.sqlite.desk import Desk
@@ -58,6 +58,12 @@ SHORT_QUESTIONS: Final = frozenset(
         "tallies",
     )
 )
+
+WRITE_LOCK_BYTE: Final = 120
+"""Where SQLite locks the file of shared memory for the one connection that writes to the log."""
+LOCK_LOOKS: Final = 20
+LOCK_SECONDS: Final = 1.0
+"""For how long, and in how many looks, the same process must hold the write lock to be called stuck."""
 
 
 class SqliteStore(Store):
@@ -129,7 +135,19 @@ class SqliteStore(Store):
 
     async def settings(self) -> dict[str, Any]:
         read: dict[str, Any] = await self._asked(lambda driver: driver.settings(), is_short=False)
-        return read
+        return {**read, "blocked_by": await self._blocked_by()}
+
+    async def _blocked_by(self) -> int | None:
+        """The process that holds the write lock for longer than any commit takes, if there is one."""
+        memory = self._path.with_name(f"{self._path.name}-shm")
+        holder = self._runtime.lock_holder(memory, WRITE_LOCK_BYTE)
+        for _ in range(LOCK_LOOKS):
+            if holder is None:
+                break
+            await self._runtime.sleep(LOCK_SECONDS / LOCK_LOOKS)
+            if self._runtime.lock_holder(memory, WRITE_LOCK_BYTE) != holder:
+                return None
+        return holder
 
     async def glance(self, *asked: Ask) -> Seen:
         now = self._runtime.clock.now_us()
@@ -210,7 +228,7 @@ class SqliteStore(Store):
         return found
 
     async def events_after(self, namespace: str, cursor: str, limit: int) -> list[Logged]:
-        rows = await self._rows("events_after", namespace, *place_of(cursor, 1), limit)
+        rows = await self._rows("events_after", namespace, position_of(cursor), limit)
         return [Logged(str(row[0]), row[1], Event(*row[2:-1]), row[-1] or b"") for row in rows]
 
     async def log_end(self) -> str:

@@ -2,6 +2,7 @@
 
 from endwell.testing.faults import (
     of_bells,
+    of_foreign,
     of_people,
     of_processes,
     of_queues,
@@ -11,4 +12,4 @@ from endwell.testing.faults import (
     of_tools,
 )
 
-LISTS = (of_bells, of_people, of_processes, of_queues, of_relays, of_stores, of_time, of_tools)
+LISTS = (of_bells, of_foreign, of_people, of_processes, of_queues, of_relays, of_stores, of_time, of_tools)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from endwell.client import Client
 from endwell.errors import EndwellError, IdempotencyConflict
 from endwell.model import commands as c
+from endwell.model import content
 from endwell.model import status as s
 from endwell.model.task import Task, waits_of
 from endwell.runtime.universe import Dice
@@ -152,6 +153,21 @@ def replayed_by_two(sim: Simulation, dice: Dice) -> None:
         return [lambda client: client.actions.replay(task.id)] * 2 if is_open else []
 
     _on_task(sim, dice, "replayed_by_two", (s.FAILED, s.TIMEOUT), acts)
+
+
+@fault(weight=3)
+def replayed_otherwise(sim: Simulation, dice: Dice) -> None:
+    """Somebody replays a dead letter with another payload than was asked for, or agreed to."""
+
+    async def replay(client: Client, task: Task) -> None:
+        card = await client.store.card("default", task.payload_card)
+        job = content.decode_stored(card.content)
+        await client.actions.replay(task.id, content.encode({**job, "n": job["n"] + 1000}))
+
+    def acts(task: Task) -> list[Act]:
+        return [lambda client: replay(client, task)] if task.dead_letter == "open" else []
+
+    _on_task(sim, dice, "replayed_otherwise", (s.FAILED, s.TIMEOUT), acts)
 
 
 @fault(weight=2)

@@ -49,11 +49,16 @@ def _spoil_tasks(sim: Simulation, name: str, times: int, again: Callable[[list[b
     sim.spoil_entries(act, times=times)
 
 
+def _is_read_by_us(key: bytes, fields: list[bytes]) -> bool:
+    """Turns and reports; not the results that are published for others."""
+    return key == TASKS or (key == RESULTS and b"event_id" not in fields[::2])
+
+
 def _about(fields: list[bytes]) -> str:
     return fields[1].decode(errors="replace") if len(fields) > 1 else ""
 
 
-def _put(sim: Simulation, key: bytes, fields: list[bytes]) -> None:
+def put_entry(sim: Simulation, key: bytes, fields: list[bytes]) -> None:
     """As if it had been sent once more; nothing is done to it on the way."""
     server = _server(sim)
     accepts, server.accepts = server.accepts, lambda key, fields: True
@@ -64,7 +69,7 @@ def _put(sim: Simulation, key: bytes, fields: list[bytes]) -> None:
 
 
 def _put_later(sim: Simulation, key: bytes, fields: list[bytes], seconds: float) -> None:
-    sim.cluster.universe.after(seconds, lambda: _put(sim, key, fields))
+    sim.cluster.universe.after(seconds, lambda: put_entry(sim, key, fields))
 
 
 @fault(weight=5, needs="queue")
@@ -72,7 +77,7 @@ def entry_lost(sim: Simulation, dice: Dice) -> None:
     """An entry is acknowledged by the server and then gone, as after a failover."""
 
     def act(key: bytes, fields: list[bytes]) -> bool | None:
-        if key not in (TASKS, RESULTS):
+        if not _is_read_by_us(key, fields):
             return None
         sim.happened("entry_lost", "redis", _about(fields))
         return False
@@ -86,7 +91,7 @@ def entry_doubled(sim: Simulation, dice: Dice) -> None:
     seconds = dice.choice((0, *LATE_SECONDS))
 
     def act(key: bytes, fields: list[bytes]) -> bool | None:
-        if key not in (TASKS, RESULTS):
+        if not _is_read_by_us(key, fields):
             return None
         sim.happened("entry_doubled", "redis", _about(fields))
         _put_later(sim, key, fields, seconds)
@@ -117,10 +122,10 @@ def entry_resurrected(sim: Simulation, dice: Dice) -> None:
     """Something that was said long ago is on its stream again."""
 
     def when() -> bool:
-        found = [(key, fields) for key, fields in sim.entries if key in (TASKS, RESULTS)]
+        found = [(key, fields) for key, fields in sim.entries if _is_read_by_us(key, fields)]
         for key, fields in dice.sample(found, min(3, len(found))):
             sim.happened("entry_resurrected", "redis", _about(fields))
-            _put(sim, key, fields)
+            put_entry(sim, key, fields)
         return bool(found)
 
     sim.once(when)
@@ -220,7 +225,20 @@ def lines_cut(sim: Simulation, dice: Dice) -> None:
 
 
 WORTH: Final = frozenset(
-    ("XADD", "XACK", "XCLAIM", "XAUTOCLAIM", "XREADGROUP", "XGROUP", "SET", "DEL", "HSET", "XDEL", "XTRIM")
+    (
+        "XADD",
+        "XACK",
+        "XCLAIM",
+        "XAUTOCLAIM",
+        "XREADGROUP",
+        "XGROUP",
+        "SET",
+        "DEL",
+        "HSET",
+        "XDEL",
+        "XTRIM",
+        "EVAL",
+    )
 )
 
 
@@ -259,13 +277,32 @@ def line_leads_nowhere(sim: Simulation, dice: Dice) -> None:
 @fault(weight=6, always=1, needs="queue")
 def killed_between_two_commands(sim: Simulation, dice: Dice) -> None:
     """A process dies when the server has done what it was told, and before it hears of it."""
-    wanted = dice.choice(("XADD", "XACK", "XCLAIM", "XREADGROUP", "SET", "HSET", "XAUTOCLAIM"))
+    wanted = dice.choice(("XADD", "XACK", "XCLAIM", "XREADGROUP", "SET", "HSET", "XAUTOCLAIM", "EVAL"))
 
     def act(member: Member, commands: Commands, answers: list[Any]) -> bool:
         if wanted not in _names(commands) or (wanted == "XREADGROUP" and not isinstance(answers[0], list)):
             return False
         sim.happened("killed_between_two_commands", member.name, wanted)
         sim.kill(member, down_seconds=dice.choice((2, 20, 90)))
+        return True
+
+    sim.after_commands(act)
+
+
+@fault(weight=4, needs="queue")
+def orchestrator_frozen_while_it_publishes(sim: Simulation, dice: Dice) -> None:
+    """An orchestrator freezes between looking at a mark on the server and moving it; another takes over."""
+    wanted, seconds = dice.choice(("result:cursor", "dlq:index")), dice.choice((60, 300))
+    name = f"pmo{2 + dice.randrange(2)}"
+    if name not in sim.kept:
+        sim.keep(name, "pmo", seconds=1800.0)
+
+    def act(member: Member, commands: Commands, answers: list[Any]) -> bool:
+        looks = [words for words in commands if words[0] in ("GET", "HMGET") and words[1] == wanted]
+        if member.kind != "pmo" or not looks:
+            return False
+        sim.happened("orchestrator_frozen_while_it_publishes", member.name, f"{wanted}, {seconds} s")
+        sim.freeze(member, seconds)
         return True
 
     sim.after_commands(act)
@@ -302,10 +339,12 @@ def stranger_writes_nonsense(sim: Simulation, dice: Dice) -> None:
     """Somebody puts entries on the streams that say nothing usable."""
     sim.happened("stranger_writes_nonsense", "redis")
     for key, fields in dice.sample(NONSENSE, 3):
-        _put(sim, key, list(fields))
+        put_entry(sim, key, list(fields))
 
 
-def _on_foreign(sim: Simulation, act: Callable[[Member], None]) -> None:
+def on_foreign(sim: Simulation, act: Callable[[Member], None]) -> None:
+    """Act on the first foreign worker that holds a turn."""
+
     def when() -> bool:
         found = [member for member in sim.members("foreign") if member.is_up and member.held]
         for member in found[:1]:
@@ -323,7 +362,7 @@ def foreign_worker_killed(sim: Simulation, dice: Dice) -> None:
         sim.happened("foreign_worker_killed", member.name, f"held {member.held}")
         sim.kill(member, down_seconds=dice.choice((2, 60, 300)))
 
-    _on_foreign(sim, act)
+    on_foreign(sim, act)
 
 
 @fault(weight=4, needs="queue")
@@ -335,4 +374,4 @@ def foreign_worker_frozen(sim: Simulation, dice: Dice) -> None:
         sim.happened("foreign_worker_frozen", member.name, f"{seconds:.0f} s, held {member.held}")
         sim.freeze(member, seconds)
 
-    _on_foreign(sim, act)
+    on_foreign(sim, act)

@@ -9,7 +9,7 @@ import apsw
 from endwell.model import commands as c
 from endwell.runtime.universe import Dice
 from endwell.testing.cluster import Member
-from endwell.testing.faults.of_processes import has_substance
+from endwell.testing.faults.of_processes import busy_workers, has_substance
 from endwell.testing.faults.registry import fault
 from endwell.testing.occasions import ArmedMoment
 from endwell.testing.simulation import Simulation
@@ -88,3 +88,27 @@ def reading_fails(sim: Simulation, dice: Dice) -> None:
         raise apsw.IOError("reading_fails")
 
     sim.arm("read", matches, act, times=dice.choice((1, 2, 6)))
+
+
+@fault(weight=3)
+def store_away_past_the_lease(sim: Simulation, dice: Dice) -> None:
+    """For longer than the lease nobody can reach the store, or nobody but one; no process dies."""
+    seconds = sim.lease_seconds * (1.2 + 2 * dice.random())
+    spares_one, begun = dice.happens(0.3), list[int]()
+    spared: list[Member] = []
+
+    def matches(member: Member, commands: Sequence[c.Command]) -> bool:
+        if begun:
+            return sim.elapsed_us < begun[0] + seconds * 1_000_000 and member not in spared
+        return bool(commands) and has_substance(commands) and bool(busy_workers(sim))
+
+    def act(member: Member, commands: Sequence[c.Command]) -> None:
+        if not begun:
+            begun.append(sim.elapsed_us)
+            others = [one for one in sim.cluster.members.values() if one is not member]
+            spared.extend(dice.choices(others, k=1) if spares_one and others else ())
+            sim.happened("store_away_past_the_lease", "machine", f"{seconds:.0f} s")
+        raise apsw.IOError("store_away_past_the_lease")
+
+    sim.arm("begin", matches, act, times=100_000, within=300 + int(seconds))
+    sim.arm("read", lambda member, commands: bool(begun) and matches(member, ()), act, times=100_000)

@@ -8,6 +8,7 @@ from typing import Final
 
 from endwell.model import content
 from endwell.model import status as s
+from endwell.store.beside import is_as_folded
 from endwell.testing.oracle.registry import invariant
 from endwell.testing.oracle.view import View
 
@@ -22,6 +23,16 @@ def every_row_is_the_fold_of_its_log(view: View) -> Iterator[str]:
     if rows.keys() != view.tasks.keys():
         yield f"rows and log know different tasks: {sorted(rows.keys() ^ view.tasks.keys())}"
     yield from (f"{task_id} differs" for task_id in sorted(rows) if rows[task_id] != view.tasks.get(task_id))
+
+
+@invariant("checkpoint")
+def every_row_beside_is_the_fold_of_its_log(view: View) -> Iterator[str]:
+    """Approvals, dead letters and waits are what the log comes to: none is missing, none was added."""
+    rows, folded = view.rows_beside(), view.beside.rows()
+    yield from (f"rows and log differ about {key}" for key in sorted(rows.keys() ^ folded.keys()))
+    for key in sorted(rows.keys() & folded.keys()):
+        if not is_as_folded(rows[key], folded[key]):
+            yield f"{key} is {rows[key]}, and the log says {folded[key]}"
 
 
 @invariant("checkpoint")
@@ -162,8 +173,15 @@ def no_effect_is_in_flight(view: View) -> Iterator[str]:
 
 @invariant("rest")
 def effects_tell_the_truth(view: View) -> Iterator[str]:
-    """An effect that is recorded as done took place; one that took place is not recorded as not done."""
-    for key, status in view.ask("SELECT key, status FROM effects"):
+    """An effect that is recorded as done took place; one that took place is not recorded as not done.
+
+    What was "not done" at a backup may have been done before its restore.
+    """
+    rows = view.ask(
+        "SELECT key, status FROM effects e WHERE status != 'not_done' "
+        "OR updated_at > coalesce((SELECT restored_at FROM restores r WHERE r.namespace = e.namespace), 0)"
+    )
+    for key, status in rows:
         happened = view.outside.calls[key] > 0
         if key in view.outside.repeatable:
             continue  # "not done" then only means that it may be done again

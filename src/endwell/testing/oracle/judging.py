@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from endwell.testing.oracle import at_rest, of_relays, of_streams, of_tasks
+from endwell.testing.oracle import at_rest, of_approvals, of_foreign, of_relays, of_streams, of_tasks
 from endwell.testing.oracle.registry import Invariant, of
 from endwell.testing.oracle.view import View
 
-LISTS = (of_tasks, of_relays, of_streams, at_rest)
+LISTS = (of_tasks, of_approvals, of_foreign, of_relays, of_streams, at_rest)
 """Importing them registers what they say; whoever adds a list names it here."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from endwell.model import facts as f
-from endwell.pmo.stream_reclaim import FOREIGN
+from endwell.model.session import FOREIGN_HOST
 from endwell.queue.redis_streams.names import DLQ, RESULT, TASK
 from endwell.testing.oracle.registry import invariant
 from endwell.testing.oracle.view import View
@@ -26,7 +26,7 @@ def nobody_is_robbed(view: View) -> Iterator[str]:
         if not isinstance(fact, f.TaskReclaimed) or fact.reason not in LAPSED:
             continue
         for host, lease_until in view.ask(_SESSION, (fact.session_id,)):
-            if host != FOREIGN and lease_until > step.event.at:
+            if host != FOREIGN_HOST and lease_until > step.event.at:
                 yield f"{step.event.task_id} was taken from session {fact.session_id}, which is alive"
 
 
@@ -40,10 +40,22 @@ def nothing_is_left_on_the_streams(view: View) -> Iterator[str]:
         if stream is None:
             continue
         for each, fields in stream.entries.items():
+            if name == RESULT and b"event_id" in fields[::2]:
+                continue  # a published result, which stays for others
             yield f"{written(each).decode()} lies on {name}: {_words(fields)}"
         for group in stream.groups.values():
             for each, given in group.pending.items():
                 yield f"{written(each).decode()} of {name} is pending with {given.consumer.decode()}"
+
+
+@invariant("rest")
+def results_are_published_once(view: View) -> Iterator[str]:
+    """No end of a task is on the stream of results twice, whichever orchestrators published it."""
+    stream = view.streams.stream(RESULT.encode()) if view.streams is not None else None
+    entries = stream.entries.values() if stream is not None else ()
+    said = (dict(zip(fields[::2], fields[1::2], strict=True)) for fields in entries)
+    found = Counter(each[b"event_id"].decode() for each in said if b"event_id" in each)
+    yield from (f"the end {event_id} was published {n} times" for event_id, n in found.items() if n > 1)
 
 
 @invariant("rest")

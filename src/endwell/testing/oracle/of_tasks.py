@@ -7,6 +7,8 @@ from typing import Final
 
 from endwell.model import facts as f
 from endwell.model import status as s
+from endwell.model.inside import inside_of
+from endwell.model.task import open_waits
 from endwell.store.log import hash_of
 from endwell.testing.oracle.registry import invariant
 from endwell.testing.oracle.view import Step, View, plain_name
@@ -105,6 +107,24 @@ def the_fold_is_the_row(view: View) -> Iterator[str]:
             yield f"{task_id}: {_difference(row, fold)}"
 
 
+@invariant("commit")
+def a_suspended_turn_counts_its_waits(view: View) -> Iterator[str]:
+    """As many rows are open as the task counts, and none is overdue before its clock."""
+    for task_id in {step.event.task_id: None for step in view.steps}:
+        task = view.tasks[task_id]
+        if task.status != s.SUSPENDED:
+            continue
+        ((count, at),) = view.ask(
+            "SELECT count(*), min(CASE WHEN is_reported = 0 THEN deadline END) FROM turn_waiting_tools "
+            "WHERE namespace = ? AND turn_id = ? AND wait_status = 'waiting'",
+            (task.namespace, task.turn_id or ""),
+        )
+        if count != open_waits(task):
+            yield f"{task_id} counts {open_waits(task)} open waits, and has {count}"
+        if at is not None and (task.wait_by is None or task.wait_by > at):
+            yield f"a wait of {task_id} is over at {at}, and its clock is {task.wait_by}"
+
+
 def _difference(row: object, fold: object) -> str:
     fields = getattr(fold, "__struct_fields__", ())
     parts = [
@@ -127,7 +147,7 @@ def time_does_not_run_back(view: View) -> Iterator[str]:
 
 @invariant("commit")
 def no_task_without_a_clock(view: View) -> Iterator[str]:
-    """Every task that has not ended has a clock, and one that is not held by a person ends by its time."""
+    """Every live task has a clock. Only an accepted hold, or one for an unknown effect, stops `ends_by`."""
     for step in view.steps:
         task = step.after
         if task.is_ended or step is not _last_of(view, task.id):
@@ -136,6 +156,8 @@ def no_task_without_a_clock(view: View) -> Iterator[str]:
             yield f"{task.id} is {task.status} without a clock"
         elif task.clock_at > task.ends_by and task.held_since is None:
             yield f"{task.id}: its clock is later than its end"
+        elif task.held_since is not None and not (inside_of(task).accepted_by or inside_of(task).held_for):
+            yield f"{task.id}: ends_by stands still although no person accepted the task"
 
 
 def _last_of(view: View, task_id: str) -> Step:
@@ -153,6 +175,17 @@ def limits_hold(view: View) -> Iterator[str]:
             yield f"{task.id} was retried {task.retry_count} times"
         if isinstance(step.fact, f.TaskClaimed) and task.crash_count >= limits.crash_limit:
             yield f"{task.id} was claimed after {task.crash_count} crashes"
+
+
+@invariant("commit")
+def a_crash_is_a_process_that_died(view: View) -> Iterator[str]:
+    """Only a turn whose worker's process is dead counts as crashed; foreign workers have no process here."""
+    for step in view.steps:
+        if not isinstance(step.fact, f.TaskReclaimed) or step.fact.cost != "crash":
+            continue
+        for (pid,) in view.ask("SELECT pid FROM sessions WHERE id = ?", (step.fact.session_id,)):
+            if pid and view.is_alive(pid):
+                yield f"{step.event.task_id} counts a crash of process {pid}, which lives"
 
 
 @invariant("commit")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -11,9 +11,11 @@ from msgspec.structs import replace
 
 from endwell.machine.evolve import evolve
 from endwell.model import facts as f
+from endwell.model.approval import APPROVAL_FIELDS, ApprovalRow
 from endwell.model.task import FIELDS, Task
 from endwell.pmo.relay.messages import Outgoing
 from endwell.policy.limits import Limits
+from endwell.store.beside import DeadLetter, KeptWait, Key, RowsBeside
 from endwell.store.log import EVENT_FIELDS, Event
 from endwell.testing.log import Overheard
 from endwell.testing.outside import Outside
@@ -23,7 +25,9 @@ from endwell.testing.redis.server import Server
 _EVENTS: Final = f"SELECT seq, {', '.join(EVENT_FIELDS)} FROM events WHERE seq > ? ORDER BY seq"  # noqa: S608
 _TASK: Final = f"SELECT {', '.join(FIELDS)} FROM tasks WHERE namespace = ? AND id = ?"  # noqa: S608
 _TASKS: Final = f"SELECT {', '.join(FIELDS)} FROM tasks"  # noqa: S608
-
+_APPROVALS: Final = f"SELECT {', '.join(APPROVAL_FIELDS)} FROM approvals"  # noqa: S608
+_LETTERS: Final = f"SELECT {', '.join(DeadLetter.__struct_fields__)} FROM dead_letters"  # noqa: S608
+_WAITS: Final = f"SELECT {', '.join(KeptWait.__struct_fields__)} FROM turn_waiting_tools"  # noqa: S608
 
 ENDS: Final = (f.TaskSucceeded, f.TaskFailed, f.TaskTimedOut, f.TaskCancelled)
 
@@ -50,6 +54,7 @@ class View:
         self.steps_taken = 0
         self.steps_before = 0
         self.tasks: dict[str, Task] = {}
+        self.beside = RowsBeside()
         self.steps: list[Step] = []
         self.attempts: set[str] = set()
         self.accepted: dict[str, str] = {}
@@ -57,6 +62,9 @@ class View:
         self.recorded: set[tuple[str, str]] = set()
         self.ran_again: list[str] = []
         self.decided: dict[str, str] = {}
+        self.ruled: set[str] = set()
+        self.agreed: dict[str, str] = {}
+        self.is_alive: Callable[[int], bool] = lambda pid: False
         self.live_pids: frozenset[int] = frozenset()
         self.live_names: frozenset[str] = frozenset()
         self.log: Overheard | None = None
@@ -110,6 +118,7 @@ class View:
         after = evolve(before, fact, event.at, namespace=event.namespace, task_id=event.task_id)
         after = replace(after, head_hash=event.hash)
         self.tasks[event.task_id] = after
+        self.beside.take(before, after, fact, event.at)
         return Step(event, fact, before, after)
 
     def look_at_sessions(self) -> None:
@@ -131,6 +140,13 @@ class View:
     def all_rows(self) -> list[Task]:
         """Every task as its row says."""
         return [Task(*row) for row in self.ask(_TASKS)]
+
+    def rows_beside(self) -> dict[Key, Any]:
+        """Approvals, dead letters and waits as their rows say."""
+        approvals = [ApprovalRow(*row) for row in self.ask(_APPROVALS)]
+        found: dict[Key, Any] = {("approval", row.id): row for row in approvals}
+        found |= {("dead_letter", row[0]): DeadLetter(*row) for row in self.ask(_LETTERS)}
+        return found | {("wait", *row[:2]): KeptWait(*row) for row in self.ask(_WAITS)}
 
     def ask(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Anything else."""

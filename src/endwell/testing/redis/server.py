@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from endwell.queue.redis_streams.connection import Refusal, Word
 from endwell.testing.redis import groups
+from endwell.testing.redis.scripts import run_script
 from endwell.testing.redis.stream import Stream, parsed, shown, written
 from endwell.testing.redis.waiting import Waiting
 
@@ -316,6 +317,7 @@ COMMANDS: Final[dict[str, Callable[[Server, Args], Any]]] = {
     "XRANGE": _xrange,
     "XDEL": _xdel,
     "XTRIM": _xtrim,
+    "EVAL": run_script,
     "CONFIG": _config,
     "FLUSHALL": _flush,
     **groups.COMMANDS,

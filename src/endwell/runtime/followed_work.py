@@ -1,0 +1,153 @@
+"""Counts the work that an effect's function starts as part of its call.
+
+Python has no single place where work begins, so each entry point is wrapped once. On an event loop that
+makes effect calls: asyncio tasks, subprocesses, and executors given to `loop.run_in_executor`. In the whole
+process: `submit` of the standard executors, threads that are not daemons, and `anyio.to_thread.run_sync`.
+Not seen are daemon threads, and processes that are not started by the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextvars import Context
+from functools import partial, wraps
+from typing import Any, Final
+
+from endwell.runtime.running_calls import CURRENT_CALL, RunningCall
+from endwell.runtime.thread_call import ThreadCall
+
+_FOLLOWED: Final = "_endwell_follows_calls"
+_ANYIO_BACKEND: Final = "anyio._backends._asyncio"
+_installing = threading.Lock()
+
+
+def follow_work(loop: asyncio.AbstractEventLoop) -> None:
+    """Have everything that starts work on this loop, and in this process, tell the current effect call."""
+    if _is_first(loop):
+        _follow_loop(loop)
+    if not getattr(threading.Thread, _FOLLOWED, False):
+        with _installing:
+            if _is_first(threading.Thread):
+                _follow_process()
+
+
+def _is_first(place: object) -> bool:
+    if getattr(place, _FOLLOWED, False):
+        return False
+    setattr(place, _FOLLOWED, True)
+    return True
+
+
+def _follow_loop(loop: asyncio.AbstractEventLoop) -> None:
+    wrappers: dict[str, Callable[..., Any]] = {
+        "create_task": partial(_create_task, loop.create_task),
+        "run_in_executor": partial(_run_in_executor, loop, loop.run_in_executor),
+        "subprocess_exec": partial(_start_process, loop.subprocess_exec),
+        "subprocess_shell": partial(_start_process, loop.subprocess_shell),
+    }
+    for name, wrapper in wrappers.items():
+        setattr(loop, name, wrapper)
+
+
+def _create_task(
+    create: Callable[..., Any], coro: Any, *, context: Context | None = None, **named: Any
+) -> Any:
+    task = create(coro, **named) if context is None else create(coro, context=context, **named)
+    call = CURRENT_CALL.get() if context is None else context.get(CURRENT_CALL)
+    if call is not None:
+        call.add(lambda: not task.done())
+    return task
+
+
+def _run_in_executor(
+    loop: asyncio.AbstractEventLoop,
+    run: Callable[..., Any],
+    executor: Executor | None,
+    function: Callable[..., Any],
+    *args: Any,
+) -> Any:
+    """An executor of any kind. The default one is a `ThreadPoolExecutor`, whose `submit` is followed."""
+    call = CURRENT_CALL.get()
+    if call is None or executor is None:
+        return run(executor, function, *args)
+    future = executor.submit(function, *args)
+    call.add(lambda: not future.done())
+    return asyncio.wrap_future(future, loop=loop)
+
+
+async def _start_process(start: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    call = CURRENT_CALL.get()
+    transport, protocol = await start(*args, **named)
+    if call is not None:
+        call.add(lambda: transport.get_returncode() is None)
+    return transport, protocol
+
+
+def _follow_process() -> None:
+    for kind in (ThreadPoolExecutor, ProcessPoolExecutor):
+        kind.submit = _followed_submit(kind.submit)  # type: ignore[method-assign]
+    threading.Thread.start = _followed_start(threading.Thread.start)  # type: ignore[method-assign]
+    if importlib.util.find_spec("anyio") is not None:
+        backend = importlib.import_module(_ANYIO_BACKEND).AsyncIOBackend
+        backend.run_sync_in_worker_thread = _followed_anyio(backend.run_sync_in_worker_thread)
+
+
+def _followed_submit(submit: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
+    @wraps(submit)
+    def followed(self: Executor, *args: Any, **named: Any) -> Future[Any]:
+        call = CURRENT_CALL.get()
+        if call is None:
+            return submit(self, *args, **named)
+        token = CURRENT_CALL.set(None)  # the executor's own threads are no part of the call
+        try:
+            future = submit(self, *args, **named)
+        finally:
+            CURRENT_CALL.reset(token)
+        call.add(lambda: not future.done())
+        return future
+
+    return followed
+
+
+def _followed_start(start: Callable[..., None]) -> Callable[..., None]:
+    @wraps(start)
+    def followed(self: threading.Thread) -> None:
+        call = CURRENT_CALL.get()
+        start(self)
+        if call is not None and not self.daemon:  # a daemon thread is a service that outlives the work
+            call.add(self.is_alive)
+
+    return followed
+
+
+def _followed_anyio(run_sync: Callable[..., Any]) -> Callable[..., Any]:
+    """AnyIO's threads wait for further work when a function has ended, so the function itself is followed."""
+
+    @wraps(run_sync)
+    async def followed(function: Callable[..., Any], args: tuple[Any, ...], *rest: Any, **named: Any) -> Any:
+        call = CURRENT_CALL.get()
+        if call is None:
+            return await run_sync(function, args, *rest, **named)
+        thread = ThreadCall(partial(_inside, call, function, *args))
+        call.add(lambda: thread.is_open)
+        token = CURRENT_CALL.set(None)  # nor are AnyIO's threads
+        try:
+            return await run_sync(thread.run, (), *rest, **named)
+        finally:
+            CURRENT_CALL.reset(token)
+            thread.leave()
+
+    return followed
+
+
+def _inside(call: RunningCall, function: Callable[..., Any], *args: Any) -> Any:
+    token = CURRENT_CALL.set(call)
+    try:
+        return function(*args)
+    finally:
+        CURRENT_CALL.reset(token)

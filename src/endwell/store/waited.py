@@ -1,0 +1,147 @@
+"""Waits that are rows of their own: which a batch must read, how it changes them, what a decision is shown.
+
+A decision is never shown all of them: an answer concerns one, a signal the first that waits for it, and a
+clock the next ones by deadline. What it costs does not grow with their number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import msgspec
+
+from endwell.machine.decision import Seen
+from endwell.machine.evolve_wait import WaitFact, evolve_wait, settled_calls
+from endwell.model import commands as c
+from endwell.model import facts as f
+from endwell.model import status as s
+from endwell.model.card import call_id
+from endwell.model.message import Message, report_of
+from endwell.model.task import Task, Wait, has_wait_rows, waits_of
+from endwell.store.rows import Rows, TaskKey, WaitKey, Wanted
+
+MOST_OVERDUE: Final = 500
+"""Waits that one decision of a clock looks at; those behind them keep the clock due."""
+
+
+class WantedWaits(msgspec.Struct):
+    """Rows of `turn_waiting_tools` that a batch needs, known once its tasks and messages have been read."""
+
+    calls: set[WaitKey] = msgspec.field(default_factory=set)
+    # how many commands of the batch may each take one
+    signals: Counter[WaitKey] = msgspec.field(default_factory=Counter)
+    next_of: set[TaskKey] = msgspec.field(default_factory=set)
+
+
+def wanted_waits(want: Wanted, rows: Rows) -> WantedWaits:
+    """Those of tasks whose waits are rows of their own; most batches name no such task."""
+    found = WantedWaits()
+    if not (want.answers or want.signals or want.messages or want.calls):
+        return found
+    answers, signals = set(want.answers), list(want.signals)
+    for key, task_key in want.messages.items():
+        message = rows.messages.get(key)
+        if message is None:
+            continue
+        if message.message_type == "signal":
+            signals.append((task_key, report_of(message).name or ""))
+        else:
+            answers.add((task_key, message.correlation_id))
+    for task_key, call in answers:
+        if (turn := _turn_with_rows(rows, task_key)) is not None:
+            found.calls.add((*turn, call))
+    for task_key, name in signals:
+        if (turn := _turn_with_rows(rows, task_key)) is not None:
+            found.signals[(*turn, name)] += 1
+    found.next_of = {turn for key in want.calls if (turn := _turn_with_rows(rows, key)) is not None}
+    return found
+
+
+def _turn_with_rows(rows: Rows, key: TaskKey) -> TaskKey | None:
+    task = rows.tasks.get(key)
+    if task is None or task.turn_id is None or not has_wait_rows(task):
+        return None
+    return (task.namespace, task.turn_id)
+
+
+def wanted_calls(want: Wanted, rows: Rows) -> dict[TaskKey, list[str]]:
+    """The `tool.call` cards that a clock asks for: those of the waits that it is shown."""
+    found: dict[TaskKey, list[str]] = {}
+    for key in want.calls:
+        task = rows.tasks.get(key)
+        if task is None or task.status != s.SUSPENDED:
+            continue
+        shown = rows.next_waits.get((task.namespace, task.turn_id or ""), ())
+        calls = [call_id(w.tool_call_id) for w in (*waits_of(task), *shown) if w.kind == "tool" and w.is_open]
+        if calls:
+            found[key] = calls
+    return found
+
+
+class Waits:
+    """Rows of waits while a batch is being decided: what was read, and what has become of them."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._changed: dict[WaitKey, Wait] = {}
+        self._added: dict[TaskKey, list[Wait]] = {}
+
+    def fold(self, task: Task, fact: f.WaitsAdded | WaitFact) -> None:
+        """What a fact does to them."""
+        turn = (task.namespace, task.turn_id or "")
+        if isinstance(fact, f.WaitsAdded):
+            self._added.setdefault(turn, []).extend(fact.waits)
+            self._changed.update({(*turn, wait.tool_call_id): wait for wait in fact.waits})
+            return
+        for call in settled_calls(fact):
+            known = self._of_call((*turn, call))
+            if known is not None:
+                self._changed[(*turn, call)] = evolve_wait(known, fact)
+
+    def _of_call(self, key: WaitKey) -> Wait | None:
+        return self._changed.get(key) or self._rows.waits.get(key)
+
+    def shown(self, task: Task | None, command: c.TaskCommand, message: Message | None) -> tuple[Wait, ...]:
+        """The waits that a command to this task may concern."""
+        if task is None or task.turn_id is None or not has_wait_rows(task):
+            return ()
+        turn = (task.namespace, task.turn_id)
+        match command:
+            case c.Signal(name=name):
+                return self._of_signal(turn, name)
+            case (
+                c.Answer(tool_call_id=call)
+                | c.Approve(approval_id=str(call))
+                | c.Reject(approval_id=str(call))
+            ):
+                pass
+            case _:
+                if message is None:
+                    return ()
+                if message.message_type == "signal":
+                    return self._of_signal(turn, report_of(message).name or "")
+                call = message.correlation_id
+        wait = self._of_call((*turn, call))
+        return () if wait is None else (wait,)
+
+    def _of_signal(self, turn: TaskKey, name: str) -> tuple[Wait, ...]:
+        """The first open one; only waits for this signal are looked at."""
+        added = (w for w in self._added.get(turn, ()) if w.kind == "signal" and w.name == name)
+        for wait in (*self._rows.signals.get((*turn, name), ()), *added):
+            now = self._changed.get((*turn, wait.tool_call_id), wait)
+            if now.is_open:
+                return (now,)
+        return ()
+
+    def next_ones(self, task: Task | None, seen: Seen) -> Seen:
+        """What a clock is shown: the next waits by deadline, and the deadline of the first behind them."""
+        if task is None or task.turn_id is None or not has_wait_rows(task):
+            return seen
+        turn = (task.namespace, task.turn_id)
+        read = self._rows.next_waits.get(turn, [])
+        known = {wait.tool_call_id: wait for wait in (*read[:MOST_OVERDUE], *self._added.get(turn, ()))}
+        waits = (self._changed.get((*turn, call), wait) for call, wait in known.items())
+        shown = tuple(wait for wait in waits if wait.is_open and not wait.is_reported)
+        beyond = read[MOST_OVERDUE].deadline if len(read) > MOST_OVERDUE else None
+        return msgspec.structs.replace(seen, waits=shown, beyond=beyond)

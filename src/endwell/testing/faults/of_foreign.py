@@ -1,0 +1,73 @@
+"""Foreign workers sign off, and strangers forge what they say: anyone may write on the streams."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from endwell.queue.redis_streams.names import RESULT, TASK
+from endwell.runtime.universe import Dice
+from endwell.testing.cluster import Member
+from endwell.testing.faults.of_queues import on_foreign, put_entry
+from endwell.testing.faults.registry import fault
+from endwell.testing.oracle.of_foreign import FORGED
+from endwell.testing.simulation import Simulation
+
+_RUNNING: Final = """SELECT t.id, t.turn_id, t.epoch, t.attempt_id, s.name FROM tasks t
+JOIN sessions s ON s.id = t.session_id WHERE t.status = 'running' ORDER BY t.id"""
+_READY: Final = """SELECT id, agent, coalesce(turn_id, id || '.t' || (turn_number + 1)), epoch + 1 FROM tasks
+WHERE status = 'queued' AND run_at <= ? ORDER BY id"""
+
+
+@fault(weight=4, needs="queue")
+def foreign_worker_signs_off(sim: Simulation, dice: Dice) -> None:
+    """A foreign worker leaves in an orderly way while it holds turns."""
+
+    def act(member: Member) -> None:
+        if member.foreign is None:
+            return
+        sim.happened("foreign_worker_signs_off", member.name, f"held {member.held}")
+        fields = (b"status", b"leaving", b"worker_id", member.foreign.name.encode())
+        put_entry(sim, RESULT.encode(), list(fields))
+        sim.kill(member, down_seconds=dice.choice((2, 60)))
+
+    on_foreign(sim, act)
+
+
+@fault(weight=4, needs="queue")
+def stranger_forges_results(sim: Simulation, dice: Dice) -> None:
+    """A client of the server reports on running turns, with their true attempts and under other names."""
+
+    def when() -> bool:
+        rows = sim.view.ask(_RUNNING)
+        for task_id, turn_id, epoch, attempt, holder in rows:
+            status = dice.choice(("succeeded", "failed", "returned", "progress"))
+            is_own = "." in attempt and ":" not in attempt
+            name = dice.choice(("mallory-1", holder) if is_own else ("mallory-1",))
+            sim.happened("stranger_forges_results", "redis", f"{status} of {task_id} as {name}")
+            said = {"task_id": task_id, "status": status, "turn": turn_id, "epoch": epoch, "worker_id": name}
+            said |= {"message_id": "1-1", "attempt": attempt, "output": f'"{FORGED}"', "error": FORGED}
+            said |= {"note": FORGED}
+            put_entry(sim, RESULT.encode(), _fields(said))
+        return bool(rows)
+
+    sim.once(when, every=0.5)
+
+
+@fault(weight=3, needs="queue")
+def stranger_forges_tool_names(sim: Simulation, dice: Dice) -> None:
+    """A client of the server offers queued tasks to workers that do not serve them."""
+
+    def when() -> bool:
+        rows = sim.view.ask(_READY, (sim.cluster.universe.now_us,))
+        for task_id, agent, turn_id, epoch in rows[:5]:
+            tool = "job" if agent == "abroad" else "abroad"
+            sim.happened("stranger_forges_tool_names", "redis", f"{task_id} of {agent} for {tool}")
+            said = {"task_id": task_id, "tool_name": tool, "payload": "{}", "turn": turn_id, "epoch": epoch}
+            put_entry(sim, TASK.encode(), _fields(said))
+        return bool(rows)
+
+    sim.once(when, every=0.05)
+
+
+def _fields(said: dict[str, object]) -> list[bytes]:
+    return [str(part).encode() for pair in said.items() for part in pair]

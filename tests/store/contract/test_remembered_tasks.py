@@ -1,0 +1,24 @@
+"""A store that remembers the tasks it handed out is not fooled when another store moved them."""
+
+from __future__ import annotations
+
+import pytest
+
+from endwell.errors import StaleAttempt
+from endwell.model import commands as c
+from endwell.policy.limits import SECOND
+from tests.store.world import World
+
+
+@pytest.mark.covers("S3.18")
+async def test_a_command_that_would_be_refused_anyway_is_refused_as_stale_if_the_task_was_taken_away(
+    world: World,
+) -> None:
+    task = await world.running_task()
+    await world.do(world.to(c.Progress, task))  # now the store remembers the task as its own
+    other = await world.another_store()
+    await other.one(world.to(c.HandBack, task))
+
+    never = world.call(task, kind="timer", within=10**6 * 3600 * SECOND)
+    with pytest.raises(StaleAttempt):
+        await world.store.one(world.to(c.Suspend, task, calls=(never,)))
