@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Self, cast
 
 from endwell import Endwell
-from endwell.errors import EndwellError
+from endwell.errors import EndwellError, WrongStatus
 from endwell.model.effect import Verdict
 from endwell.model.facts import TaskReclaimed
 from endwell.operate.verify import verify
@@ -153,7 +153,8 @@ class Run:
             name = effect.key.partition(":")[0]
             verdict: Verdict = "done" if self.sink.has(name, effect.key) else "not_done"
             value = f"{name} is done" if verdict == "done" else None
-            await self.world.client.settle_effect(effect.key, verdict, by="ada", result=value)
+            with contextlib.suppress(WrongStatus):  # the woken worker is still at it: look again later
+                await self.world.client.settle_effect(effect.key, verdict, by="ada", result=value)
 
     async def _answer(self) -> None:
         """Whoever sits outside: answers the tool, approves what is asked."""
