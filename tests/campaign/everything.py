@@ -24,6 +24,8 @@ from endwell.model import status as s
 from endwell.model.restoring import MarkRestored
 from endwell.policy.limits import SECOND
 from endwell.queue.redis_streams.connection import Word
+from endwell.runtime import ManualClock, Runtime
+from endwell.runtime.universe import START_US
 from endwell.testing.cluster import Member
 from endwell.testing.faults import all as all_faults
 from endwell.testing.parts import QueueKind, installation_for
@@ -263,7 +265,7 @@ def _record() -> tuple[str, tuple[tuple[Any, ...], ...], tuple[Any, ...]]:
 
 
 async def _recorded(url: str) -> tuple[str, tuple[tuple[Any, ...], ...], tuple[Any, ...]]:
-    app = Endwell(url)
+    app = Endwell(url, runtime=Runtime.system(clock=ManualClock(START_US)))
 
     @app.agent("job")
     async def job(job: Any) -> None: ...

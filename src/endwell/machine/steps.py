@@ -116,13 +116,16 @@ def intend_effect(task: Task, command: c.IntendEffect, now: int, limits: Limits,
 def _made_before_restore(
     task: Task, command: c.IntendEffect, answer: ledger.Rejected, now: int, limits: Limits, restored_at: int
 ) -> Decision:
-    """The effect may have been made since the backup, or be in progress since just before the restore."""
+    """The effect may have been made since the backup, or be in progress since just before the restore.
+
+    The restore is over in any case, also where this clock is behind the one that the mark was made by.
+    """
     intended = f.EffectIntended(
         key=command.key,
         step=command.step,
         args_hash=command.args_hash,
         lineage=lineage_of(task),
-        not_after=restored_at + command.timeout,
+        not_after=min(restored_at, now) + command.timeout,
         progress_by=progress_deadline(task, now, limits, command.timeout),
     )
     doubt = f.EffectUnknown(key=command.key, reason=answer.message)

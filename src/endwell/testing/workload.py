@@ -140,7 +140,8 @@ class Work:
         return await ctx.effect("merge", self._change, job, key=f"merge:{job['n']}", reconcile=self._find)
 
     async def hasty(self, ctx: Context, job: Job) -> Any:
-        """Stops waiting for its effect, and asks again."""
+        """Stops waiting for its effect, and asks again: at once, then less and less often."""
+        pause = 0.01
         while True:
             try:
                 async with self._app.runtime.timeout(job["seconds"] / 3):
@@ -148,7 +149,8 @@ class Work:
                         "pay", self._change, job, key=f"hasty:{job['n']}", reconcile=self._find
                     )
             except TimeoutError:
-                await self._sleep(0.01)
+                await self._sleep(pause)
+                pause = min(2 * pause, 10.0)
 
     async def outliving(self, ctx: Context, job: Job) -> Any:
         """Its call outlives the coroutine of its effect, as a thread of a synchronous client would."""

@@ -74,11 +74,25 @@ async def test_a_restore_concerns_every_task_that_is_there_whatever_clock_made_i
     store = await world.another_store()
     await store.one(MarkRestored(command_id=world.new_id(), namespace="default", actor="ada"))
     assert isinstance(await _asked(world, old, store, key="pay:1"), Rejected)
-
     world.advance(seconds_ahead + 1)
     await world.open_session("s2")
     new = await world.running_task("s2")
     assert isinstance(await _asked(world, new, key="pay:2"), AllowExecute)
+
+
+async def test_a_person_may_soon_settle_what_a_restore_left_open_whatever_clock_made_the_record(
+    world: World,
+) -> None:
+    await world.running_task()
+    await world.database.sql(f"UPDATE tasks SET updated_at = updated_at + {3600 * SECOND}")
+    await world.store.one(MarkRestored(command_id=world.new_id(), namespace="default", actor="ada"))
+    new = await world.running_task()
+    assert isinstance(await _asked(world, new), Rejected)
+
+    effect = await world.store.effect("default", "pay:1")
+    assert effect is not None
+    assert effect.not_after is not None
+    assert effect.not_after <= await world.store.now() + 10 * SECOND
 
 
 @pytest.mark.covers("S4.34", "S3.36")
