@@ -41,7 +41,7 @@ ROUNDS: Final = 12
 DOWN_SECONDS: Final = 10.0
 LISTS: Final = all_faults.LISTS
 COMMITS: Final = {"commit": "before", "committed": "after"}
-CHANGES: Final = ("XADD", "XACK", "XCLAIM", "HSET", "HDEL")
+CHANGES: Final = ("XADD", "XACK", "XCLAIM", "HSET", "HDEL", "EVAL")
 KEYS: Final = ("stream:task", "stream:result", "stream:dlq", "dlq:index")
 HELD: Final = "look"
 """Why the desk holds a task for a moment."""
@@ -151,8 +151,13 @@ class Everything(Simulation):
 
 def told(commands: Commands) -> set[str]:
     """What the server of streams is to change, by command and key."""
-    words = [(_word(each[0]), _word(each[1])) for each in commands if len(each) > 1]
+    words = [(_word(each[0]), _word(key)) for each in commands for key in _keys(each)]
     return {f"{command}:{key}" for command, key in words if command in CHANGES and key in KEYS}
+
+
+def _keys(command: Sequence[Word]) -> Sequence[Word]:
+    """A script comes with the number of its keys, and then with them."""
+    return command[3 : 3 + int(command[2])] if _word(command[0]) == "EVAL" else command[1:2]
 
 
 def _word(word: Word) -> str:
@@ -196,6 +201,16 @@ async def _cares_for_dead_letters(sim: Everything, client: Client) -> bool:
         await client.actions.replay(letters[0].id)
         await client.actions.abandon(letters[-1].id, "enough")
     return True
+
+
+async def _is_told_no(sim: Everything, client: Client) -> bool:
+    """One task keeps a draft before it fails, another asks for approval of an effect that they share."""
+    await client.submit("job", {"kind": "drafts", "n": -4, "seconds": 1})
+    await client.submit("job", {"kind": "merger", "n": -5, "seconds": 1, "steps": 0, "patience": 600})
+    asked = await client.store.approvals_page("default", only_open=True, limit=1)
+    for approval in asked:
+        await client.reject(approval.id, by="bob")
+    return bool(asked)
 
 
 async def _sends_a_worker_home(sim: Everything, client: Client) -> bool:
@@ -289,6 +304,7 @@ ERRANDS: Final[tuple[Errand, ...]] = (
     _looks_through_messages,
     _wakes,
     _cares_for_dead_letters,
+    _is_told_no,
     _sends_a_worker_home,
     _takes_over_a_record,
     _says_that_the_record_was_restored,

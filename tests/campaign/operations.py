@@ -36,7 +36,8 @@ STREAMED: Final = frozenset(
         "pmo": (
             *("DispatchNext", "XADD:stream:task", "XACK:stream:task", "Reclaim"),  # passing turns on
             *("Claim", *ONLY_STREAMED, "XACK:stream:result"),  # taking what foreign workers say
-            *("XADD:stream:dlq", "HSET:dlq:index", "HDEL:dlq:index"),  # dead letters
+            "EVAL:stream:result",  # telling how tasks ended
+            *("EVAL:stream:dlq", "HSET:dlq:index", "HDEL:dlq:index"),  # dead letters
         ),
         "worker": (
             *("Claim", "Finish", "FailTurn", "HandBack", "Suspend"),

@@ -14,7 +14,7 @@ import endwell
 from endwell import CANNOT_TELL, NOT_DONE, AsyncHandle, Context, Done, NotDone, SyncContext, TaskFailed
 from endwell.errors import StaleAttempt, StoreError, UsageError, WrongStatus
 from endwell.model import commands as c
-from endwell.model import moments
+from endwell.model import content, moments
 from endwell.model.effect import Effect
 from endwell.policy.limits import SECOND
 from endwell.policy.retry import RetryPolicy
@@ -322,6 +322,32 @@ async def test_one_word_frees_every_task_that_is_held_for_the_same_effect(quick:
         assert "effect settle" in why["actions"]
 
     await quick.client.settle_effect("order-1", "done", by="ada", result="by hand")
+    assert [await handle.result(PATIENCE_SECONDS) for handle in (first, second)] == ["by hand", "by hand"]
+    assert pay.calls == 1
+
+
+async def test_a_supervisor_frees_tasks_that_are_held_for_an_effect_that_is_settled(quick: World) -> None:
+    """Whoever settled it died before it could free the other tasks that are held for it."""
+    pay = Pay()
+    payer(quick, pay, can_look=False)
+    await quick.working()
+    first, second = await quick.submitted("payer"), await quick.submitted("payer")
+    for handle in (first, second):
+        await quick.in_status(handle, "blocked")
+    effect = await effect_of(quick, "order-1")
+    await quick.store.one(
+        c.SettleEffect(
+            command_id=quick.app.runtime.ids.new(),
+            namespace=quick.namespace,
+            actor="ada",
+            task_id=effect.task_id,
+            key="order-1",
+            verdict="done",
+            content=b'"by hand"',
+            content_hash=content.fingerprint(b'"by hand"'),
+        )
+    )
+    await (await quick.supervisor()).run_once()
     assert [await handle.result(PATIENCE_SECONDS) for handle in (first, second)] == ["by hand", "by hand"]
     assert pay.calls == 1
 

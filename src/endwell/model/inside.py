@@ -79,6 +79,14 @@ def inside_of(task: Task) -> Inside:
     return _inside_decoder.decode(task.inside) if task.inside else _NOTHING_INSIDE
 
 
+def effect_it_is_held_for(packed: str | None) -> str:
+    """`held_for` of the packed column; nothing if that cannot be read: commands on the task say so."""
+    try:
+        return _inside_decoder.decode(packed).held_for if packed else ""
+    except msgspec.DecodeError:
+        return ""
+
+
 def changed_inside(task: Task, **changes: Any) -> str | None:
     """The packed column with these changes; `None` when that leaves nothing to say."""
     return packed_inside(replace(inside_of(task), **changes))

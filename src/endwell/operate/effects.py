@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from endwell.errors import NotFound
-from endwell.machine.unblocking import is_held_for
 from endwell.model import content, facts
-from endwell.model import status as s
-from endwell.model.commands import SettleEffect, Unblock
+from endwell.model.commands import SettleEffect
 from endwell.model.effect import Effect, Verdict
 from endwell.model.moments import moment
 from endwell.model.session import doing_of
 from endwell.operate.questions import no_such_place
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
-
-PAGE = 200
+from endwell.store.freeing import Freeing
 
 
 class Effects:
@@ -51,7 +48,7 @@ class Effects:
                 force=force,
             )
         )
-        await self._free_others(effect)
+        await Freeing(self._store, self._runtime, namespace=self._namespace, actor=self._actor).of_effect(key)
         return _shape(await _known(self._store, self._namespace, key))
 
     async def _is_running(self, effect: Effect) -> bool:
@@ -70,25 +67,6 @@ class Effects:
             return False
         is_told = any((session.pid, session.process) == (own.pid, own.process) for session in live)
         return not is_told and self._runtime.is_same_process(own.pid, own.process) is True
-
-    async def _free_others(self, effect: Effect) -> None:
-        """Let other tasks go on that a person holds for the sake of this effect.
-
-        If we die before that, they stay with their owner: `endwell task unblock` is all they need.
-        """
-        before: str | None = None
-        while held := await self._store.tasks_page(
-            self._namespace, status=s.BLOCKED, before=before, limit=PAGE
-        ):
-            before = held[-1].id
-            freed = [self._free(task.id, effect.key) for task in held if is_held_for(task, effect.key)]
-            if freed:
-                await self._store.commit(freed)
-
-    def _free(self, task_id: str, key: str) -> Unblock:
-        """Refused where somebody was faster, or the task is held for something else by now."""
-        about = {"namespace": self._namespace, "actor": self._actor, "task_id": task_id}
-        return Unblock(command_id=self._runtime.ids.new(), effect_key=key, **about)
 
 
 async def page(

@@ -18,6 +18,7 @@ from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings
 from endwell.store.contract import Store
+from endwell.store.freeing import Freeing
 from endwell.store.glance import NOW, Ask
 from endwell.store.reclaiming import LATE_INTERVALS, Absence, Reclaiming
 
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 STOP_SECONDS = 2.0
 """How long a stopping PMO waits for the message that its relay is just sending."""
+FREE_SECONDS = 60.0
+"""How often to look for tasks that are held for an effect that is settled."""
 FOLD_SECONDS = 3600.0
 """How often counters of writers that have gone are added up, and for how long those must have been silent."""
 
@@ -81,6 +84,8 @@ class Pmo:
         self._has_streams = False
         self._stop = asyncio.Event()
         self._renewed_at = -math.inf
+        self._freeing = Freeing(store, runtime, **about)
+        self._freed_at = -math.inf
         self._ticked_at: float | None = None
         self._folded_at = runtime.clock.monotonic()
         self.failures = 0
@@ -131,6 +136,9 @@ class Pmo:
         """Told at the end of a tick, so that a supervisor that never comes to it is not taken for one."""
         self._ticked_at = self._runtime.clock.monotonic()
         await self._renew_if_needed()
+        if self._ticked_at - self._freed_at >= FREE_SECONDS:
+            self._freed_at = self._ticked_at
+            await self._freeing.of_settled_effects()
         if self._ticked_at - self._folded_at >= FOLD_SECONDS:
             self._folded_at = self._ticked_at
             idle = int(FOLD_SECONDS * SECOND)

@@ -57,6 +57,12 @@ SELECT id, clock_at FROM tasks
 WHERE namespace = $1 AND clock_at <= $2 AND (clock_at, id) > ($3, CAST($4 AS text))
 ORDER BY clock_at, id LIMIT $5;
 
+-- name: held_tasks
+-- Tasks that a person holds because nobody knows whether an effect took place, and what says which; by id.
+SELECT id, inside FROM tasks
+WHERE namespace = $1 AND status = 'blocked' AND reason = 'effect_unknown' AND id > CAST($2 AS text)
+ORDER BY id LIMIT $3;
+
 -- name: next_clock
 -- When the next clock of any task fires.
 SELECT min(clock_at) FROM tasks WHERE namespace = $1 AND clock_at IS NOT NULL;

@@ -14,6 +14,7 @@ from endwell.model.card import Card
 from endwell.model.commands import AgentSpec
 from endwell.model.cursor import Cursor
 from endwell.model.effect import Effect
+from endwell.model.inside import effect_it_is_held_for
 from endwell.model.message import InboxRow, Message
 from endwell.model.session import Session
 from endwell.model.task import Task, Wait
@@ -304,6 +305,11 @@ class Reads(BesideReads):
         """Tasks whose clock has passed, after (clock_at, id)."""
         rows = await self._rows("due", namespace, now, after[0], after[1], limit)
         return [(row[0], row[1]) for row in rows]
+
+    async def held_tasks(self, namespace: str, after: str, limit: int) -> list[tuple[str, str]]:
+        """Tasks that a person holds because of an unknown effect, and its key where the task names it."""
+        rows = await self._rows("held_tasks", namespace, after, limit)
+        return [(row[0], effect_it_is_held_for(row[1])) for row in rows]
 
     async def expired_claims(self, namespace: str, now: int, limit: int) -> list[LapsedClaim]:
         """Running tasks whose holder's lease no longer holds; the only ground for a reclaim."""
