@@ -16,7 +16,7 @@ from endwell.machine.unblocking import EFFECT_UNKNOWN
 from endwell.model import commands as c
 from endwell.model import content
 from endwell.model.card import record_id
-from endwell.model.task import ErrorInfo
+from endwell.model.task import ERROR_CODE_LIMIT, ErrorInfo, clean_error
 from endwell.policy.approval import checked_names, checked_quorum
 from endwell.policy.limits import SECOND
 from endwell.policy.submitting import LONGEST_SECONDS
@@ -32,7 +32,6 @@ TEXT_LIMIT: Final = 4_000
 WRAPPING_BYTES: Final = 4_096
 """How much longer than a payload a record may be: it may name the inputs that it was computed from."""
 _LONGEST: Final = int(LONGEST_SECONDS) * SECOND
-_CODE_LIMIT: Final = 100
 CALL_LIMIT: Final = 200
 """Most characters of what an effect's call is known by: a fingerprint and a function's name."""
 _RESULT_TYPES: Final = ("success", "permanent_failure", "retryable_failure")
@@ -65,7 +64,7 @@ def own_command(bench: Bench, said: CommandSaid) -> c.TaskCommand:
     """The command, if this attempt may give it."""
     kind = COMMANDS.get(said.type)
     if kind is None:
-        raise refused(f"a turn may not hand in {said.type[:_CODE_LIMIT]!r}")
+        raise refused(f"a turn may not hand in {said.type[:ERROR_CODE_LIMIT]!r}")
     try:
         command = msgspec.convert(said.fields, kind)
     except msgspec.ValidationError as error:
@@ -77,7 +76,7 @@ def own_command(bench: Bench, said: CommandSaid) -> c.TaskCommand:
             raise refused(f"{said.type} has a {name} that a turn may not hand in")
     _check_content(command)
     if isinstance(command, c.RecordStep) and command.error is not None:
-        return msgspec.structs.replace(command, error=clean_error(command.error))
+        return msgspec.structs.replace(command, error=child_error(command.error))
     return command
 
 
@@ -175,16 +174,9 @@ def _asked_tool(call: c.Call) -> Any:
     return asked.get("tool_name") if isinstance(asked, dict) else None
 
 
-def clean_error(info: ErrorInfo) -> ErrorInfo:
-    """An error in a child's words, as every store and terminal can take it."""
-    is_code = info.code.isascii() and info.code.isprintable() and 0 < len(info.code) <= _CODE_LIMIT
-    return ErrorInfo(
-        code=info.code if is_code else "exception",
-        type=content.clean_text(info.type, _CODE_LIMIT),
-        message=content.clean_text(info.message, MESSAGE_LIMIT),
-        retryable=info.retryable,
-        traceback=info.traceback and content.clean_text(info.traceback, TRACEBACK_LIMIT),
-    )
+def child_error(info: ErrorInfo) -> ErrorInfo:
+    """An error in a child's words."""
+    return clean_error(info, message_limit=MESSAGE_LIMIT, traceback_limit=TRACEBACK_LIMIT)
 
 
 def clean_doing(said: Any) -> dict[str, int]:

@@ -38,7 +38,7 @@ from endwell.runtime import guarded
 from endwell.runtime.base import Runtime
 from endwell.runtime.guarded import Ended, Guarded, LineTooLong, NotStarted
 from endwell.worker.child_access import ChildAccess, is_refusal
-from endwell.worker.child_commands import clean_doing, clean_error
+from endwell.worker.child_commands import child_error, clean_doing
 from endwell.worker.homes import home_of
 from endwell.worker.link import IN_FLIGHT, LINE_BYTES, REQUEST_BYTES
 from endwell.worker.outside import GRACE_SECONDS, Reported, checked_memory, checked_seconds, failure
@@ -157,7 +157,7 @@ class Isolated:
 
     async def _not_loaded(self, child: Guarded, said: dict[str, Any]) -> Reported:
         if "broken" in said:
-            return Reported(clean_error(msgspec.convert(said["broken"], ErrorInfo)))
+            return Reported(child_error(msgspec.convert(said["broken"], ErrorInfo)))
         child.stop()
         return failure("agent_not_loaded", f"its process {await child.ended()} while loading", child.tail)
 
@@ -200,7 +200,7 @@ class _Conversation:
             if "lost" in said:  # it could not see that the lease holds; a deceitful child gains nothing by it
                 return GivenBack("its process gave the turn back")
             if "error" in said:
-                info = clean_error(msgspec.convert(said["error"], ErrorInfo))
+                info = child_error(msgspec.convert(said["error"], ErrorInfo))
                 return Reported(info, said.get("after"))
         except msgspec.ValidationError as nonsense:
             return _bad_word(nonsense)
