@@ -86,3 +86,22 @@ async def test_unreadable_grants_are_passed_over(streamed: Streamed) -> None:
     attempt, granted = await hand.asks()
     await taken_care_of(streamed, hand.streams)
     assert granted == attempt == await hand.grant()
+
+
+@pytest.mark.parametrize("text", [b"\xff", b"", b"nonsense", b"9" * 5_000, b"-1", b"1:2:3"], ids=range(6))
+async def test_unreadable_cursors_stop_neither_reclaims_nor_results(streamed: Streamed, text: bytes) -> None:
+    streams, (handle,) = await left_by_a_dead_worker(streamed)
+    names = streamed.names
+    for key in (names.results_cursor, names.letters_cursor):
+        await streamed.redis.ask("SET", key, text)
+    await taken_care_of(streamed, streams)
+    assert (await handle.task()).status == "queued"
+    await handle.cancel()
+    streams._ended.set()
+    await taken_care_of(streamed, streams)
+    later, *_ = await streamed.world.client.submit_many("clerk", [1])
+    await later.cancel()
+    streams._ended.set()
+    await taken_care_of(streamed, streams)
+    published = [fields["task_id"] for _, fields in await streamed.entries(names.result)]
+    assert later.id in published

@@ -187,7 +187,7 @@ def _as_put(message_id: str, raw: Sequence[bytes]) -> Delivery | None:
     task_id, agent, payload = values[0].decode(), values[2].decode(), values[3]
     turn, epoch = values[-2].decode(), values[-1].decode()
     are_plain = is_plain(task_id) and is_plain(turn) and is_plain(agent)
-    if not are_plain or not is_epoch(epoch) or len(said) > MAX_BYTES or not _is_json(payload):
+    if not are_plain or not is_whole(epoch) or len(said) > MAX_BYTES or not _is_json(payload):
         return None
     return Delivery(
         message_id=message_id,
@@ -320,7 +320,7 @@ def _wrong(fields: Mapping[str, str]) -> str | None:
     for name in _NAMES:
         if not is_plain(fields.get(name, "-") or "-"):
             return f"{name} must be at most {LONGEST_NAME} characters that can be printed"
-    if not is_epoch(fields["epoch"]):
+    if not is_whole(fields["epoch"]):
         return "epoch must be a whole number"
     if not _ENTRY_ID.fullmatch(fields.get("message_id", "0-0")):
         return "message_id must be the id of an entry"
@@ -334,7 +334,7 @@ def is_plain(name: str) -> bool:
     return 0 < len(name) <= LONGEST_NAME and name.isprintable()
 
 
-def is_epoch(text: str) -> bool:
+def is_whole(text: str) -> bool:
     """Whether it is a whole number that every store can take."""
     return _WHOLE.fullmatch(text) is not None
 

@@ -18,8 +18,8 @@ from endwell.queue.redis_streams.entries import (
     Malformed,
     RawFields,
     Result,
-    is_epoch,
     is_plain,
+    is_whole,
     malformed_letter,
     read_result,
     read_task,
@@ -312,7 +312,7 @@ def read_worker(name: str, text: bytes | None) -> ForeignWorker | None:
 def _listed_grant(field: bytes, task_id: bytes) -> Grant | None:
     turn_id, _, epoch = field.decode(errors="replace").rpartition(":")
     name = task_id.decode(errors="replace")
-    if not is_epoch(epoch) or not is_plain(turn_id) or not is_plain(name):
+    if not is_whole(epoch) or not is_plain(turn_id) or not is_plain(name):
         return None
     return Grant(task_id=name, turn_id=turn_id, epoch=int(epoch))
 
