@@ -345,12 +345,28 @@ def test_an_unknown_doorbell_is_refused() -> None:
         ("https://hooks.test:8443/services/T0/B0?sig=x", "https://hooks.test:8443/***"),
         ("https://hooks.test?t0ken", "https://hooks.test/***"),
         ("https://hooks.test", "https://hooks.test"),
+        ("https://hooks.test:t0ken/", "https://hooks.test/***"),
+        (" https://hooks.test/t0ken", " https://hooks.test/***"),
+        ("https://hooks.test\\t0ken", "https://hooks.test/***"),
+        ("htps://hooks.test/t0ken", "htps://hooks.test/***"),
+        ("http//hooks.test/t0ken", "http//hooks.test/***"),
+        ("ftp://t0ken@hooks.test/t0ken", "ftp://***@hooks.test/***"),
+        ("redis://t0ken@cache", "redis://***@cache"),
+        ("valkeys://t0ken@cache:1/0", "valkeys://***@cache:1/0"),
+        ("postgresql://me%3Ahunter2@db/prod", "postgresql://***@db/prod"),
         ("", ""),
     ],
 )
 def test_passwords_are_masked(url: str, shown: str) -> None:
     assert masked(url) == shown
     assert masked(shown) == shown, "what is masked twice stays readable"
+
+
+@pytest.mark.parametrize("url", ["hooks.test/t0ken", "hooks.test?t0ken", "https://hooks.test/t0ken"])
+def test_settings_show_of_a_webhook_only_its_host_even_without_a_scheme(url: str) -> None:
+    settings = override(Settings(), {"relay.url": url}, source="here")
+    shown = {each.key: each.value for each in describe(settings)}
+    assert shown["relay.url"] == f"{url.partition('t0ken')[0][:-1]}/***"
 
 
 SECRET = "hunter2"
@@ -373,7 +389,7 @@ def test_no_mistyped_url_shows_its_password(
 
 
 @given(
-    st.sampled_from(["https://", "http:/", "HTTPS://"]),
+    st.sampled_from(["https://", "http:/", "HTTPS://", "htps://", "http//", "hook:/", " https:"]),
     st.sampled_from(["db", "db:8443", "[::1]"]),
     st.sampled_from("/?#@"),
 )

@@ -216,7 +216,7 @@ class Client:
 
         `not_done` while a call of it may be in progress is refused; `force` says it nevertheless.
         """
-        about = {"namespace": self.namespace, "actor": by or self._owner}
+        about = {"namespace": self.namespace, "actor": self._person(by)}
         return await Effects(self.store, self._runtime, **about).settle(key, verdict, result, force=force)
 
     async def why(self, task_id: str) -> dict[str, Any]:
@@ -234,8 +234,11 @@ class Client:
     def _answers(self) -> Answers:
         return Answers(self.store, self._runtime, namespace=self.namespace, actor=self._owner)
 
+    def _person(self, by: str | None) -> str:
+        return self._owner if by is None else by
+
     def _approvals(self, by: str | None) -> Approvals:
-        return Approvals(self.store, self._runtime, namespace=self.namespace, actor=by or self._owner)
+        return Approvals(self.store, self._runtime, namespace=self.namespace, actor=self._person(by))
 
     async def wait_ended(self, task_id: str, timeout: float | None = None) -> Task:
         """The task once it has ended."""

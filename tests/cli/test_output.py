@@ -87,6 +87,10 @@ def test_secrets_are_masked_wherever_they_stand_in_a_text() -> None:
     assert not any(secret in masked for secret in ("hunter2", "p2", "p3"))
     assert masked.startswith("no answer from postgresql://bob:***@db/x")
     assert masked.endswith("sorry: a@b")
+    for odd in ("//t0ken@db/x", "https:/hooks.test/t0ken", "http:hooks.test/t0ken", "redis://t0ken@db"):
+        assert "t0ken" not in output.without_secrets(f"no answer from ({odd}) yet"), odd
+    for plain in ("ann@example.com", "a//b", "note: http: nothing", "key=order-42", "12:30"):
+        assert output.without_secrets(f"about {plain}, sorry") == f"about {plain}, sorry"
 
 
 def test_a_table_is_drawn_whole_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -286,6 +286,23 @@ async def raw(ctx: Context, text: str) -> list[Any]:
     return said
 
 
+@app.agent("babbles", isolation="process", retries=0)
+async def babbles(ctx: Context, lines: list[str]) -> None:
+    """Writes these lines to its worker, each character a byte, and ends without another word."""
+    pipe = ctx._bench.store._ask.__self__._writing.fileno()  # type: ignore[attr-defined]
+    os.set_blocking(pipe, True)
+    for line in lines:
+        data = line.replace("@task", ctx.task_id).encode("latin-1") + b"\n"
+        while data:
+            data = data[os.write(pipe, data) :]
+    os._exit(0)
+
+
+@app.agent("forgetful", retries=0)
+async def forgetful() -> None:
+    raise Retry("later", after=10**400)
+
+
 @app.agent("forges-approval", isolation="process", retries=0)
 async def forges_approval(ctx: Context) -> Any:
     """Writes the record of a decision that no person made, then looks for it."""

@@ -30,6 +30,9 @@ async def the_open_one(world: World) -> str:
     return str((await open_approvals(world))[0]["id"])
 
 
+NO_NAMES = ("", " ", "ann,bob", "ann\nbob", "ann\u200b", "\u3164", "x" * 201)
+
+
 class TestInsideATurn:
     async def asked(self, world: World, **options: Any) -> tuple[AsyncHandle, str]:
         @world.app.agent("buyer")
@@ -139,6 +142,36 @@ class TestInsideATurn:
         task = await world.in_status(await world.submitted("hasty"), "suspended")
         assert task.wait_by is not None
         assert task.ends_by - 11 * SECOND < task.wait_by < task.ends_by
+
+    async def test_one_person_counts_once_however_the_name_is_written(self, sqlite_world: World) -> None:
+        handle, approval = await self.asked(sqlite_world, quorum=2)
+        client = sqlite_world.client
+        assert (await client.approve(approval, by="Ann"))["votes"] == ["Ann"]
+        for spelling in ("Ann", "ann", " ann ", "\uff21nn"):
+            with pytest.raises(WrongStatus) as refused:
+                await client.approve(approval, by=spelling)
+            assert refused.value.code == "already_voted"
+        for name in NO_NAMES:
+            for decide in (client.approve, client.reject):
+                with pytest.raises(BadInput) as bad:
+                    await decide(approval, by=name)
+                assert bad.value.code == "bad_name", "an empty name is not the submitter's"
+        assert (await client.approve(approval, by="bob"))["decided_by"] == "Ann, bob"
+        assert await handle.result(PATIENCE_SECONDS) == ["Ann", "bob"]
+
+    @pytest.mark.parametrize(
+        "options", [{"by": ("ann", "Ann"), "quorum": 2}, {"quorum": 10**30}, {"by": ("ann\u200b",)}], ids=str
+    )
+    async def test_rule_that_nobody_can_satisfy_is_refused(
+        self, sqlite_world: World, options: dict[str, Any]
+    ) -> None:
+        @sqlite_world.app.agent("buyer", retries=0)
+        async def buyer(ctx: Context) -> None:
+            await ctx.approve("Buy it?", **options)
+
+        await sqlite_world.working()
+        handle = await sqlite_world.submitted("buyer")
+        assert (await sqlite_world.in_status(handle, "failed")).reason == "bad_approval"
 
     async def test_only_those_who_are_named_may_decide_and_all_that_are_needed_must(
         self, world: World

@@ -180,7 +180,75 @@ def lies() -> dict[str, Any]:
         "call of another task": {"calls": [{**call, "tool_call_id": "t.s.1:()x#1"}], "children": [child]},
         "agent called as a tool": {"calls": [{**call, "kind": "tool"}], "children": [child]},
         "an age": {"calls": [call_of("x", kind="timer", within=2**62)]},
+        "nothing": {"calls": []},
+        "one call twice": {"calls": [call_of("x", kind="timer"), call_of("x", kind="timer")]},
+        "another question": {
+            "calls": [call_of("x", kind="approval", name="a?", **sealed({"question": "b?", "shown": 1}))]
+        },
+        "nothing shown": {"calls": [call_of("x", kind="approval", name="a?", **sealed({"question": "a?"}))]},
+        "no question": {"calls": [call_of("x", kind="approval", name="a?")]},
+        "no arguments": {
+            "calls": [call_of("x", kind="tool", name="elsewhere", **sealed({"tool_name": "elsewhere"}))]
+        },
+        "timer that asks": {"calls": [call_of("x", kind="timer", **sealed(1))], "children": [child]},
+        "another agent": {"calls": [call], "children": [{**child, "agent": "double"}]},
+        "another key": {"calls": [call], "children": [{**child, "agent_key": "a\0b"}]},
     }
+
+
+DEEP = "[" * 50_000
+SIGNAL = {"suspended": {"calls": [call_of("x", kind="signal", name="A b")], "children": []}}
+HUGE = "9" * 400
+NONSENSE: dict[str, tuple[list[str], str]] = {
+    "a deep result": (['{"result":' + DEEP], "agent_died"),
+    "a deep part": (['{"result":' + "[" * 500 + "]" * 500 + "}"], "result_not_storable"),
+    "a huge result": (['{"result":' + HUGE + "}"], "result_not_storable"),
+    "an endless number": (['{"result":1e999}'], "agent_died"),
+    "half a character": (['{"result":"\\ud800"}'], "agent_died"),
+    "bytes": (['{"result":"\xff"}'], "agent_died"),
+    "half a line": (['{"result":1'], "agent_died"),
+    "no object": (["[1]"], "agent_died"),
+    "a huge number of a request": (['{"ask":"lease","id":' + HUGE + ',"with":{}}'], "agent_bad_word"),
+    "one number for many requests": (['{"ask":"lease","id":1,"with":{}}'] * 40, "agent_died"),
+    "a request of another type": (['{"ask":"store","id":1,"with":{"method":7}}'], "agent_bad_word"),
+    "steps that are none": (['{"doing":7}'], "agent_bad_word"),
+    "an error that is none": (['{"error":"x"}'], "agent_bad_word"),
+    "a retry in an age": (['{"error":{"code":"x","retryable":false},"after":' + HUGE + "}"], "x"),
+    "a retry at no time": (['{"error":{"code":"x"},"after":[1]}'], "x"),
+    "a signal by no name": ([json.dumps(SIGNAL)], "bad_name"),
+}
+
+
+async def test_nonsense_of_a_child_fails_its_own_turn_at_once_and_nothing_else(crew: Crew) -> None:
+    crew.worker("babbles", "double")
+    for what, (lines, code) in NONSENSE.items():
+        handle = await crew.submitted("babbles", lines)
+        task = await crew.world.in_status(handle, "failed")
+        assert (await crew.error_of(handle))["code"] == code, what
+        assert task.dispatch_count == 1, f"{what}: the turn was not begun again"
+        assert await (await crew.submitted("double", 2)).result(PATIENCE_SECONDS) == 4, what
+
+
+async def test_call_of_an_agent_that_no_store_can_name_is_refused_at_once(
+    crew: Crew, postgres_url: str
+) -> None:
+    """A store that refuses the question looks like one that is away: the turn would ask for ever."""
+    async with World(postgres_url, settings=TINY, clock=SystemClock()) as world:
+        other = Crew(world)
+        try:
+            other.worker("raw")
+            call = call_of("x", kind="call", name="a\0b", is_child=True)
+            child = {"tool_call_id": call["tool_call_id"], "agent": "a\0b", "payload": "MQ=="}
+            handle = await left(other, {"suspended": {"calls": [call], "children": [child]}})
+            assert (await other.error_of(handle))["code"] in (REFUSED, "bad_name")
+        finally:
+            other.end()
+
+
+async def test_retry_after_an_age_is_a_retry_after_the_longest_time(crew: Crew) -> None:
+    crew.worker("forgetful")
+    handle = await crew.submitted("forgetful")
+    assert (await crew.world.in_status(handle, "failed")).dispatch_count == 1
 
 
 async def test_hostile_child_may_not_suspend_its_turn_on_what_is_not_its_own(crew: Crew) -> None:

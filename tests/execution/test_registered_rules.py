@@ -168,6 +168,35 @@ class TestReplays:
         new = await node.client.actions.retry(handle.id)
         assert (new.status, (await site.asked(new.id))["by"]) == ("waiting_approval", ["ada"])
 
+    @pytest.mark.parametrize("way", ["expired", "cancelled", "one voice of two", "declined twice", "late"])
+    async def test_what_nobody_agreed_to_is_asked_again_however_it_ended(self, site: Site, way: str) -> None:
+        app = site.copy(Approval(by=("ada", "bob"), quorum=2, within=60))
+        worker, node = await site.worker(app), await site.node(app)
+        handle = await node.client.submit("payer", 7, deadline=30 if way == "late" else None)
+        if way == "one voice of two":
+            await node.client.approve(handle.id, by="ada")
+        if way.startswith("declined"):
+            await node.client.reject(handle.id, by="ada")
+            handle = await node.client.task((await node.client.actions.retry(handle.id)).id)
+            await node.client.reject(handle.id, by="bob")
+        elif way in ("expired", "late"):
+            await site.world.let_pass(100, worker)
+            pmo = await site.world.supervisor()
+
+            async def has_ended() -> bool:
+                await pmo.run_once()
+                return (await handle.task()).is_ended
+
+            await eventually(has_ended, "its time is over")
+        else:
+            await handle.cancel()
+        await worker.close()
+        await site.worker(site.copy())
+        new = await node.client.actions.retry(handle.id)
+        assert new.status == "waiting_approval"
+        asked = await site.asked(new.id)
+        assert (asked["by"], asked["quorum"], asked["votes"]) == (["ada", "bob"], 2, [])
+
 
 class TestSubmissions:
     async def test_a_submitter_with_an_old_copy_of_the_code_is_asked_nevertheless(self, site: Site) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import socket
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,6 +19,7 @@ from endwell.pmo.relay.sink import SinkError
 from endwell.pmo.relay.webhook import Webhook
 from endwell.runtime import Runtime
 from tests.patience import PATIENCE_SECONDS
+from tests.servers.webhook import Receiver
 
 DROPS = 200
 """Far more than a receiver sends before the deadline; with no deadline the test ends after them."""
@@ -61,13 +63,17 @@ def dripping(first: bytes, drop: bytes) -> Iterator[tuple[str, threading.Event]]
         (b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n", b"x"),
         (b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", b"x"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n", b"x"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n", b"x"),
+        (b"HTTP/1.1 " + b"9" * 60_000 + b" \x1b[31m\0\r\n\r\n", b"x"),
     ],
 )
 async def test_receiver_that_drips_its_answer_is_left_at_the_deadline(first: bytes, drop: bytes) -> None:
     with dripping(first, drop) as (url, is_dry):
         webhook = Webhook(url, runtime=Runtime.system(), timeout_seconds=0.3)
-        with pytest.raises(SinkError):
+        with pytest.raises(SinkError) as refusal:
             await webhook.send([message()])
+        assert len(str(refusal.value)) < 500
         assert not is_dry.is_set(), "the request waited for the whole answer"
         await webhook.close()
 
@@ -85,12 +91,51 @@ def message() -> Outgoing:
         "whsec_" + base64.b64encode(b"short").decode(),
         "short",
         " " * 40,
+        " whsec_" + "A" * 40,
+        "WHSEC_" + "A" * 40,
+        "whsec-" + "A" * 40,
+        "whsec_" + "A" * 41,
+        "\udc80" * 40,
     ],
 )
 def test_secret_that_could_not_sign_is_refused_at_start(secret: str) -> None:
     with pytest.raises(BadSetting) as refusal:
         Webhook("http://127.0.0.1/x", runtime=Runtime.system(), secret=secret)
     assert refusal.value.field == "relay.secret"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://hooks.test:t0ken/x",
+        "http://hooks.test:99999/t0ken",
+        "http://hooks.test:0/t0ken",
+        "http://[::1/t0ken",
+        "http://a..b/t0ken",
+        "http://" + "a" * 300 + ".test/t0ken",
+        "http://hooks .test/t0ken",
+        "http://hooks.test/t0ken x",
+        "http://hooks.test/t0ken\r\nX: y",
+        "http://hooks.test/t0ken\u00e9",
+        "http://hooks.test/\udc80t0ken",
+        "http:///t0ken",
+        "hooks.test/t0ken",
+    ],
+)
+def test_url_to_which_nothing_can_be_sent_is_refused_at_start_without_its_token(url: str) -> None:
+    with pytest.raises(BadSetting) as refusal:
+        Webhook(url, runtime=Runtime.system())
+    assert refusal.value.field == "relay.url"
+    assert "t0ken" not in "".join(traceback.format_exception(refusal.value))
+
+
+async def test_login_of_a_webhook_is_sent_without_percent_escapes() -> None:
+    with Receiver() as receiver:
+        webhook = Webhook(receiver.url.replace("//", "//a%40b:c%2Fd@"), runtime=Runtime.system())
+        await webhook.send([message()])
+        await webhook.close()
+    (request,) = receiver.requests
+    assert base64.b64decode(request.headers["authorization"].removeprefix("Basic ")) == b"a@b:c/d"
 
 
 def test_secret_that_is_set_but_empty_is_refused(sqlite_url: str) -> None:

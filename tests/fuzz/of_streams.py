@@ -8,6 +8,7 @@ from endwell.model import content
 from endwell.pmo.foreign import read_ending
 from endwell.queue.contract import Delivery
 from endwell.queue.redis_streams.entries import Malformed, is_plain, malformed_letter, read_result, read_task
+from endwell.queue.redis_streams.orchestrator import read_worker
 from tests.fuzz.campaign import Target
 from tests.fuzz.mutate import one_of
 
@@ -22,9 +23,10 @@ _VALUES: Final = {
     b"message_id": b"1795032222889-0",
     b"status": b"succeeded",
     b"output": b'[1, "\\u20ac", {"a": null}]',
-    b"error": b'{"message": "no paper", "code": "paper", "retryable": false}',
+    b"error": b'{"message": "no paper", "code": "paper", "retryable": false, "at": 7}',
     b"note": b"half of the pages",
 }
+_WORKERS: Final = (b'{"tools": ["press", "scan"], "slots": 2}', b'{"tools": [], "since": 7}')
 _REPORTS: Final = (
     b"task_id status turn epoch worker_id message_id attempt output",
     b"task_id status turn epoch worker_id message_id attempt error note",
@@ -58,6 +60,12 @@ def _take_report(data: bytes) -> bool:
     return True
 
 
+def _take_worker(data: bytes) -> bool:
+    found = read_worker("hand-1", data)
+    assert found is None or 1 <= found.slots <= 1000
+    return found is not None
+
+
 def _buried(bad: Malformed) -> bool:
     letter = malformed_letter(bad, "now")
     assert all(isinstance(part, str) for part in letter)
@@ -68,4 +76,5 @@ def targets() -> tuple[Target, ...]:
     return (
         Target(name="task-entry", share=30, valid=one_of(tuple(map(_entry, _TASKS))), take=_take_task),
         Target(name="report", share=30, valid=one_of(tuple(map(_entry, _REPORTS))), take=_take_report),
+        Target(name="foreign-worker", share=10, valid=one_of(_WORKERS), take=_take_worker),
     )

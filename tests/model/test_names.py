@@ -83,3 +83,43 @@ def test_no_text_breaks_a_validator(text: str) -> None:
         message = ""
         assert text == (agent if key is None else f"{agent}/{key}")
     assert shown(message) == message
+
+
+BAD_PEOPLE = (
+    *("", " ", "ann\n", "\nann", "ann\tbob", "ann\0", "\x1b[31mann", "ann,bob", "ann, bob", ",", "a" * 201),
+    *(
+        "ann\u200b",
+        "\u202eann",
+        "ann\u00a0",
+        "ann\ufe0f",
+        "ann\u3164",
+        "\u2800",
+        "an\u034fn",
+        "\ud800",
+        "\ufeffann",
+    ),
+    *(7, None, ["ann"], b"ann"),
+)
+
+
+@pytest.mark.parametrize("text", BAD_PEOPLE, ids=repr)
+def test_text_with_commas_control_characters_or_nothing_to_see_is_no_name_of_a_person(text: Any) -> None:
+    with pytest.raises(BadInput) as refused:
+        names.person_name(text)
+    assert refused.value.code == "bad_name"
+    assert refused.value.message.isprintable()
+
+
+@pytest.mark.parametrize("text", ["Ann", "Zoë Müller", "o'neill", "李雷", "DOMAIN\\ann", "ann@example.com"])
+def test_name_of_a_person_is_kept_as_it_is(text: str) -> None:
+    assert names.person_name(text) == text
+
+
+def test_name_of_a_person_has_one_form() -> None:
+    assert names.person_name("  Zoe\u0308   Mu\u0308ller ") == "Zoë Müller"
+
+
+@pytest.mark.parametrize("other", ["ann", "ANN", "\uff21nn", "Ann ", "\u24b6nn"])
+def test_spellings_of_one_name_are_the_same_person(other: str) -> None:
+    assert names.same_person(other) == names.same_person("Ann")
+    assert names.same_person(other) != names.same_person("Anna")

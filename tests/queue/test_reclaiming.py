@@ -212,12 +212,12 @@ async def test_a_step_of_many_times_the_visibility_timeout_is_not_taken_from_a_h
 async def test_dead_consumers_are_forgotten_when_they_have_nothing(streamed: Streamed) -> None:
     streams, _ = await left_by_a_dead_worker(streamed)
     names = {name for name, _, _ in await streams.stream.consumers()}
-    assert names == {"dead-1"}
+    assert names == {b"dead-1"}
     await streams._forget_dead()
-    assert {name for name, _, _ in await streams.stream.consumers()} == {"dead-1"}, "it has something"
+    assert {name for name, _, _ in await streams.stream.consumers()} == {b"dead-1"}, "it has something"
     await streams.reclaimer.run_once("now")
     await streams._forget_dead()
-    assert "dead-1" in {name for name, _, _ in await streams.stream.consumers()}, "it may still come back"
+    assert b"dead-1" in {name for name, _, _ in await streams.stream.consumers()}, "it may still come back"
     streams._forget_ms = 0
     await streams._forget_dead()
-    assert "dead-1" not in {name for name, _, _ in await streams.stream.consumers()}
+    assert b"dead-1" not in {name for name, _, _ in await streams.stream.consumers()}

@@ -17,7 +17,7 @@ from endwell.model.content import shown
 from endwell.settings.show import masked
 
 _WORD = re.compile(r"[^\s'\"]+")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+", re.DOTALL)
+_URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*://|\b(?:https?|wss?):).+", re.DOTALL | re.IGNORECASE)
 
 
 def show(asked: Asked, document: Any, text: Callable[[Any], str]) -> None:
@@ -58,9 +58,10 @@ def without_secrets(text: str) -> str:
 
 def _masked_word(word: str) -> str:
     """A word without its password: a URL, or one that is mistyped, if it names a user and a password."""
-    if "://" in word:
+    if _URL.search(word):
         return _URL.sub(lambda found: masked(found[0]), word)
-    return masked(word) if ":" in word.rpartition("@")[0] else word
+    before = word.rpartition("@")[0]
+    return masked(word) if ":" in before or "//" in before else word
 
 
 def _without_secrets_in_error(document: Any) -> Any:

@@ -18,6 +18,7 @@ from endwell.cli.asked import Asked, Command, pass_asked
 from endwell.cli.loading import with_node
 from endwell.cli.output import say, show
 from endwell.errors import UsageError
+from endwell.model.names import person_name
 from endwell.operate.exporting import export
 from endwell.operate.importing import import_lines, mark_restored
 from endwell.operate.lines import End, split
@@ -106,7 +107,7 @@ def restored(asked: Asked, who: str | None) -> None:
 
     async def ask(node: Node) -> dict[str, Any]:
         namespaces = await all_namespaces(node, asked)
-        actor = who or node.app.owner
+        actor = person_name(node.app.owner if who is None else who)
         await mark_restored(node.store, namespaces, node.app.runtime.ids.new, actor=actor)
         return {"namespaces": namespaces}
 

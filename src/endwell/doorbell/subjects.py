@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from endwell.doorbell.contract import EVERYTHING
+from endwell.model.content import read_as
 from endwell.model.names import DEFAULT_CHANNEL
 
 VERSION: Final = "endwell.v1"
@@ -85,8 +86,4 @@ def _bell(topics: list[str], sender: str) -> Note:
 
 def _read(payload: bytes) -> dict[str, Any]:
     """Whatever others may have written there: a ring is heard even if it says nothing."""
-    try:
-        said = msgspec.json.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return {}
-    return said if isinstance(said, dict) else {}
+    return read_as(payload, dict[str, Any]) or {}

@@ -18,6 +18,7 @@ from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
 from endwell.model.inside import Asked, inside_of
+from endwell.model.names import same_person
 from endwell.model.task import Task
 from endwell.policy.approval import Guard, strictest
 from endwell.policy.limits import SECOND, Limits
@@ -175,7 +176,7 @@ def _may_not(open_one: Asked, command: c.Approve | c.Reject) -> e.Refused | None
         who = ", ".join(open_one.by)
         why = f"{command.actor} may not decide on this; {who} may"
         return e.Refused(why, code="not_an_approver", field="as")
-    if command.actor in open_one.votes:
+    if same_person(command.actor) in map(same_person, open_one.votes):
         return e.WrongStatus(f"{command.actor} has already agreed", code="already_voted")
     if isinstance(command, c.Approve) and command.shown_hash not in (None, open_one.shown_hash):
         why = "what is to be approved has changed since it was shown"

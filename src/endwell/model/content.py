@@ -20,7 +20,7 @@ from decimal import Decimal
 from enum import Enum
 from itertools import accumulate
 from types import NoneType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -48,6 +48,8 @@ _HINTS: Final = {
     "payload_too_large": "Keep large content in a file or database and send a reference to it.",
     "too_deep": f"At most {MAX_DEPTH} levels are allowed; check for a value that contains itself.",
 }
+
+T = TypeVar("T")
 
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 _NUMBERS: Final = (int, float, Decimal)
@@ -92,6 +94,14 @@ def decode(data: bytes | str, *, what: str = "payload") -> Any:
 def decode_stored(data: bytes) -> Any:
     """Read JSON that `encode` has written."""
     return msgspec.json.decode(data)
+
+
+def read_as(text: str | bytes, kind: type[T]) -> T | None:
+    """Read JSON that anybody may have written; None where it is no `kind`, for whatever reason."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
 
 
 def fingerprint(data: bytes) -> str:

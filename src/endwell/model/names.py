@@ -7,6 +7,7 @@ not pass is refused as BadInput with the code `bad_name`, saying what is allowed
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import Final
 
 from endwell.errors import BadInput
@@ -23,7 +24,11 @@ _ALLOWED: Final = {
 }
 _SHOWN_LIMIT: Final = 80
 
-_PERSON_LIMIT = 128
+_PERSON_LIMIT: Final = 200
+# Letters and marks that count as printable although nothing of them can be seen.
+_INVISIBLE: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 
 
 def agent_name(text: str) -> str:
@@ -61,12 +66,20 @@ def namespace_name(text: str) -> str:
     return _checked(_KEY, text, "namespace", "namespace")
 
 
-def person_name(text: object) -> str:
-    """The text, if a person may be called so."""
-    if isinstance(text, str) and text.strip() and len(text) <= _PERSON_LIMIT and text.isprintable():
-        return text.strip()
-    hint = f"Allowed: printable text of up to {_PERSON_LIMIT} characters."
-    raise BadInput("this is not a valid name of a person", code="bad_name", hint=hint, field="owner")
+def person_name(text: object, field: str = "by") -> str:
+    """The text, if a person may be called so, in one form. Names stand in lists that commas separate."""
+    if isinstance(text, str) and len(text) <= _PERSON_LIMIT and text.isprintable():
+        name = " ".join(unicodedata.normalize("NFC", text).split())
+        if name and "," not in name and not _INVISIBLE.search(name):
+            return name
+    hint = f"Allowed: printable text of up to {_PERSON_LIMIT} characters, without commas."
+    problem = f"{safe_repr(text, _SHOWN_LIMIT)} is not a valid name of a person"
+    raise BadInput(problem, code="bad_name", hint=hint, field=field)
+
+
+def same_person(name: str) -> str:
+    """What is equal for two spellings of a name: case, width and white space tell no people apart."""
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
 def agent_reference(text: str) -> tuple[str, str | None]:

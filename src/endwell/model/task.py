@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from endwell.model.content import clean_text
 from endwell.model.status import TERMINAL, Status
 
 Redelivery = Literal["reclaim", "resume", "hand_back"]
@@ -170,6 +171,22 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str = ""
     retryable: bool = True
     traceback: str | None = None
+
+
+ERROR_CODE_LIMIT: Final = 100
+"""Most characters of an error's code, and of its type."""
+
+
+def clean_error(info: ErrorInfo, *, message_limit: int, traceback_limit: int = 0) -> ErrorInfo:
+    """An error in the words of another process, as every store and terminal can take it."""
+    is_code = info.code.isascii() and info.code.isprintable() and 0 < len(info.code) <= ERROR_CODE_LIMIT
+    return ErrorInfo(
+        code=info.code if is_code else "exception",
+        type=clean_text(info.type, ERROR_CODE_LIMIT),
+        message=clean_text(info.message, message_limit),
+        retryable=info.retryable,
+        traceback=info.traceback and clean_text(info.traceback, traceback_limit),
+    )
 
 
 def error_of(task: Task) -> ErrorInfo | None:

@@ -51,7 +51,7 @@ class Actions:
 
     async def assign(self, task_id: str, owner: str) -> Task:
         """Name another person who answers for the task and is reminded of it."""
-        return await self._told(Assign, task_id, owner=names.person_name(owner))
+        return await self._told(Assign, task_id, owner=names.person_name(owner, "owner"))
 
     async def _told(self, kind: type[TaskCommand], task_id: str, **about: Any) -> Task:
         command = kind(

@@ -9,6 +9,7 @@ from endwell.model import content
 from endwell.model.approval import ApprovalRow
 from endwell.model.commands import Approve, Reject
 from endwell.model.moments import moment
+from endwell.model.names import person_name
 from endwell.operate.questions import no_such_place
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
@@ -21,7 +22,7 @@ class Approvals:
         self._store = store
         self._runtime = runtime
         self._namespace = namespace
-        self._actor = actor
+        self._actor = person_name(actor)
 
     async def approve(self, approval_id: str, *, shown_hash: str | None = None) -> dict[str, Any]:
         """Agree. With `shown_hash`, only to exactly what was shown under it."""

@@ -9,6 +9,7 @@ from endwell.model import content, facts
 from endwell.model.commands import SettleEffect
 from endwell.model.effect import Effect, Verdict
 from endwell.model.moments import moment
+from endwell.model.names import person_name
 from endwell.model.session import doing_of
 from endwell.operate.questions import no_such_place
 from endwell.runtime.base import Runtime
@@ -23,7 +24,7 @@ class Effects:
         self._store = store
         self._runtime = runtime
         self._namespace = namespace
-        self._actor = actor
+        self._actor = person_name(actor)
 
     async def settle(
         self, key: str, verdict: Verdict, result: Any = None, *, force: bool = False

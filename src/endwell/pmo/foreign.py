@@ -19,7 +19,7 @@ from endwell.model import commands as c
 from endwell.model import content
 from endwell.model.facts import RETURNED
 from endwell.model.session import FOREIGN_HOST, Session, is_foreign
-from endwell.model.task import ErrorInfo, Task
+from endwell.model.task import ErrorInfo, Task, clean_error
 from endwell.pmo.foreign_grants import ForeignGrants
 from endwell.policy import foreign as rules
 from endwell.policy.limits import SECOND
@@ -310,16 +310,9 @@ def _output_error(refusal: BadInput) -> ErrorInfo:
 
 def _error(text: str) -> ErrorInfo:
     """`{"code", "message", "retryable"}` as JSON, or any text."""
-    try:
-        said = msgspec.json.decode(text, type=_SaidError)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        said = _SaidError(message=text or "failed without a reason")
-    return ErrorInfo(
-        code=content.clean_text(said.code, 64),
-        type="foreign",
-        message=content.clean_text(said.message, MESSAGE_LIMIT),
-        retryable=said.retryable,
-    )
+    said = content.read_as(text, _SaidError) or _SaidError(message=text or "failed without a reason")
+    info = ErrorInfo(code=said.code, type="foreign", message=said.message, retryable=said.retryable)
+    return clean_error(info, message_limit=MESSAGE_LIMIT)
 
 
 class _SaidError(msgspec.Struct):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from endwell.model.moments import moment
 from endwell.policy.limits import SECOND
 from endwell.queue.redis_streams.connection import Word
-from endwell.queue.redis_streams.entries import dlq_entry
+from endwell.queue.redis_streams.entries import dlq_entry, is_whole
 from endwell.queue.redis_streams.names import ALL_THERE
 from endwell.queue.redis_streams.orchestrator import KEPT_LETTERS, StreamOrchestrator
 from endwell.queue.redis_streams.scripts import put_letter
@@ -56,7 +56,7 @@ class StreamLetters:
         looks += [("HMGET", names.letters, ALL_THERE), ("GET", names.letters_cursor)]
         letters, marks, (all_there,), since = await connection.ask_all(looks)
         if all_there is not None and letters >= min(marks - 1, KEPT_LETTERS):
-            return int(since or 0)
+            return int(since) if since is not None and is_whole(since.decode(errors="replace")) else 0
         again: list[tuple[Word, ...]] = [("DEL", names.letters, names.letters_cursor)]
         for task_id, place in (await self._places()).items():
             again.append(("HSET", names.letters, task_id, place))

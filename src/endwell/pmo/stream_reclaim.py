@@ -12,11 +12,12 @@ import logging
 from collections.abc import Sequence
 
 from endwell.model import commands as c
+from endwell.model.content import clean_text
 from endwell.model.session import is_foreign
 from endwell.model.status import DISPATCHED, RUNNING
 from endwell.model.task import Task
 from endwell.queue.contract import Delivery
-from endwell.queue.redis_streams.entries import Malformed, read_task
+from endwell.queue.redis_streams.entries import LONGEST_NAME, Malformed, read_task
 from endwell.queue.redis_streams.orchestrator import Grant, StreamOrchestrator
 from endwell.queue.redis_streams.pending import Overdue
 from endwell.runtime.base import Runtime
@@ -94,7 +95,7 @@ class StreamReclaimer:
             session_id=task.session_id or "",
             # A foreign worker's lease is its entry; one of ours has its lease in the store.
             reason="visibility_timeout" if is_foreign(session) else "lease_lapsed",
-            old_consumer=overdue.old_consumer or (session.name if session is not None else ""),
+            old_consumer=_shown(overdue.old_consumer) or (session.name if session is not None else ""),
             new_consumer=self._stream.consumer,
             message_id=overdue.message_id,
             evidence=evidence_about(session, self._runtime, self._absence, now),
@@ -106,6 +107,11 @@ class StreamReclaimer:
             await self._stream.revoke([lost])
             return False
         return reply.refusal.code in ("lease_holds", DECIDED_TOO_LATE)
+
+
+def _shown(consumer: bytes) -> str:
+    """A consumer's name as the log can keep it: whoever reads the stream chose it."""
+    return clean_text(consumer.decode(errors="replace"), LONGEST_NAME)
 
 
 def _is_of(task: Task, entry: Delivery) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from endwell.errors import BadInput
 from endwell.model import facts as f
 from endwell.pmo.log_pages import next_page
 from endwell.queue.redis_streams.connection import Word
@@ -18,7 +19,7 @@ from endwell.queue.redis_streams.entries import result_entry
 from endwell.queue.redis_streams.orchestrator import StreamOrchestrator
 from endwell.queue.redis_streams.scripts import publish_results
 from endwell.store.contract import Store
-from endwell.store.log import Event
+from endwell.store.log import Event, position_of
 
 PAGE: Final = 500
 STATUSES: Final[dict[type[f.Fact], str]] = {
@@ -54,11 +55,15 @@ class StreamResults:
 
     async def find_cursor(self) -> str:
         """The place in the log up to which results were published: its end, on a server that knows none."""
+        if not self._kept:
+            return ""
         connection, key = self._stream.connection, self._stream.names.results_cursor
-        if self._kept and (known := await connection.ask("GET", key)) is None:
-            await connection.ask("SET", key, await self._store.log_end(), "NX")
+        known = await connection.ask("GET", key)
+        if known is None or not _is_cursor(known):  # any client may have written it
+            is_new = ("NX",) if known is None else ()
+            await connection.ask("SET", key, await self._store.log_end(), *is_new)
             known = await connection.ask("GET", key)
-        return known.decode() if self._kept and known is not None else ""
+        return known.decode() if known is not None else ""
 
     async def _entries(self, events: Sequence[Event]) -> list[Sequence[Word]]:
         ended = {event.task_id: event for event in events if type(event.fact) in STATUSES}
@@ -84,3 +89,11 @@ class StreamResults:
             }
             entries.append(result_entry(said))
         return entries
+
+
+def _is_cursor(known: bytes) -> bool:
+    try:
+        position_of(known.decode())
+    except (BadInput, UnicodeDecodeError):
+        return False
+    return True

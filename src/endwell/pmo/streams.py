@@ -308,7 +308,8 @@ class Streams:
         silent = [name for name, pending, idle in found if not pending and idle >= self._forget_ms]
         if not silent:
             return
-        live = tuple(session.name for session in await self._store.open_sessions(self._namespace))
+        opened = await self._store.open_sessions(self._namespace)
+        live = tuple(session.name.encode() for session in opened)
         for name in silent:
             if not name.startswith(live):
                 await self.stream.forget_consumer(name)

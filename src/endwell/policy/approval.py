@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from functools import lru_cache
 from typing import Final
@@ -10,12 +11,13 @@ import msgspec
 
 from endwell.errors import BadInput
 from endwell.model import content
+from endwell.model.names import person_name, same_person
 from endwell.settings import Approval as ApprovalSettings
 
 RISKS: Final = ("read_only", "write_draft", "write_external", "money_movement")
 """What a tool may do to the outside world, from harmless to grave."""
 LONGEST_WITHIN_SECONDS: Final = 10 * 366 * 86_400.0
-_NAME_LIMIT: Final = 200
+LARGEST_QUORUM: Final = 1000
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,9 +99,9 @@ def _stricter(weaker: Guard, other: Guard) -> Guard:
     times = [each for each in (weaker.within_seconds, other.within_seconds) if each is not None]
     both = tuple(name for name in other.by if name in weaker.by)
     by = both if weaker.by and other.by else other.by or weaker.by
-    if (weaker.by or other.by) and len(set(by)) < quorum:
+    if (weaker.by or other.by) and count_people(by) < quorum:
         by = other.by
-        quorum = min(quorum, len(set(by))) if by else quorum
+        quorum = min(quorum, count_people(by)) if by else quorum
     return Guard(by=by, within_seconds=min(times, default=None), quorum=quorum)
 
 
@@ -139,21 +141,24 @@ def checked_names(by: object) -> tuple[str, ...]:
     names = (by,) if isinstance(by, str) else by
     if not isinstance(names, (tuple, list)):
         raise _refusal("by must be names", "by")
-    for name in names:
-        if not isinstance(name, str) or not name or len(name) > _NAME_LIMIT or not name.isprintable():
-            raise _refusal(f"by must be names of people, not {content.safe_repr(name, 60)}", "by")
-    if any("," in name for name in names):
-        raise _refusal("a name must not contain a comma", "by")
-    return tuple(names)
+    try:
+        return tuple(dict.fromkeys(map(person_name, names)))
+    except BadInput as refusal:
+        raise _refusal(f"by must be names of people: {refusal.message}", "by") from None
 
 
 def checked_quorum(quorum: object, by: tuple[str, ...]) -> int:
     """How many must agree: at least one, and no more than may decide."""
-    if not isinstance(quorum, int) or isinstance(quorum, bool) or quorum < 1:
-        raise _refusal("quorum must be a whole number of at least 1", "quorum")
-    if by and quorum > len(set(by)):
-        raise _refusal(f"quorum is {quorum}, but only {len(set(by))} may decide", "quorum")
+    if not isinstance(quorum, int) or isinstance(quorum, bool) or not 1 <= quorum <= LARGEST_QUORUM:
+        raise _refusal(f"quorum must be a whole number from 1 to {LARGEST_QUORUM}", "quorum")
+    if by and quorum > count_people(by):
+        raise _refusal(f"quorum is {quorum}, but only {count_people(by)} may decide", "quorum")
     return quorum
+
+
+def count_people(names: Iterable[str]) -> int:
+    """How many people are named, whatever the spelling."""
+    return len(set(map(same_person, names)))
 
 
 def _seconds(within: timedelta | float | None) -> float | None:

@@ -15,6 +15,7 @@ from endwell.settings.values import (
     DoorbellKind,
     LoopAction,
     Multiplier,
+    People,
     Person,
     QueueKind,
     Ratio,
@@ -89,7 +90,7 @@ class Approval(Section, frozen=True, kw_only=True):
 
     risks: Texts = ("money_movement",)
     within_seconds: Seconds = 14400.0
-    by: Texts = ()  # anybody
+    by: People = ()  # anybody
 
 
 class Human(Section, frozen=True, kw_only=True):

@@ -14,11 +14,16 @@ _SECRET_KEYS = frozenset({"relay.secret"})
 _NEXT_URL = re.compile(r",(?=[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
 # Up to the last @: hiding too much of an odd URL is better than showing half of a password with an @ in it.
 _USER_PASSWORD = re.compile(r"(://[^:@/?#\s]*):.*@", re.DOTALL)
-_NAMED_USER = re.compile(r"^(postgres(ql)?|rediss?|valkeys?|mysql)://[^:@/?#\s]*@|^sqlite:///", re.IGNORECASE)
+_NAMED_USER = re.compile(r"^(postgres(ql)?|mysql)://[^:@/?#\s%]*@|^sqlite:///", re.IGNORECASE)
 # Without a host: what looks like a port is a password, unless it is a number.
 _PASSWORD_AS_PORT = re.compile(r"(//[^:@/?#\s\[\]]*):(?!\d*(?:[/?#,]|$))[^/?#,\s]*")
-_WEB = re.compile(r"^((?:https?|wss?):/{0,2})(.*)", re.IGNORECASE | re.DOTALL)
-_END_OF_HOST = re.compile(r"[/?#]")
+# A web address, however it is mistyped: whatever has a scheme and is no store or server of ours.
+_WEB = re.compile(
+    r"^(\s*(?:(?:https?|wss?):/{0,2}"
+    r"|(?!(?:sqlite|postgres(?:ql)?|mysql|rediss?|valkeys?|nats|tls|unix)\W)[a-z][a-z0-9+.-]*(?::/{1,2}|//)))(.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_END_OF_HOST = re.compile(r"[/?#\\]|:(?!\d*(?:[/?#\\]|$))")
 # What stands before user and password, however it is mistyped: `postgres//`, `postgresql:/`, `me:`, nothing.
 _BEFORE_USER = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*(?:[:;]/*|/+)|/*)")
 _PARAMETER = re.compile(
@@ -76,7 +81,14 @@ def _masked_web(rest: str) -> str:
     return f"{'***' if user else ''}{at}{host}{'/***' if any(tail) else ''}"
 
 
+def _masked_relay(url: str) -> str:
+    """A webhook without its scheme looks like a path."""
+    return masked(url) if ":" in url.partition("/")[0] else _masked_web(url)
+
+
 def _shown(key: str, value: Any) -> Any:
     if key in _SECRET_KEYS:
         return "***" if value else ""
+    if key == "relay.url":
+        return _masked_relay(value)
     return masked(value) if key in _URL_KEYS else value

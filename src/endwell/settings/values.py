@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Annotated
 
+from endwell.errors import BadInput
+from endwell.model.names import person_name
+
 SHORTEST_SECONDS = 0.05
 LONGEST_SECONDS = 100 * 365.25 * 86400
 """A century; far below what a 64-bit count of microseconds holds."""
@@ -79,15 +82,20 @@ def _text(value: object) -> str:
 
 def _person(value: object) -> str:
     name = _text(value)
-    if not name.isprintable():
-        raise ValueError("must be printable text: it is the name of a person")
-    return name
+    try:
+        return person_name(name) if name else ""
+    except BadInput:
+        raise ValueError("must be the name of a person: printable text without commas") from None
 
 
 def _texts(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
         raise ValueError("must be a list of texts")
     return tuple(item.strip() for item in value)
+
+
+def _people(value: object) -> tuple[str, ...]:
+    return tuple(map(_person, _texts(value)))
 
 
 def _loop_action(value: object) -> str:
@@ -137,6 +145,7 @@ Count = Annotated[int, _whole(1)]
 CountOrNone = Annotated[int, _whole(0)]
 Text = Annotated[str, _text]
 Person = Annotated[str, _person]
+People = Annotated[tuple[str, ...], _people]
 Texts = Annotated[tuple[str, ...], _texts]
 RelayKind = Annotated[str, _one_of("", "webhook", "nats", "jetstream", "redis", "redis_stream")]
 RelayStart = Annotated[str, _one_of("beginning", "now")]

@@ -26,7 +26,7 @@ from endwell.policy.limits import SECOND
 from endwell.policy.submitting import ChildCall, child_order, unknown_agent
 from endwell.store.rows import Reply
 from endwell.worker.bench import REFERRING, Bench, reference
-from endwell.worker.child_commands import check_block, check_call, own_command, refused
+from endwell.worker.child_commands import check_block, check_call, check_child, own_command, refused
 from endwell.worker.doubted import is_holder_gone
 from endwell.worker.remote import PAGE_CARDS, ChildSaid, CommandSaid, ReplySaid, WaitingSaid, reply_said
 from endwell.worker.suspended import Suspended
@@ -78,7 +78,8 @@ class ChildAccess:
             return await self._commit(*given)
         if given[0] != self._namespace:
             raise refused("a turn may ask about its own namespace only")
-        if any(isinstance(part, str) and not part.isprintable() for part in given):
+        parts = (each for part in given for each in (part if isinstance(part, list) else [part]))
+        if any(isinstance(each, str) and not each.isprintable() for each in parts):
             raise refused("nothing is named like this")
         return await getattr(self, f"_{method}")(*given[1:])
 
@@ -213,6 +214,8 @@ class ChildAccess:
         """What the turn waits for. The tasks that answer its calls are submitted by the worker's rules."""
         waiting = msgspec.convert(said, WaitingSaid)
         children = {child.tool_call_id: child for child in waiting.children}
+        if not 0 < len(waiting.calls) == len({call.tool_call_id for call in waiting.calls}):
+            raise refused("a turn waits for one or more calls, each by its own step")
         left = max(self._bench.task.ends_by - await self._bench.asked(self._store.now), 0)
         calls: list[c.Call] = []
         submits: list[c.Submit] = []
@@ -245,6 +248,7 @@ class ChildAccess:
             if known is not None:
                 raise refused(f"the tool {call.name} is registered: its own worker answers it")
             return None
+        check_child(call, child)
         spec = await self._bench.asked(lambda: directory.spec(child.agent))
         if spec is None:
             raise unknown_agent(child.agent, [])

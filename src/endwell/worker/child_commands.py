@@ -14,16 +14,17 @@ import msgspec
 from endwell.errors import Refused
 from endwell.machine.unblocking import EFFECT_UNKNOWN
 from endwell.model import commands as c
-from endwell.model import content
+from endwell.model import content, names
 from endwell.model.card import record_id
-from endwell.model.task import ErrorInfo
+from endwell.model.task import ERROR_CODE_LIMIT, ErrorInfo, WaitKind, clean_error
 from endwell.policy.approval import checked_names, checked_quorum
 from endwell.policy.limits import SECOND
 from endwell.policy.submitting import LONGEST_SECONDS
 from endwell.worker.bench import Bench
 from endwell.worker.effect_verbs import KEY_LIMIT
 from endwell.worker.endings import MESSAGE_LIMIT, TRACEBACK_LIMIT
-from endwell.worker.remote import CommandSaid
+from endwell.worker.remote import ChildSaid, CommandSaid
+from endwell.worker.wait_verbs import asked_question
 
 STEP_LIMIT: Final = 4_000
 """Most characters of a step's identity: its name, and the path of its branch."""
@@ -32,7 +33,6 @@ TEXT_LIMIT: Final = 4_000
 WRAPPING_BYTES: Final = 4_096
 """How much longer than a payload a record may be: it may name the inputs that it was computed from."""
 _LONGEST: Final = int(LONGEST_SECONDS) * SECOND
-_CODE_LIMIT: Final = 100
 CALL_LIMIT: Final = 200
 """Most characters of what an effect's call is known by: a fingerprint and a function's name."""
 _RESULT_TYPES: Final = ("success", "permanent_failure", "retryable_failure")
@@ -65,7 +65,7 @@ def own_command(bench: Bench, said: CommandSaid) -> c.TaskCommand:
     """The command, if this attempt may give it."""
     kind = COMMANDS.get(said.type)
     if kind is None:
-        raise refused(f"a turn may not hand in {said.type[:_CODE_LIMIT]!r}")
+        raise refused(f"a turn may not hand in {said.type[:ERROR_CODE_LIMIT]!r}")
     try:
         command = msgspec.convert(said.fields, kind)
     except msgspec.ValidationError as error:
@@ -77,7 +77,7 @@ def own_command(bench: Bench, said: CommandSaid) -> c.TaskCommand:
             raise refused(f"{said.type} has a {name} that a turn may not hand in")
     _check_content(command)
     if isinstance(command, c.RecordStep) and command.error is not None:
-        return msgspec.structs.replace(command, error=clean_error(command.error))
+        return msgspec.structs.replace(command, error=child_error(command.error))
     return command
 
 
@@ -156,7 +156,7 @@ def check_block(command: c.Block) -> None:
 
 
 def check_call(bench: Bench, call: c.Call) -> None:
-    """One thing that the turn waits for: named after a step of this run, and asking what its hash says."""
+    """One thing that the turn waits for: named after a step of this run, asking what its kind asks."""
     is_own = call.tool_call_id.startswith(record_id(bench.task.id, f"{bench.run}:("))
     if not is_own or not _is_line(call.tool_call_id, STEP_LIMIT):
         raise refused("a turn may wait for calls of its own steps only")
@@ -164,27 +164,41 @@ def check_call(bench: Bench, call: c.Call) -> None:
         raise refused("a turn may wait for a bounded time only, and by a name that can be stored")
     check_sealed(call.content, call.content_hash)
     checked_quorum(call.quorum, checked_names(call.by))
-    if call.kind == "tool" and not call.is_child and _asked_tool(call) != call.name:
-        raise refused("a call of a tool must ask for the tool that it names")
+    asked = None if call.content is None else content.decode_stored(call.content)
+    if not _ASKS[call.kind](call.name, asked if isinstance(asked, dict) else {}):
+        raise refused(f"a wait for a {call.kind} must ask for what it names")
     if call.is_child and call.kind not in ("tool", "call"):
         raise refused("only tools and agents are answered by another task")
 
 
-def _asked_tool(call: c.Call) -> Any:
-    asked = None if call.content is None else content.decode_stored(call.content)
-    return asked.get("tool_name") if isinstance(asked, dict) else None
+def _asks_tool(name: str, asked: Mapping[str, Any]) -> bool:
+    return asked.keys() == {"tool_name", "arguments"} and asked["tool_name"] == names.tool_name(name)
 
 
-def clean_error(info: ErrorInfo) -> ErrorInfo:
-    """An error in a child's words, as every store and terminal can take it."""
-    is_code = info.code.isascii() and info.code.isprintable() and 0 < len(info.code) <= _CODE_LIMIT
-    return ErrorInfo(
-        code=info.code if is_code else "exception",
-        type=content.clean_text(info.type, _CODE_LIMIT),
-        message=content.clean_text(info.message, MESSAGE_LIMIT),
-        retryable=info.retryable,
-        traceback=info.traceback and content.clean_text(info.traceback, TRACEBACK_LIMIT),
-    )
+def _asks_person(name: str, asked: Mapping[str, Any]) -> bool:
+    return asked.keys() == {"question", "shown"} and asked_question(asked["question"]) == name
+
+
+_ASKS: Final[Mapping[WaitKind, Callable[[str, Mapping[str, Any]], bool]]] = {
+    "tool": _asks_tool,
+    "approval": _asks_person,
+    "signal": lambda name, asked: not asked and bool(names.signal_name(name)),
+    "call": lambda name, asked: not asked and bool(names.agent_reference(name)),
+    "timer": lambda _, asked: not asked,
+}
+"""By the kind of a wait: whether it asks for what its name says, as the verbs of a context ask."""
+
+
+def check_child(call: c.Call, child: ChildSaid) -> None:
+    """The task that answers a call is for the agent, or the tool, that the call names."""
+    named = (call.name, None) if call.kind == "tool" else names.agent_reference(call.name)
+    if named != (child.agent, child.agent_key):
+        raise refused("a call must come with a task of the agent that it names")
+
+
+def child_error(info: ErrorInfo) -> ErrorInfo:
+    """An error in a child's words."""
+    return clean_error(info, message_limit=MESSAGE_LIMIT, traceback_limit=TRACEBACK_LIMIT)
 
 
 def clean_doing(said: Any) -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import traceback
 from collections.abc import Sequence
@@ -130,7 +129,7 @@ def ids_of(command: Command) -> dict[str, str | None]:
 def _asked(error: BaseException) -> int | None:
     """When the agent wants its retry; what makes no sense as a time leaves it to the usual backoff."""
     seconds = error.after_seconds if isinstance(error, (e.Retry, Reported)) else None
-    if not isinstance(seconds, (int, float)) or math.isnan(seconds):
+    if not isinstance(seconds, (int, float)) or seconds != seconds:  # NaN; `isnan` fails for huge integers
         return None
     return int(min(max(seconds, 0), LONGEST_BACKOFF_SECONDS) * _SECOND)
 

@@ -22,23 +22,25 @@ a child that asks without reading waits by itself and costs its worker a bounded
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 import msgspec
 
 from endwell.errors import EndwellError, Refused, UsageError
+from endwell.model.content import MAX_INTEGER
 from endwell.model.task import ErrorInfo
 from endwell.runtime import guarded
 from endwell.runtime.base import Runtime
 from endwell.runtime.guarded import Ended, Guarded, LineTooLong, NotStarted
 from endwell.worker.child_access import ChildAccess, is_refusal
-from endwell.worker.child_commands import clean_doing, clean_error
+from endwell.worker.child_commands import child_error, clean_doing
 from endwell.worker.homes import home_of
 from endwell.worker.link import IN_FLIGHT, LINE_BYTES, REQUEST_BYTES
 from endwell.worker.outside import GRACE_SECONDS, Reported, checked_memory, checked_seconds, failure
@@ -72,7 +74,7 @@ class Asked(msgspec.Struct, frozen=True):
     """One request of a child, whose answer goes by the same number."""
 
     ask: Literal["store", "lease"]
-    id: int
+    id: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
     about: Question = msgspec.field(name="with")
 
 
@@ -147,7 +149,7 @@ class Isolated:
             raise failure("agent_not_loaded", f"no process could be started: {error}") from None
         try:
             child.limit(LOAD_SECONDS)
-            said = _decoded(await child.read_line())
+            said = await _first_word(child)
             if said.get("ready") is not True:
                 raise await self._not_loaded(child, said)
         except BaseException:
@@ -156,8 +158,8 @@ class Isolated:
         return child
 
     async def _not_loaded(self, child: Guarded, said: dict[str, Any]) -> Reported:
-        if "broken" in said:
-            return Reported(clean_error(msgspec.convert(said["broken"], ErrorInfo)))
+        with contextlib.suppress(msgspec.ValidationError):
+            return Reported(child_error(msgspec.convert(said.get("broken"), ErrorInfo)))
         child.stop()
         return failure("agent_not_loaded", f"its process {await child.ended()} while loading", child.tail)
 
@@ -200,7 +202,7 @@ class _Conversation:
             if "lost" in said:  # it could not see that the lease holds; a deceitful child gains nothing by it
                 return GivenBack("its process gave the turn back")
             if "error" in said:
-                info = clean_error(msgspec.convert(said["error"], ErrorInfo))
+                info = child_error(msgspec.convert(said["error"], ErrorInfo))
                 return Reported(info, said.get("after"))
         except msgspec.ValidationError as nonsense:
             return _bad_word(nonsense)
@@ -301,6 +303,14 @@ def _order(turn: Turn, bench: Bench) -> bytes:
         "payload": msgspec.Raw(turn.payload),
     }
     return msgspec.json.encode(order) + b"\n"
+
+
+async def _first_word(child: Guarded) -> dict[str, Any]:
+    """What the child says when it has loaded the app, or could not."""
+    try:
+        return _decoded(await child.read_line())
+    except LineTooLong:
+        return {}
 
 
 async def _itself(child: Guarded) -> Guarded:

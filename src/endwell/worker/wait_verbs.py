@@ -182,7 +182,7 @@ class WaitVerbs:
             if card is not None:
                 return answers.approval_value(question, card, answers.record_of(card), digest)
             patience = await self._approval_patience(within)
-            call = self._call(known_as, "approval", patience, name=_text(question), asking=asking)
+            call = self._call(known_as, "approval", patience, name=asked_question(question), asking=asking)
             raise Suspended((replace(call, by=who, quorum=checked_quorum(quorum, who)),))
         finally:
             self._bench.end(step)
@@ -281,7 +281,8 @@ def _deciding(guard: Guard | None) -> int:
     return 0 if guard is None else int((guard.within_seconds or 0) * SECOND)
 
 
-def _text(question: object) -> str:
+def asked_question(question: object) -> str:
+    """The question as people are shown it."""
     if not isinstance(question, str) or not question.strip():
         raise BadInput("the question must be text", code="bad_question", field="question")
     return content.clean_text(question, 500)

@@ -11,13 +11,15 @@ import hashlib
 import hmac
 import http.client
 import io
+import re
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from endwell.errors import BadSetting
+from endwell.model.content import clean_text
 from endwell.pmo.relay.messages import Outgoing
 from endwell.pmo.relay.sink import SinkError
 from endwell.runtime.base import Runtime
@@ -26,6 +28,8 @@ from endwell.runtime.clock import MICROSECONDS
 ONE: Final = "application/cloudevents+json; charset=utf-8"
 MANY: Final = "application/cloudevents-batch+json; charset=utf-8"
 _READ_LIMIT: Final = 65536
+_SHOWN_LIMIT: Final = 300
+_ODD_PREFIX: Final = re.compile(r"(?!(?-i:whsec_))\s*whsec[\W_]", re.IGNORECASE)
 SHORTEST_SECRET: Final = 8
 """Fewest bytes of a secret; 24 and more are usual."""
 
@@ -48,9 +52,10 @@ class Webhook:
         for start in range(0, len(messages), self._batch):
             try:
                 await self._runtime.in_thread(self._post, messages[start : start + self._batch])
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, ValueError, http.client.HTTPException) as error:  # an answer may be any bytes
                 self._drop()
-                raise SinkError(f"{self.shown}: {str(error) or type(error).__name__}", sent=start) from error
+                said = clean_text(str(error).strip() or type(error).__name__, _SHOWN_LIMIT)
+                raise SinkError(f"{self.shown}: {said}", sent=start) from error
             except SinkError as error:
                 error.sent = start
                 error.at = start if self._batch == 1 else None
@@ -77,7 +82,7 @@ class Webhook:
     def _headers(self, message_id: str, body: bytes) -> dict[str, str]:
         headers = {"Content-Type": ONE if self._batch == 1 else MANY, "User-Agent": "endwell"}
         if self._parts.username is not None:
-            login = f"{self._parts.username}:{self._parts.password or ''}"
+            login = f"{unquote(self._parts.username)}:{unquote(self._parts.password or '')}"
             headers["Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
         if self._secret:
             stamp = str(self._runtime.clock.now_us() // MICROSECONDS)
@@ -160,13 +165,17 @@ def signature(key: bytes, message_id: str, stamp: str, body: bytes) -> str:
 
 def _key(secret: str) -> bytes:
     """`whsec_…` is the usual form: base64 behind a prefix. Anything else is taken as it stands."""
-    key = secret.encode()
-    if secret.startswith("whsec_"):
-        try:
+    if _ODD_PREFIX.match(secret):
+        raise BadSetting("relay.secret must begin with exactly whsec_, or otherwise", field="relay.secret")
+    try:
+        key = secret.encode()
+        if secret.startswith("whsec_"):
             key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
-        except ValueError:
-            problem = "relay.secret begins with whsec_, but is not base64"
-            raise BadSetting(problem, field="relay.secret") from None
+    except UnicodeEncodeError:
+        raise BadSetting("relay.secret is not UTF-8", field="relay.secret") from None
+    except ValueError:
+        problem = "relay.secret begins with whsec_, but is not base64"
+        raise BadSetting(problem, field="relay.secret") from None
     if secret and len(key.strip()) < SHORTEST_SECRET:
         raise BadSetting(
             f"relay.secret is too short to sign with: it needs at least {SHORTEST_SECRET} bytes",
@@ -177,11 +186,22 @@ def _key(secret: str) -> bytes:
 
 
 def _checked(url: str) -> SplitResult:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    parts = _taken_apart(url)
+    if parts is None or not url.isascii() or not url.isprintable() or " " in url:
         raise BadSetting(
             "relay.url must be an http:// or https:// URL for a webhook",
-            hint="write http or https, the host and the path",
+            hint="write http or https, the host and the path, and percent-encode what is not ASCII",
             field="relay.url",
         )
     return parts
+
+
+def _taken_apart(url: str) -> SplitResult | None:
+    """Its parts, if a request can be sent there. An error of the library shows what stands for a port."""
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        (parts.hostname or "").encode("idna")
+    except ValueError:
+        return None
+    return parts if is_good else None

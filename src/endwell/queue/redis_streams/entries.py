@@ -69,7 +69,7 @@ CUT: Final = ("not_utf8", "oversized_entry", "deleted_entry")
 
 _PUT_NAMES: Final = [name.encode() for name in TASK_FIELDS]
 _NAMES: Final = ("task_id", "tool_name", "turn", "worker_id", "attempt")
-_LONGEST_NAME: Final = 300
+LONGEST_NAME: Final = 300
 _WHOLE: Final = re.compile(r"[0-9]{1,17}")
 _ENTRY_ID: Final = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
 
@@ -187,7 +187,7 @@ def _as_put(message_id: str, raw: Sequence[bytes]) -> Delivery | None:
     task_id, agent, payload = values[0].decode(), values[2].decode(), values[3]
     turn, epoch = values[-2].decode(), values[-1].decode()
     are_plain = is_plain(task_id) and is_plain(turn) and is_plain(agent)
-    if not are_plain or not _WHOLE.fullmatch(epoch) or len(said) > MAX_BYTES or not _is_json(payload):
+    if not are_plain or not is_whole(epoch) or len(said) > MAX_BYTES or not _is_json(payload):
         return None
     return Delivery(
         message_id=message_id,
@@ -319,8 +319,8 @@ def _wrong(fields: Mapping[str, str]) -> str | None:
     """What a field holds that no orchestrator would have put there, and no store or server could take."""
     for name in _NAMES:
         if not is_plain(fields.get(name, "-") or "-"):
-            return f"{name} must be at most {_LONGEST_NAME} characters that can be printed"
-    if not _WHOLE.fullmatch(fields["epoch"]):
+            return f"{name} must be at most {LONGEST_NAME} characters that can be printed"
+    if not is_whole(fields["epoch"]):
         return "epoch must be a whole number"
     if not _ENTRY_ID.fullmatch(fields.get("message_id", "0-0")):
         return "message_id must be the id of an entry"
@@ -331,7 +331,12 @@ def _wrong(fields: Mapping[str, str]) -> str | None:
 
 def is_plain(name: str) -> bool:
     """Whether every store and every server can take it as a name."""
-    return 0 < len(name) <= _LONGEST_NAME and name.isprintable()
+    return 0 < len(name) <= LONGEST_NAME and name.isprintable()
+
+
+def is_whole(text: str) -> bool:
+    """Whether it is a whole number that every store can take."""
+    return _WHOLE.fullmatch(text) is not None
 
 
 def _malformed(stream: str, message_id: str, raw: RawFields, reason: str, problem: str) -> Malformed:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from endwell.model.content import read_as
 from endwell.queue.contract import Delivery
 from endwell.queue.redis_streams.connection import Connect, Refusal, Unreachable, Word
 from endwell.queue.redis_streams.entries import (
@@ -18,6 +19,7 @@ from endwell.queue.redis_streams.entries import (
     RawFields,
     Result,
     is_plain,
+    is_whole,
     malformed_letter,
     read_result,
     read_task,
@@ -156,7 +158,7 @@ class StreamOrchestrator:
         if ids:
             await self.connection.ask_all(_acknowledging(self.names.task, WORKERS_GROUP, ids))
 
-    async def give_back(self, consumer: str, ids: Sequence[str]) -> None:
+    async def give_back(self, consumer: bytes | str, ids: Sequence[str]) -> None:
         """Their holder is alive after all."""
         await self.connection.ask("XCLAIM", self.names.task, WORKERS_GROUP, consumer, 0, *ids, "JUSTID")
 
@@ -201,7 +203,7 @@ class StreamOrchestrator:
 
     async def foreign_worker(self, name: str) -> ForeignWorker | None:
         """What one foreign worker says of itself; None if it says nothing usable."""
-        return _foreign(name, await self.connection.ask("GET", self.names.worker(name)))
+        return read_worker(name, await self.connection.ask("GET", self.names.worker(name)))
 
     async def forget_worker(self, name: str) -> None:
         """It has signed off."""
@@ -210,18 +212,19 @@ class StreamOrchestrator:
 
     async def foreign_workers(self) -> list[ForeignWorker]:
         """Those that have said lately what they serve; the names of others are forgotten."""
-        known = sorted(
-            name.decode(errors="replace")
-            for name in await self.connection.ask("SMEMBERS", self.names.workers)
-        )
+        known = sorted(await self.connection.ask("SMEMBERS", self.names.workers))
         if not known:
             return []
-        said = await self.connection.ask("MGET", *(self.names.worker(name) for name in known))
-        found = {name: _foreign(name, text) for name, text in zip(known, said, strict=True)}
-        gone = [name for name, worker in found.items() if worker is None]
+        names = [name.decode(errors="replace") for name in known]
+        said = await self.connection.ask("MGET", *map(self.names.worker, names))
+        found = [
+            read_worker(name, text) if is_plain(name) else None
+            for name, text in zip(names, said, strict=True)
+        ]
+        gone = [raw for raw, worker in zip(known, found, strict=True) if worker is None]
         if gone:
             await self.connection.ask("SREM", self.names.workers, *gone)
-        return [worker for name, worker in found.items() if worker is not None and is_plain(name)]
+        return [worker for worker in found if worker is not None]
 
     async def deliveries(self, ids: Sequence[str]) -> dict[str, Delivery]:
         """What entries say, without touching them; those that say nothing usable are left out."""
@@ -232,13 +235,13 @@ class StreamOrchestrator:
         read = (read_task(each, raw) for each, raw in entries.items())
         return {each.message_id: each for each in read if isinstance(each, Delivery)}
 
-    async def consumers(self) -> list[tuple[str, int, int]]:
+    async def consumers(self) -> list[tuple[bytes, int, int]]:
         """Name, pending entries and idle milliseconds of each worker that the server knows."""
         rows = await self.connection.ask("XINFO", "CONSUMERS", self.names.task, WORKERS_GROUP)
         found = [_pairs(row) for row in rows]
-        return [(row["name"].decode(), int(row["pending"]), int(row["idle"])) for row in found]
+        return [(row["name"], int(row["pending"]), int(row["idle"])) for row in found]
 
-    async def forget_consumer(self, name: str) -> None:
+    async def forget_consumer(self, name: bytes) -> None:
         """It is gone and had nothing."""
         await self.connection.ask("XGROUP", "DELCONSUMER", self.names.task, WORKERS_GROUP, name)
 
@@ -283,7 +286,7 @@ class StreamOrchestrator:
         needed = []
         for row in await self.connection.ask("XINFO", "GROUPS", stream):
             group = _pairs(row)
-            if only is not None and group["name"].decode() != only:
+            if only is not None and group["name"] != only.encode():
                 continue
             summary = await self.connection.ask("XPENDING", stream, group["name"])
             if summary[0]:
@@ -298,22 +301,20 @@ def _acknowledging(stream: str, group: str, ids: Sequence[str]) -> list[tuple[Wo
     return [("XACK", stream, group, *ids), ("XDEL", stream, *ids)]
 
 
-def _foreign(name: str, text: bytes | None) -> ForeignWorker | None:
-    """`tools` and `slots` as JSON; whoever says something else is no worker of ours."""
-    if text is None:
-        return None
-    try:
-        said = msgspec.json.decode(text, type=_Said)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+def read_worker(name: str, text: bytes | None) -> ForeignWorker | None:
+    """Read what a foreign worker says of itself, as JSON; None where it says nothing usable."""
+    said = None if text is None else read_as(text, _Said)
+    if said is None:
         return None
     return ForeignWorker(name=name, tools=said.tools, slots=max(1, min(said.slots, 1000)))
 
 
 def _listed_grant(field: bytes, task_id: bytes) -> Grant | None:
     turn_id, _, epoch = field.decode(errors="replace").rpartition(":")
-    if not epoch.isdecimal():
+    name = task_id.decode(errors="replace")
+    if not is_whole(epoch) or not is_plain(turn_id) or not is_plain(name):
         return None
-    return Grant(task_id=task_id.decode(errors="replace"), turn_id=turn_id, epoch=int(epoch))
+    return Grant(task_id=name, turn_id=turn_id, epoch=int(epoch))
 
 
 class _Said(msgspec.Struct):

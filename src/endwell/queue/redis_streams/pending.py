@@ -20,10 +20,10 @@ START = "0-0"
 
 
 class Pending(msgspec.Struct, frozen=True, kw_only=True):
-    """One pending entry as the server knows it."""
+    """One pending entry as the server knows it; a consumer's name may be any bytes."""
 
     message_id: str
-    consumer: str
+    consumer: bytes
     idle_ms: int
     deliveries: int
 
@@ -32,7 +32,7 @@ class Overdue(msgspec.Struct, frozen=True, kw_only=True):
     """An entry that is now ours; `raw` is None where it was deleted while it was pending."""
 
     message_id: str
-    old_consumer: str
+    old_consumer: bytes
     raw: RawFields
 
 
@@ -60,7 +60,7 @@ class PendingEntries:
             found = await self._claimed(consumer, idle_ms, list(holders))
         gone = await self._deleted([each for each in holders if each not in found])
         return [
-            Overdue(message_id=each, old_consumer=holders.get(each, ""), raw=raw)
+            Overdue(message_id=each, old_consumer=holders.get(each, b""), raw=raw)
             for each, raw in {**found, **dict.fromkeys(gone)}.items()
         ]
 
@@ -69,9 +69,9 @@ class PendingEntries:
         page = await self._page(idle_ms, "-")
         return {each.message_id: each.idle_ms for each in page if each.idle_ms >= idle_ms}
 
-    async def _holders(self, idle_ms: int) -> dict[str, str]:
+    async def _holders(self, idle_ms: int) -> dict[str, bytes]:
         """Who has what, of that which is overdue."""
-        holders: dict[str, str] = {}
+        holders: dict[str, bytes] = {}
         start = "-"
         while True:
             page = await self._page(idle_ms, start)
@@ -144,7 +144,7 @@ def entries_of(reply: Sequence[Any] | None) -> dict[str, RawFields]:
 
 def _pending(row: Sequence[Any]) -> Pending:
     return Pending(
-        message_id=_text(row[0]), consumer=_text(row[1]), idle_ms=int(row[2]), deliveries=int(row[3])
+        message_id=_text(row[0]), consumer=_bytes(row[1]), idle_ms=int(row[2]), deliveries=int(row[3])
     )
 
 
@@ -159,6 +159,10 @@ def _is_unknown(refusal: Refusal) -> bool:
 def _next_id(message_id: str) -> str:
     first, _, second = message_id.partition("-")
     return f"{first}-{int(second) + 1}"
+
+
+def _bytes(word: bytes | str) -> bytes:
+    return word.encode() if isinstance(word, str) else word
 
 
 def _text(word: bytes | str) -> str:
