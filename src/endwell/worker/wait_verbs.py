@@ -61,7 +61,7 @@ class WaitVerbs:
                 return await answers.tool_value(self._bench, tool_name, answers.record_of(card), shape)
             raise await self._tool_call(call, tool_name, arguments, timeout)
         except (ToolFailed, ToolTimeout) as error:
-            await self._circles.failed(tool_name, error)
+            await self._circles.failed(BRANCH.get(), tool_name, error)
             raise
         finally:
             self._bench.end(step)
@@ -123,7 +123,7 @@ class WaitVerbs:
             call = self._call(known_as, "call", within, name=agent)
             raise await self._with_child(call, spec, agent_key, payload, on_parent_end)
         except CallFailed as error:
-            await self._circles.failed(agent, error)
+            await self._circles.failed(BRANCH.get(), agent, error)
             raise
         finally:
             self._bench.end(step)
