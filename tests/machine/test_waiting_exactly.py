@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -144,6 +145,30 @@ def test_content_that_is_empty_is_kept_as_nothing() -> None:
     cards = offer(running_task(), c.Suspend, calls=(tool("w1", content=b""),)).cards
 
     assert cards == (card("t.c.w1", "tool.call", b"null", "h"),)
+
+
+def test_the_waits_of_early_signals_are_found_without_a_search() -> None:
+    def steps_for(count: int) -> int:
+        """How many functions are called to apply so many signals to as many waits."""
+        waits = tuple(call("signal", f"go{number}", name="go") for number in range(count))
+        early = [replace(SIGNAL, id=f"x{n}", correlation_id=f"t.go.x{n}") for n in range(count)]
+        called = 0
+
+        def on_call(frame: object, event: str, argument: object) -> None:
+            nonlocal called
+            called += event in ("call", "c_call")
+
+        command = to(c.Suspend, calls=waits)
+        sys.setprofile(on_call)
+        try:
+            decision = decide(running_task(), command, NOW, LIMITS, seeing(*early))
+        finally:
+            sys.setprofile(None)
+        answered = [fact.tool_call_id for fact in decision.facts if isinstance(fact, f.WaitAnswered)]
+        assert answered == [wait.tool_call_id for wait in waits]
+        return called
+
+    assert steps_for(800) < 2.5 * steps_for(400)
 
 
 @pytest.mark.parametrize("kind", ["timer", "approval"])
