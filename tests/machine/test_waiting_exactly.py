@@ -20,6 +20,7 @@ from endwell.model.content import fingerprint
 from endwell.model.message import Message, Report, packed_report
 from endwell.model.task import Task, Wait, WaitStatus, packed_waits
 from endwell.policy.limits import SECOND
+from endwell.policy.waiting import MOST_BYTES
 from tests.machine.stages import (
     LIMITS,
     NOW,
@@ -145,6 +146,21 @@ def test_content_that_is_empty_is_kept_as_nothing() -> None:
     cards = offer(running_task(), c.Suspend, calls=(tool("w1", content=b""),)).cards
 
     assert cards == (card("t.c.w1", "tool.call", b"null", "h"),)
+
+
+@pytest.mark.parametrize(
+    ("calls", "code"),
+    [
+        ((replace(NAP, content=b"1" * (MOST_BYTES + 1)),), "too_many_waits"),
+        ((NAP, replace(GO, tool_call_id=NAP.tool_call_id)), "same_wait_twice"),
+    ],
+)
+def test_a_turn_asks_with_bounded_content_and_waits_for_each_call_once(
+    calls: tuple[c.Call, ...], code: str
+) -> None:
+    refusal = decide(running_task(), to(c.Suspend, calls=calls), NOW, LIMITS, seeing()).refusal
+    assert refusal is not None
+    assert refusal.code == code
 
 
 def test_the_waits_of_early_signals_are_found_without_a_search() -> None:

@@ -25,7 +25,7 @@ from endwell.model.content import fingerprint
 from endwell.model.message import Message, MessageType, Report, packed_report, report_of
 from endwell.model.task import Task, Wait, WaitKind, has_wait_rows
 from endwell.policy.limits import Limits
-from endwell.policy.waiting import WAITS_PER_EVENT, refuse_too_many
+from endwell.policy.waiting import WAITS_PER_EVENT, refuse_too_many, refuse_twice
 
 TOOL_TIMEOUT: Final = {"code": "tool_timeout", "message": "no answer came in time"}
 _SETTLED_AT_ITS_TIME: Final = {"timer": "success", "approval": "expired"}
@@ -44,9 +44,9 @@ def suspend(task: Task, command: c.Suspend, now: int, limits: Limits, seen: Seen
     """`ends_by` cuts every wait; the cap after the last one is the final net."""
     if not command.calls:
         return refuse(e.BadInput("a turn cannot suspend without waiting for something", code="no_waits"))
-    too_many = refuse_too_many(command.calls)
-    if too_many is not None:
-        return refuse(too_many)
+    unfit = refuse_too_many(command.calls) or refuse_twice(command.calls)
+    if unfit is not None:
+        return refuse(unfit)
     too_long = next((call for call in command.calls if _cannot_end(call, task, now)), None)
     if too_long is not None:
         return refuse(_too_long(task, too_long))

@@ -24,6 +24,7 @@ from endwell.policy import ledger
 from endwell.policy.approval import Guard
 from endwell.policy.limits import SECOND
 from endwell.policy.submitting import ChildCall, child_order, unknown_agent
+from endwell.policy.waiting import refuse_too_many, refuse_twice
 from endwell.store.rows import Reply
 from endwell.worker.bench import REFERRING, Bench, reference
 from endwell.worker.child_commands import check_block, check_call, own_command, refused
@@ -212,6 +213,8 @@ class ChildAccess:
     async def suspended(self, said: Any) -> Suspended:
         """What the turn waits for. The tasks that answer its calls are submitted by the worker's rules."""
         waiting = msgspec.convert(said, WaitingSaid)
+        if unfit := refuse_too_many(waiting.calls) or refuse_twice(waiting.calls):
+            raise unfit
         children = {child.tool_call_id: child for child in waiting.children}
         left = max(self._bench.task.ends_by - await self._bench.asked(self._store.now), 0)
         calls: list[c.Call] = []
