@@ -142,7 +142,12 @@ def test_tampering_is_found(
     answer = command("events", "verify", "--store", store, "--json")
     assert answer.code == 1
     assert answer.document["ok"] is False
-    assert answer.document["problems"][0] == {"task_id": stock.succeeded, "version": version, "kind": kind}
+    assert answer.document["problems"][0] == {
+        "task_id": stock.succeeded,
+        "version": version,
+        "kind": kind,
+        "about": "",
+    }
     assert {problem["task_id"] for problem in answer.document["problems"]} == {stock.succeeded}
     assert kind in command("events", "verify", "--store", store).out
 

@@ -231,6 +231,27 @@ async def large_records(ctx: Context) -> int:
     return sum(map(len, values))
 
 
+@dataclass
+class Noted:
+    """Notes which process reads it."""
+
+    path: str
+
+    def __post_init__(self) -> None:
+        with Path(self.path).open("a") as notes:
+            notes.write(f"read {os.getpid()}\n")
+
+
+@app.agent("notes-its-payload", isolation="process", retries=0)
+async def notes_its_payload(payload: Noted) -> int:
+    return os.getpid()
+
+
+@app.agent("asks-for-much", isolation="process", retries=0)
+async def asks_for_much(ctx: Context) -> Any:
+    return await ctx.gather(*(ctx.tool("look", "x" * 1_000_000) for _ in range(20)))
+
+
 @app.agent("forger", isolation="process", retries=0)
 async def forger(ctx: Context, other: str) -> dict[str, list[str]]:
     """What the worker says to what a turn must not ask for."""

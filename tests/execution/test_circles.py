@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -92,6 +94,47 @@ async def test_one_that_does_not_listen_is_stopped_at_twice_the_limit(store_url:
 
 async def test_the_same_error_again_and_again_counts_too(sqlite_url: str) -> None:
     task, (_, _, value) = await ended(sqlite_url, failing_again_and_again, THREE)
+    assert (task.status, task.reason) == ("failed", "no_progress")
+    assert "the same error of fetch (ValueError: no such page), 6 times in a row" in str(value)
+
+
+async def gathering(ctx: Context) -> str:
+    """Many parts, some of them gathers again, that all meet the same error; then the agent goes on."""
+
+    async def part(number: int) -> None:
+        try:
+            await ctx.step("fetch", fail, number)
+        except ValueError:
+            return
+
+    await ctx.gather(*(partial(part, number) for number in range(30)))
+    inner = (partial(ctx.gather, *(partial(part, number) for number in range(5))) for _ in range(5))
+    await ctx.gather(*inner)
+    return "went on"
+
+
+async def gathering_again_and_again(ctx: Context) -> str:
+    for _ in range(50):
+        with suppress(ValueError):
+            await ctx.gather(*(ctx.step("fetch", fail, number) for number in range(4)))
+    return "never stopped"
+
+
+async def repeating_in_branches(ctx: Context) -> list[Any]:
+    return await ctx.gather(*(partial(failing_again_and_again, ctx) for _ in range(3)))
+
+
+async def test_an_error_that_branches_meet_beside_each_other_counts_once(sqlite_url: str) -> None:
+    task, (events, _, value) = await ended(sqlite_url, gathering, THREE)
+    assert (task.status, value) == ("succeeded", "went on")
+    assert "task.nudged" not in [kind for kind, _ in events]
+
+
+@pytest.mark.parametrize("function", [gathering_again_and_again, repeating_in_branches])
+async def test_an_error_that_branches_meet_again_and_again_counts_each_time(
+    sqlite_url: str, function: Any
+) -> None:
+    task, (_, _, value) = await ended(sqlite_url, function, THREE)
     assert (task.status, task.reason) == ("failed", "no_progress")
     assert "the same error of fetch (ValueError: no such page), 6 times in a row" in str(value)
 

@@ -258,6 +258,17 @@ async def test_hostile_child_may_not_suspend_its_turn_on_what_is_not_its_own(cre
         assert (await crew.error_of(handle))["code"] == REFUSED, what
 
 
+@pytest.mark.parametrize("kind", ["signal", "call"])
+async def test_hostile_child_may_not_wait_for_one_call_twice(crew: Crew, kind: str) -> None:
+    """One answer would be counted for two waits, so that the task would wait for ever."""
+    crew.worker("raw", "guarded")
+    call = call_of("x", kind=kind, name="guarded", is_child=kind == "call")
+    child = {"tool_call_id": call["tool_call_id"], "agent": "guarded", "payload": "NQ=="}
+    said = {"calls": [call, call], "children": [child] * (kind == "call")}
+    handle = await left(crew, {"suspended": said})
+    assert (await crew.error_of(handle))["code"] == "same_wait_twice"
+
+
 async def test_hostile_child_that_says_it_left_its_turn_fails_it(crew: Crew) -> None:
     """Otherwise its task would be held by a worker at which nothing runs."""
     crew.worker("raw")

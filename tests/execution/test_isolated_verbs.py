@@ -170,6 +170,24 @@ async def test_records_of_any_size_reach_the_next_turn(crew: Crew) -> None:
     assert await (await crew.submitted("large-records")).result(PATIENCE_SECONDS) == 6_000_000
 
 
+async def test_more_bytes_than_a_child_may_ask_with_are_refused(crew: Crew) -> None:
+    crew.worker("asks-for-much")
+    handle = await crew.submitted("asks-for-much")
+    with pytest.raises(TaskFailed, match="more than 16,777,216 bytes at once"):
+        await handle.result(PATIENCE_SECONDS)
+    assert '"too_many_waits"' in ((await handle.task()).error or "")
+
+
+async def test_the_payload_of_an_isolated_agent_is_read_in_its_process_alone(
+    crew: Crew, tmp_path: Path
+) -> None:
+    """A slow pattern in its type is then ended by the agent's timeout, and blocks no other agent."""
+    crew.worker("notes-its-payload")
+    handle = await crew.submitted("notes-its-payload", {"path": str(tmp_path / "notes")})
+    child = await handle.result(PATIENCE_SECONDS)
+    assert (tmp_path / "notes").read_text() == f"read {child}\n"
+
+
 async def test_a_child_uses_the_effect_store_of_its_app(crew: Crew, tmp_path: Path) -> None:
     crew.worker("verbs", "double", settings=QUICK_EFFECTS, effects=tmp_path / "effects.db")
     handle = await crew.submitted("verbs", str(tmp_path / "calls"))

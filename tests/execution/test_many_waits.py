@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from endwell import AsyncHandle, Context, TaskFailed
+from endwell import AsyncHandle, BadInput, Context, TaskFailed
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.task import Task, has_wait_rows, open_waits, waits_of
@@ -33,7 +35,7 @@ async def boss(world: World) -> World:
     async def boss(ctx: Context, count: int) -> int:
         return sum(await ctx.gather(*(ctx.call("leaf", number) for number in range(count))))
 
-    @world.app.agent("clerk")
+    @world.app.agent("clerk", retries=0)
     async def clerk(ctx: Context, count: int) -> Any:
         return await ctx.gather(*(ctx.tool("look", number, timeout=100 + number) for number in range(count)))
 
@@ -180,3 +182,55 @@ async def test_a_turn_that_was_held_waits_again_and_old_waits_count_nothing(boss
 
 async def _inbox(world: World, task: Task) -> list[Any]:
     return list(await world.store.inbox_page(world.namespace, task_id=task.id))
+
+
+@pytest.fixture
+def few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "MOST_BYTES", 20_000)
+
+
+@pytest.mark.usefixtures("few_bytes")
+@pytest.mark.parametrize("verb", ["tool", "call"])
+async def test_more_bytes_than_a_turn_may_ask_with_are_refused_branch_by_branch(
+    world: World, verb: str
+) -> None:
+    """The branches behind the maximum never wait: what they ask with does not lie in memory together."""
+    refused: list[str] = []
+
+    @world.app.agent("leaf")
+    async def leaf(text: str) -> int:
+        return len(text)
+
+    @world.app.agent("asks", retries=0)
+    async def asks(ctx: Context, count: int) -> Any:
+        ask = {"tool": partial(ctx.tool, "look"), "call": partial(ctx.call, "leaf")}[verb]
+
+        async def part() -> Any:
+            try:
+                return await ask("x" * 1_000)
+            except BadInput as error:
+                refused.append(error.code)
+                raise
+
+        return await ctx.gather(*(part for _ in range(count)))
+
+    await world.working()
+    handle = await world.submitted("asks", 50)
+    with pytest.raises(TaskFailed, match="more than 20,000 bytes at once"):
+        await handle.result(PATIENCE_SECONDS)
+    assert refused == ["too_many_waits"] * 31
+    assert not await world.store.children(world.namespace, handle.id)
+    assert "task.suspended" not in await world.history(handle)
+
+
+@pytest.mark.usefixtures("few_bytes")
+async def test_what_a_gather_that_failed_would_have_asked_with_does_not_count(world: World) -> None:
+    @world.app.agent("asks", retries=0)
+    async def asks(ctx: Context) -> Any:
+        for _ in range(5):
+            with suppress(ZeroDivisionError):
+                await ctx.gather(ctx.tool("look", "x" * 15_000), ctx.step("divide", lambda: 1 // 0))
+        return await ctx.tool("look", "x" * 15_000)
+
+    await world.working()
+    await world.in_status(await world.submitted("asks"), "suspended")

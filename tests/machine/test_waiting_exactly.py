@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from endwell.model.content import fingerprint
 from endwell.model.message import Message, Report, packed_report
 from endwell.model.task import Task, Wait, WaitStatus, packed_waits
 from endwell.policy.limits import SECOND
+from endwell.policy.waiting import MOST_BYTES
 from tests.machine.stages import (
     LIMITS,
     NOW,
@@ -144,6 +146,45 @@ def test_content_that_is_empty_is_kept_as_nothing() -> None:
     cards = offer(running_task(), c.Suspend, calls=(tool("w1", content=b""),)).cards
 
     assert cards == (card("t.c.w1", "tool.call", b"null", "h"),)
+
+
+@pytest.mark.parametrize(
+    ("calls", "code"),
+    [
+        ((replace(NAP, content=b"1" * (MOST_BYTES + 1)),), "too_many_waits"),
+        ((NAP, replace(GO, tool_call_id=NAP.tool_call_id)), "same_wait_twice"),
+    ],
+)
+def test_a_turn_asks_with_bounded_content_and_waits_for_each_call_once(
+    calls: tuple[c.Call, ...], code: str
+) -> None:
+    refusal = decide(running_task(), to(c.Suspend, calls=calls), NOW, LIMITS, seeing()).refusal
+    assert refusal is not None
+    assert refusal.code == code
+
+
+def test_the_waits_of_early_signals_are_found_without_a_search() -> None:
+    def steps_for(count: int) -> int:
+        """How many functions are called to apply so many signals to as many waits."""
+        waits = tuple(call("signal", f"go{number}", name="go") for number in range(count))
+        early = [replace(SIGNAL, id=f"x{n}", correlation_id=f"t.go.x{n}") for n in range(count)]
+        called = 0
+
+        def on_call(frame: object, event: str, argument: object) -> None:
+            nonlocal called
+            called += event in ("call", "c_call")
+
+        command = to(c.Suspend, calls=waits)
+        sys.setprofile(on_call)
+        try:
+            decision = decide(running_task(), command, NOW, LIMITS, seeing(*early))
+        finally:
+            sys.setprofile(None)
+        answered = [fact.tool_call_id for fact in decision.facts if isinstance(fact, f.WaitAnswered)]
+        assert answered == [wait.tool_call_id for wait in waits]
+        return called
+
+    assert steps_for(800) < 2.5 * steps_for(400)
 
 
 @pytest.mark.parametrize("kind", ["timer", "approval"])

@@ -116,8 +116,8 @@ def verify(asked: Asked) -> int:
 def _verdict_text(answer: dict[str, Any]) -> str:
     if answer["ok"]:
         return f"ok: the logs of {answer['checked']} tasks are whole"
-    rows = [(item["task_id"], item["version"], item["kind"]) for item in answer["problems"]]
-    listed = table(("task_id", "version", "kind"), rows, empty="")
+    columns = ("task_id", "version", "kind", "about")
+    listed = table(columns, [[item[column] for column in columns] for item in answer["problems"]], empty="")
     return f"{listed}\n{answer['found']} problems in the logs of {answer['checked']} tasks"
 
 

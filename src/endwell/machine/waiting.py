@@ -6,6 +6,7 @@ comes after another was applied is acknowledged and kept. Nothing that arrives i
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from endwell.model.content import fingerprint
 from endwell.model.message import Message, MessageType, Report, packed_report, report_of
 from endwell.model.task import Task, Wait, WaitKind, has_wait_rows
 from endwell.policy.limits import Limits
-from endwell.policy.waiting import WAITS_PER_EVENT, refuse_too_many
+from endwell.policy.waiting import WAITS_PER_EVENT, refuse_too_many, refuse_twice
 
 TOOL_TIMEOUT: Final = {"code": "tool_timeout", "message": "no answer came in time"}
 _SETTLED_AT_ITS_TIME: Final = {"timer": "success", "approval": "expired"}
@@ -43,9 +44,9 @@ def suspend(task: Task, command: c.Suspend, now: int, limits: Limits, seen: Seen
     """`ends_by` cuts every wait; the cap after the last one is the final net."""
     if not command.calls:
         return refuse(e.BadInput("a turn cannot suspend without waiting for something", code="no_waits"))
-    too_many = refuse_too_many(command.calls)
-    if too_many is not None:
-        return refuse(too_many)
+    unfit = refuse_too_many(command.calls) or refuse_twice(command.calls)
+    if unfit is not None:
+        return refuse(unfit)
     too_long = next((call for call in command.calls if _cannot_end(call, task, now)), None)
     if too_long is not None:
         return refuse(_too_long(task, too_long))
@@ -115,17 +116,21 @@ def _apply_early(task: Task, waits: tuple[Wait, ...], messages: tuple[Message, .
     """Answers that were there before the turn waited for them."""
     found: dict[str, Message] = {}
     by_call = {wait.tool_call_id: wait for wait in waits}
-    by_signal: dict[str, list[Wait]] = {}
+    by_signal: dict[str, deque[Wait]] = {}
     for wait in waits:
-        by_signal.setdefault(wait.name, []).append(wait)
+        if wait.kind == "signal":
+            by_signal.setdefault(wait.name, deque()).append(wait)
     for message in messages:
         if message.message_type == "signal":
-            asked = by_signal.get(report_of(message).name or "", [])
+            of_name = by_signal.get(report_of(message).name or "")
+            asked = of_name[0] if of_name else None
         else:
-            asked = [by_call[call]] if (call := message.correlation_id) in by_call else []
-        answered = _wait_for(asked, message, found)
-        if answered is not None:
-            found[answered.tool_call_id] = message
+            of_name, asked = None, by_call.get(message.correlation_id)
+        if asked is None or asked.tool_call_id in found or _wait_for((asked,), message) is None:
+            continue
+        found[asked.tool_call_id] = message
+        if of_name:
+            of_name.popleft()
     if not found:
         return NOTHING
     answers = {call: _answer_of(task, call, message, now) for call, message in found.items()}
@@ -134,12 +139,11 @@ def _apply_early(task: Task, waits: tuple[Wait, ...], messages: tuple[Message, .
     return replace(settled, closed=closed)
 
 
-def _wait_for(waits: Sequence[Wait], message: Message, taken: Any = ()) -> Wait | None:
+def _wait_for(waits: Sequence[Wait], message: Message) -> Wait | None:
     """The open wait that a message answers: by its call, or by the signal's name."""
     kinds = _ANSWERED_BY.get(message.message_type, ())
     for wait in waits:
-        is_left = wait.is_open and wait.tool_call_id not in taken
-        if is_left and wait.kind in kinds and _is_about(message, wait):
+        if wait.is_open and wait.kind in kinds and _is_about(message, wait):
             return wait
     return None
 

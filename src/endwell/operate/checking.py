@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from endwell.errors import EndwellError
 from endwell.machine.evolve import evolve
@@ -11,7 +11,8 @@ from endwell.machine.evolve_effect import EFFECT_FACTS, evolve_effect
 from endwell.model import facts as f
 from endwell.model.card import Card
 from endwell.model.effect import Effect
-from endwell.model.task import Task
+from endwell.model.status import SUSPENDED
+from endwell.model.task import Task, has_wait_rows, open_waits
 from endwell.operate.naming import Named, is_answer, is_as_named, named_cards
 from endwell.store.beside import Key, RowsBeside, is_as_folded
 from endwell.store.contract import Store
@@ -71,24 +72,39 @@ def card_problems(task_id: str, events: list[Event], cards: Iterable[Card]) -> l
     for card in cards:
         known = named.pop(card.id, None)
         if card.task_id != task_id or (known is None and not is_answer(card.id, task_id, card.kind)):
-            wrong.append(Problem(task_id, 0, "card_unnamed"))
+            wrong.append(Problem(task_id, 0, "card_unnamed", card.id))
         elif not is_as_named(card, known):
-            wrong.append(Problem(task_id, known.version if known else 0, "content_changed"))
-    lost = (one for one in named.values() if not one.may_be_missing)
-    return [*wrong, *(Problem(task_id, one.version, "content_missing") for one in lost)]
+            wrong.append(Problem(task_id, known.version if known else 0, "content_changed", card.id))
+    lost = ((card_id, one) for card_id, one in named.items() if not one.may_be_missing)
+    return [*wrong, *(Problem(task_id, one.version, "content_missing", card_id) for card_id, one in lost)]
 
 
-def folded_beside(events: Iterable[Event]) -> dict[Key, Any]:
+class Beside(NamedTuple):
+    """What a log comes to beside its task, and whether the task counts its open waits as they are."""
+
+    rows: dict[Key, Any]
+    is_counted: bool = True
+
+
+def folded_beside(events: Iterable[Event]) -> Beside:
     """The approvals, dead letters and waits that a log comes to. Most logs tell of none."""
     log = list(events)
     if not any(event.type in _BESIDE for event in log):
-        return {}
+        return Beside({})
     beside, task = RowsBeside(), None
     for event in log:
         fact, before = event.fact, task
         task = evolve(task, fact, event.at, namespace=event.namespace, task_id=event.task_id)
         beside.take(before, task, fact, event.at)
-    return beside.rows()
+    return Beside(beside.rows(), task is None or _counts_its_waits(task, beside))
+
+
+def _counts_its_waits(task: Task, beside: RowsBeside) -> bool:
+    """Whether a task whose waits are rows of their own says how many of them are open."""
+    if task.status != SUSPENDED or not has_wait_rows(task):
+        return True
+    rows = beside.waits.get(task.turn_id or "", {}).values()
+    return open_waits(task) == sum(row.wait_status == "waiting" for row in rows)
 
 
 async def tasks_with_odd_rows(
@@ -99,8 +115,12 @@ async def tasks_with_odd_rows(
     odd: set[str] = set()
     for task_id, events in logs.items():
         try:
-            folded |= folded_beside(events)
+            beside = folded_beside(events)
         except Exception:  # a log that cannot be folded is looked at again, alone, and said to be unreadable
+            odd.add(task_id)
+            continue
+        folded |= beside.rows
+        if not beside.is_counted:
             odd.add(task_id)
     first, before = f"{after}/" if after else "", f"{last}/" if last else _END
     async for key, row in store.rows_beside(namespace, first, before):
@@ -111,14 +131,16 @@ async def tasks_with_odd_rows(
 
 def row_problems(task_id: str, events: list[Event], rows: Iterable[tuple[Key, Any]]) -> list[Problem]:
     """What is wrong with the approvals, the dead letter and the waits of one task."""
-    folded, wrong = folded_beside(events), list[Problem]()
+    beside, wrong = folded_beside(events), list[Problem]()
+    folded = beside.rows
     for key, row in rows:
         expected = folded.pop(key, None)
         if expected is None:
-            wrong.append(Problem(task_id, 0, f"{key[0]}_unnamed"))
+            wrong.append(Problem(task_id, 0, f"{key[0]}_unnamed", key[-1]))
         elif not is_as_folded(row, expected):
-            wrong.append(Problem(task_id, 0, f"{key[0]}_differs"))
-    return [*wrong, *(Problem(task_id, 0, f"{key[0]}_missing") for key in folded)]
+            wrong.append(Problem(task_id, 0, f"{key[0]}_differs", key[-1]))
+    wrong += [Problem(task_id, 0, f"{key[0]}_missing", key[-1]) for key in folded]
+    return wrong if beside.is_counted else [*wrong, Problem(task_id, 0, "waits_miscounted")]
 
 
 class EffectRows:
@@ -152,9 +174,9 @@ class EffectRows:
             if row == await self._store.effect(self._namespace, key):
                 task_id = row.task_id if row is not None else min(tasks)
                 if row is None:
-                    return Problem(task_id, 0, "effect_missing")
+                    return Problem(task_id, 0, "effect_missing", key)
                 is_same = row == _folded(logs).get(key)
-                return None if is_same else Problem(task_id, 0, "effect_differs")
+                return None if is_same else Problem(task_id, 0, "effect_differs", key)
         return None  # an effect that moves this fast is being written by Endwell
 
     async def _placed(self, task_id: str) -> list[tuple[int, Event]]:
@@ -176,7 +198,7 @@ class EffectRows:
         while page := await self._store.effects_page(self._namespace, after=after, limit=EFFECTS):
             for row in page:
                 if row.key not in doubtful and not await self._is_told_of(row):
-                    wrong.append(Problem(row.task_id, 0, "effect_unnamed"))
+                    wrong.append(Problem(row.task_id, 0, "effect_unnamed", row.key))
             after = page[-1].key
         return wrong
 

@@ -24,6 +24,7 @@ from endwell.model.inside import family_of
 from endwell.model.message import Message
 from endwell.model.task import Task
 from endwell.operate import lines
+from endwell.operate.import_waits import OpenWaits
 from endwell.operate.naming import is_answer, namings
 from endwell.policy.retry import RetryPolicy, unpack
 from endwell.store.log import Event, hash_of
@@ -76,6 +77,7 @@ class Checked:
         self.heads: dict[Key, tuple[int, bytes]] = {}
         self._runs = lines.PartedRuns()
         self._live: dict[Key, Task] = {}
+        self._waits = OpenWaits()
         self._cards: dict[bytes, tuple[bytes, CardKind]] = {}
         self._not_named: dict[bytes, int] = {}
         self._effects: set[bytes] = set()
@@ -176,12 +178,15 @@ class Checked:
             for wait in fact.waits:
                 _check_printable(wait)
                 _WAIT_NAMES.get(wait.kind, str)(wait.name)
+        self._waits.take(key, before, fact)
         task = evolve(before, fact, event.at, namespace=event.namespace, task_id=event.task_id)
         _check_columns(astuple(task))
         if event.version == 1:
             _check_packed(task)
         self._check_holder(key[0], task)
-        if not task.is_ended:
+        if task.is_ended:
+            self._waits.forget(key)
+        else:
             self._live[key] = task
 
     def _fold_effect(self, namespace: str, fact: Any) -> None:

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
+from msgspec.structs import asdict
+
 from endwell.model.card import Card
 from endwell.model.task import Task
 from endwell.operate.checking import (
@@ -47,8 +49,12 @@ async def verify(
             before, checked = checked, checked + count
             if checked // REMARK_EVERY > before // REMARK_EVERY:
                 progress(checked)
-    listed = [{"task_id": one.task_id, "version": one.version, "kind": one.kind} for one in problems]
-    return {"ok": not found, "checked": checked, "found": found, "problems": listed}
+    return {
+        "ok": not found,
+        "checked": checked,
+        "found": found,
+        "problems": [asdict(one) for one in problems],
+    }
 
 
 async def _namespace(store: Store, namespace: str) -> AsyncIterator[tuple[int, list[Problem]]]:

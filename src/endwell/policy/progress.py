@@ -7,6 +7,7 @@ for something that the agent has named (an answer, a time, a person, a step unde
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 from endwell.policy.limits import Limits
@@ -40,15 +41,38 @@ class Rounds:
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
         self._last: str | None = None
-        self.count = 0
+        self._times = Counter[str]()
+
+    @property
+    def count(self) -> int:
+        """How long the row is."""
+        return self._times[""]
 
     def begin_anew(self) -> None:
         """Whatever comes next is the first of its row."""
-        self._last, self.count = None, 0
+        self._last = None
+        self._times.clear()
 
-    def note(self, what: str | None) -> bool:
+    def note(self, what: str | None, branch: str = "") -> bool:
         """Whether this makes a row that somebody should hear of: at the limit, and at each multiple of it."""
-        is_same = what is not None and what == self._last
-        self.count = self.count + 1 if is_same else int(what is not None)
+        if what is None or what != self._last:
+            self.begin_anew()
         self._last = what
-        return self._limit is not None and self.count > 0 and self.count % self._limit == 0
+        if what is None or self._limit is None:
+            return False
+        return self._has_grown(branch) and self.count % self._limit == 0
+
+    def _has_grown(self, branch: str) -> bool:
+        """Whether the row is longer by it. What branches of one gather do beside each other counts once.
+
+        A gather counts as often as the branch of it that counts most, as one part of what its own branch did.
+        """
+        self._times[branch] += 1
+        while branch:
+            gather = branch.rpartition(".")[0]
+            if self._times[branch] <= self._times[f"{gather}."]:
+                return False
+            self._times[f"{gather}."] += 1
+            branch = gather.rpartition(",")[0]
+            self._times[branch] += 1
+        return True

@@ -129,11 +129,12 @@ def effect_keys(rows: Iterable[Sequence[Any]]) -> set[str]:
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong with the log of one task."""
+    """One thing that is wrong with the log of one task; `about` names the card or row, if it is one."""
 
     task_id: str
     version: int
     kind: str
+    about: str = ""
 
 
 def check_chain(task_id: str, events: Iterable[Event], head: tuple[int, bytes] | None) -> Iterator[Problem]:

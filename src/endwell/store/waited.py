@@ -84,7 +84,7 @@ class Waits:
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self._changed: dict[WaitKey, Wait] = {}
+        self._now = _read_waits(rows)  # every wait that was read or added, as it stands
         self._added: dict[TaskKey, list[Wait]] = {}
 
     def fold(self, task: Task, fact: f.WaitsAdded | WaitFact) -> None:
@@ -92,15 +92,12 @@ class Waits:
         turn = (task.namespace, task.turn_id or "")
         if isinstance(fact, f.WaitsAdded):
             self._added.setdefault(turn, []).extend(fact.waits)
-            self._changed.update({(*turn, wait.tool_call_id): wait for wait in fact.waits})
+            self._now.update({(*turn, wait.tool_call_id): wait for wait in fact.waits})
             return
         for call in settled_calls(fact):
-            known = self._of_call((*turn, call))
+            known = self._now.get((*turn, call))
             if known is not None:
-                self._changed[(*turn, call)] = evolve_wait(known, fact)
-
-    def _of_call(self, key: WaitKey) -> Wait | None:
-        return self._changed.get(key) or self._rows.waits.get(key)
+                self._now[(*turn, call)] = evolve_wait(known, fact)
 
     def shown(self, task: Task | None, command: c.TaskCommand, message: Message | None) -> tuple[Wait, ...]:
         """The waits that a command to this task may concern."""
@@ -122,14 +119,14 @@ class Waits:
                 if message.message_type == "signal":
                     return self._of_signal(turn, report_of(message).name or "")
                 call = message.correlation_id
-        wait = self._of_call((*turn, call))
+        wait = self._now.get((*turn, call))
         return () if wait is None else (wait,)
 
     def _of_signal(self, turn: TaskKey, name: str) -> tuple[Wait, ...]:
         """The first open one; only waits for this signal are looked at."""
         added = (w for w in self._added.get(turn, ()) if w.kind == "signal" and w.name == name)
         for wait in (*self._rows.signals.get((*turn, name), ()), *added):
-            now = self._changed.get((*turn, wait.tool_call_id), wait)
+            now = self._now[(*turn, wait.tool_call_id)]
             if now.is_open:
                 return (now,)
         return ()
@@ -140,8 +137,18 @@ class Waits:
             return seen
         turn = (task.namespace, task.turn_id)
         read = self._rows.next_waits.get(turn, [])
-        known = {wait.tool_call_id: wait for wait in (*read[:MOST_OVERDUE], *self._added.get(turn, ()))}
-        waits = (self._changed.get((*turn, call), wait) for call, wait in known.items())
+        known = dict.fromkeys(w.tool_call_id for w in (*read[:MOST_OVERDUE], *self._added.get(turn, ())))
+        waits = (self._now[(*turn, call)] for call in known)
         shown = tuple(wait for wait in waits if wait.is_open and not wait.is_reported)
         beyond = read[MOST_OVERDUE].deadline if len(read) > MOST_OVERDUE else None
         return msgspec.structs.replace(seen, waits=shown, beyond=beyond)
+
+
+def _read_waits(rows: Rows) -> dict[WaitKey, Wait]:
+    """All of them by their calls, whatever they were read for: a decision may settle any that it is shown."""
+    found = dict(rows.waits)
+    for (namespace, turn_id, _), waits in rows.signals.items():
+        found.update({(namespace, turn_id, wait.tool_call_id): wait for wait in waits})
+    for turn, waits in rows.next_waits.items():
+        found.update({(*turn, wait.tool_call_id): wait for wait in waits})
+    return found

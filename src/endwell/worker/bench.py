@@ -20,6 +20,7 @@ from endwell.model.effect import step_place
 from endwell.model.inside import inside_of
 from endwell.model.task import Task
 from endwell.policy.limits import SECOND, Limits
+from endwell.policy.waiting import refuse_too_many
 from endwell.runtime.base import Runtime
 from endwell.runtime.running_calls import RunningCalls
 from endwell.settings.sections import Worker as WorkerSettings
@@ -28,6 +29,7 @@ from endwell.store.rows import Reply
 from endwell.worker.circles import Circles, stopped
 from endwell.worker.directory import Directory
 from endwell.worker.effect_runs import Asked, EffectRuns
+from endwell.worker.suspended import Suspended
 from endwell.worker.threads import TurnThreads
 from endwell.worker.turn_store import TurnStore
 
@@ -103,6 +105,7 @@ class Bench:
         self._numbers: Counter[str] = Counter()
         self._in_flight: set[str] = set()
         self._rejoined: dict[str, str] = {}
+        self._asking_bytes = 0
         self.doing: dict[str, int] = {}
         self.nudges = inside_of(task).nudges
         self.circles = Circles(self)
@@ -253,6 +256,20 @@ class Bench:
         if call:
             branch, _, name = place.removeprefix("(").partition(")")
             self.runs.end_ask(Asked(branch, name, call, step))
+
+    def wait(self, one: Suspended) -> BaseException:
+        """What a verb raises to wait: an error where the branches of the turn would ask with too much.
+
+        Each branch is refused as it comes, so that what they ask with never lies in memory all at once.
+        """
+        too_much = refuse_too_many(one.calls, self._asking_bytes + one.size)
+        if too_much is None:
+            self._asking_bytes += one.size
+        return too_much or one
+
+    def drop_wait(self, one: Suspended) -> None:
+        """A branch would wait, but its gather fails."""
+        self._asking_bytes -= one.size
 
     def begin_gather(self) -> str:
         """The path of the next gather of this branch."""

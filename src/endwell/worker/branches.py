@@ -25,7 +25,7 @@ async def gathered(bench: Bench, parts: Sequence[Part]) -> list[Any]:
             bench.runtime.spawn(_in_branch(f"{path}.{index}", part), f"{bench.task.id}({path}.{index})")
             for index, part in enumerate(parts)
         ]
-        values = _together([await task for task in await _all_ended(tasks)])
+        values = _together(bench, [await task for task in await _all_ended(tasks)])
         has_returned = True
         return values
     finally:
@@ -50,11 +50,13 @@ async def _all_ended(tasks: list[asyncio.Task[Ended]]) -> list[asyncio.Task[Ende
     return tasks
 
 
-def _together(ends: list[Ended]) -> list[Any]:
+def _together(bench: Bench, ends: list[Ended]) -> list[Any]:
     errors = [error for _, error in ends if error is not None]
     waiting = [error for error in errors if isinstance(error, Suspended)]
     failed = [error for error in errors if not isinstance(error, Suspended)]
     if failed:
+        for one in waiting:
+            bench.drop_wait(one)
         raise next((error for error in failed if isinstance(error, HandedOver)), failed[0])
     if waiting:
         raise merged(waiting)

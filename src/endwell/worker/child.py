@@ -237,8 +237,9 @@ def _left(agent: Agent, error: BaseException) -> bytes:
 
 
 def _too_much() -> errors.BadInput:
-    why = f"what the turn waits for comes to more than {LINE_BYTES:,} bytes"
-    return errors.BadInput(why, code="payload_too_large", hint="wait for fewer things at once")
+    why = f"this turn would wait and ask with more than {LINE_BYTES:,} bytes at once (in its process)"
+    hint = "gather them in several parts, one after the other"
+    return errors.BadInput(why, code="too_many_waits", hint=hint)
 
 
 def _failed(agent: Agent, error: BaseException) -> bytes:

@@ -24,6 +24,7 @@ from endwell.policy import ledger
 from endwell.policy.approval import Guard
 from endwell.policy.limits import SECOND
 from endwell.policy.submitting import ChildCall, child_order, unknown_agent
+from endwell.policy.waiting import refuse_too_many, refuse_twice
 from endwell.store.rows import Reply
 from endwell.worker.bench import REFERRING, Bench, reference
 from endwell.worker.child_commands import check_block, check_call, check_child, own_command, refused
@@ -213,6 +214,8 @@ class ChildAccess:
     async def suspended(self, said: Any) -> Suspended:
         """What the turn waits for. The tasks that answer its calls are submitted by the worker's rules."""
         waiting = msgspec.convert(said, WaitingSaid)
+        if unfit := refuse_too_many(waiting.calls) or refuse_twice(waiting.calls):
+            raise unfit
         children = {child.tool_call_id: child for child in waiting.children}
         if not 0 < len(waiting.calls) == len({call.tool_call_id for call in waiting.calls}):
             raise refused("a turn waits for one or more calls, each by its own step")

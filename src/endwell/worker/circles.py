@@ -1,7 +1,8 @@
 """What an agent does in a row: the worker counts, the machine judges (`policy/progress.py`).
 
 The same call is the same step, tool or agent with the same arguments. A step must also have come to the same
-result, and be a plain function: a lambda may be given anything by closure. Branches of a gather count apart.
+result, and be a plain function: a lambda may be given anything by closure. Branches of a gather count apart,
+and an error that they meet beside each other counts once.
 Recorded calls that a run passes again count too: that is how a row is known after the turn was suspended.
 """
 
@@ -89,14 +90,14 @@ class Circles:
         self._calls.begin_anew()
         self._errors.begin_anew()
 
-    async def failed(self, name: str, error: BaseException) -> None:
+    async def failed(self, branch: str, name: str, error: BaseException) -> None:
         """A step, tool or agent ended with an error that the agent's code now sees."""
-        await self.erred(name, f"{type(error).__name__}: {content.safe_str(error)}")
+        await self.erred(branch, name, f"{type(error).__name__}: {content.safe_str(error)}")
 
-    async def erred(self, name: str, text: str) -> None:
+    async def erred(self, branch: str, name: str, text: str) -> None:
         """Something went wrong, in these words."""
         said = content.clean_text(text, TEXT_LIMIT)
-        if self._errors.note(f"{name} {said}"):
+        if self._errors.note(f"{name} {said}", branch):
             await self._report(f"the same error of {name} ({said})", self._errors.count)
 
     async def _report(self, about: str, count: int) -> None:

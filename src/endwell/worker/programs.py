@@ -144,7 +144,7 @@ class _Conversation:
     async def _judge(self, said: Told | None) -> None:
         """What it tells of its own errors and calls: the same again and again is nudged, then stopped."""
         if said is not None and said.is_error:
-            await self._circles.erred(said.name, said.about)
+            await self._circles.erred("", said.name, said.about)
         elif said is not None:
             await self._circles.called("", said.name, said.about, is_new=True)
 

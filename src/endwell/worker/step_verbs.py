@@ -86,7 +86,7 @@ class StepVerbs:
             return value
         except Exception as error:
             if is_worth_counting(error):
-                await bench.circles.failed(name, error)
+                await bench.circles.failed(BRANCH.get(), name, error)
             raise
         finally:
             bench.end(step)

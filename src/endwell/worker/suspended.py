@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from endwell.errors import StaleAttempt
 from endwell.model import commands as c
-from endwell.policy.waiting import refuse_too_many
+from endwell.policy.waiting import call_size, refuse_too_many
 
 
 class Suspended(BaseException):
@@ -20,6 +20,11 @@ class Suspended(BaseException):
         self.calls = calls
         self.submits = submits
 
+    @property
+    def size(self) -> int:
+        """How many bytes of content the calls and the tasks bring."""
+        return sum(map(call_size, self.calls)) + sum(len(submit.payload) for submit in self.submits)
+
 
 class HandedOver(BaseException):
     """The task is in a person's hands now: the turn ends here, and has nothing to say."""
@@ -32,10 +37,8 @@ class GivenBack(BaseException):
 def merged(waiting: list[Suspended]) -> BaseException:
     """What several branches wait for, as one suspension; an error if a turn may not wait for so much."""
     calls = tuple(call for one in waiting for call in one.calls)
-    too_many = refuse_too_many(calls)
-    if too_many is not None:
-        return too_many
-    return Suspended(calls, tuple(submit for one in waiting for submit in one.submits))
+    together = Suspended(calls, tuple(submit for one in waiting for submit in one.submits))
+    return refuse_too_many(calls, together.size) or together
 
 
 def meant(error: BaseException) -> BaseException:

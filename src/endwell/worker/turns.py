@@ -281,9 +281,8 @@ class Turns:
         about = (turn.task, turn.attempt_id, f"{turn.attempt_id}.end", turn.actor)
         try:
             refuse_other_version(agent, turn.task)
-            payload = agent.checked_payload(content.decode_stored(turn.payload))
             try:
-                value = await self._call(agent, turn, payload)
+                value = await self._call(agent, turn)
             finally:
                 if turn.bench is not None:
                     await turn.bench.runs.close()
@@ -299,9 +298,11 @@ class Turns:
             return (endings.fail(*about, agent, error, self._runtime.ids.fraction()),)
         return (endings.finish(*about, agent, value, self._runtime.ids.fraction()),)
 
-    async def _call(self, agent: Agent, turn: Turn, payload: Any) -> Any:
+    async def _call(self, agent: Agent, turn: Turn) -> Any:
+        """What the function returns. A payload is read where it runs: its type's patterns may take long."""
         if agent.outside is not None:
             return await agent.outside.run(self._new_bench(agent, turn), turn)
+        payload = agent.checked_payload(content.decode_stored(turn.payload))
         bench = await self._bench(agent, turn) if agent.signature.wants_context else None
         if agent.signature.is_async:
             context = None if bench is None else Context(bench)

@@ -59,9 +59,9 @@ class WaitVerbs:
             if card is not None:
                 shape = self._shape(tool_name, result)
                 return await answers.tool_value(self._bench, tool_name, answers.record_of(card), shape)
-            raise await self._tool_call(call, tool_name, arguments, timeout)
+            raise self._bench.wait(await self._tool_call(call, tool_name, arguments, timeout))
         except (ToolFailed, ToolTimeout) as error:
-            await self._circles.failed(tool_name, error)
+            await self._circles.failed(BRANCH.get(), tool_name, error)
             raise
         finally:
             self._bench.end(step)
@@ -77,13 +77,14 @@ class WaitVerbs:
         options = options_of(spec.options) if spec else Options()
         asked = microseconds(timeout, "timeout", least=SHORTEST_SECONDS)
         within = self._tool_patience(options, asked)
+        left = within if spec is None else await self._left()
         asking = content.encode({"tool_name": tool_name, "arguments": arguments}, what="arguments")
         call = self._call(step, "tool", within, name=tool_name, asking=asking)
         if spec is None:
             return Suspended((call,))
         if spec.kind != "tool":
             raise _not_what(tool_name, "an agent", "call")
-        return await self._with_child(call, spec, None, arguments)
+        return self._with_child(call, spec, None, arguments, left)
 
     def _tool_patience(self, options: Options, asked: int | None) -> int:
         """The longest of what settings, tool and caller say; the machine cuts it where the task must end."""
@@ -119,32 +120,26 @@ class WaitVerbs:
                 shape = self._shape(agent_name, result)
                 return await answers.call_value(self._bench, agent, card.id, answers.record_of(card), shape)
             spec = await self._known(agent_name)
-            within = await self._call_patience(timeout)
-            call = self._call(known_as, "call", within, name=agent)
-            raise await self._with_child(call, spec, agent_key, payload, on_parent_end)
+            left = await self._left()
+            call = self._call(known_as, "call", _call_patience(timeout, left), name=agent)
+            raise self._bench.wait(self._with_child(call, spec, agent_key, payload, left, on_parent_end))
         except CallFailed as error:
-            await self._circles.failed(agent, error)
+            await self._circles.failed(BRANCH.get(), agent, error)
             raise
         finally:
             self._bench.end(step)
 
-    async def _call_patience(self, timeout: Seconds | None) -> int:
-        """As long as the task has left, unless the caller says less."""
-        asked = microseconds(timeout, "timeout", least=SHORTEST_SECONDS)
-        left = await self._left()
-        return left if asked is None else min(asked, left)
-
-    async def _with_child(
+    def _with_child(
         self,
         call: Call,
         spec: AgentSpec,
         agent_key: str | None,
         payload: Any,
+        left: int,
         on_parent_end: OnParentEnd = "cancel",
     ) -> Suspended:
         """The call and the task that answers it. Where a person must agree first, both wait for that too."""
         guard = self._bench.directory.guard(spec)
-        left = await self._left()
         within = min(call.within + _deciding(guard), left)
         order = ChildCall(
             tool_call_id=call.tool_call_id,
@@ -183,7 +178,8 @@ class WaitVerbs:
                 return answers.approval_value(question, card, answers.record_of(card), digest)
             patience = await self._approval_patience(within)
             call = self._call(known_as, "approval", patience, name=asked_question(question), asking=asking)
-            raise Suspended((replace(call, by=who, quorum=checked_quorum(quorum, who)),))
+            asked = replace(call, by=who, quorum=checked_quorum(quorum, who))
+            raise self._bench.wait(Suspended((asked,)))
         finally:
             self._bench.end(step)
 
@@ -224,7 +220,7 @@ class WaitVerbs:
             if card is not None:
                 record = answers.record_of(card)
                 return await answers.signal_value(self._bench, signal, record, _shape_of(result))
-            patience = await self._call_patience(within)
+            patience = _call_patience(within, await self._left())
             raise Suspended((self._call(known_as, "signal", patience, name=signal),))
         finally:
             self._bench.end(step)
@@ -275,6 +271,12 @@ class WaitVerbs:
 
 def _shape_of(result: Any) -> Shape:
     return Shape.of(Any if result is None else result)
+
+
+def _call_patience(timeout: Seconds | None, left: int) -> int:
+    """As long as the task has left, unless the caller says less."""
+    asked = microseconds(timeout, "timeout", least=SHORTEST_SECONDS)
+    return left if asked is None else min(asked, left)
 
 
 def _deciding(guard: Guard | None) -> int:

@@ -1,0 +1,55 @@
+"""Whether the waits of a log add up: each is answered once, and a suspension lists as many as it says."""
+
+from __future__ import annotations
+
+from endwell.machine.evolve_wait import settled_calls
+from endwell.model import facts as f
+from endwell.model.task import Task, has_wait_rows, waits_of
+
+_Key = tuple[str, str]
+
+
+class OpenWaits:
+    """The open waits of live tasks that have too many for the task's own row, by task."""
+
+    def __init__(self) -> None:
+        self._open: dict[_Key, set[str]] = {}
+        self._announced: dict[_Key, int] = {}
+
+    def take(self, key: _Key, before: Task | None, fact: f.Fact) -> None:
+        """One more fact, and its task before it; ValueError says which wait does not fit."""
+        if isinstance(fact, f.WaitsAdded):
+            self._add(key, fact)
+            return
+        if left := self._announced.pop(key, 0):
+            raise ValueError(f"{left} of the waits that its task announced are missing before it")
+        if isinstance(fact, f.TaskSuspended):
+            self._open.pop(key, None)
+            if fact.count is not None:
+                self._announced[key], self._open[key] = fact.count, set()
+        elif isinstance(fact, f.WaitAnswered | f.WaitTimedOut) and before is not None:
+            self._settle(key, before, fact)
+
+    def _add(self, key: _Key, fact: f.WaitsAdded) -> None:
+        known, left = self._open.get(key, set()), self._announced.get(key, 0)
+        for wait in fact.waits:
+            if wait.tool_call_id in known or not left:
+                raise ValueError(f"its task does not wait for {wait.tool_call_id} once more")
+            known.add(wait.tool_call_id)
+            left -= 1
+        self._announced[key] = left
+
+    def _settle(self, key: _Key, before: Task, fact: f.WaitAnswered | f.WaitTimedOut) -> None:
+        known = self._open.get(key, set())
+        if not has_wait_rows(before):
+            known = {wait.tool_call_id for wait in waits_of(before) if wait.is_open}
+        for call in settled_calls(fact):
+            if call not in known:
+                raise ValueError(f"its task does not wait for {call}, or it was answered before")
+            if isinstance(fact, f.WaitAnswered):
+                known.discard(call)
+
+    def forget(self, key: _Key) -> None:
+        """The task has ended."""
+        self._open.pop(key, None)
+        self._announced.pop(key, None)
