@@ -181,7 +181,6 @@ def lies() -> dict[str, Any]:
         "agent called as a tool": {"calls": [{**call, "kind": "tool"}], "children": [child]},
         "an age": {"calls": [call_of("x", kind="timer", within=2**62)]},
         "nothing": {"calls": []},
-        "one call twice": {"calls": [call_of("x", kind="timer"), call_of("x", kind="timer")]},
         "another question": {
             "calls": [call_of("x", kind="approval", name="a?", **sealed({"question": "b?", "shown": 1}))]
         },
