@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,6 +15,8 @@ from endwell.store.postgres.connection import COMMITTING
 from endwell.store.postgres.driver import PostgresDriver
 from tests.patience import PATIENCE_SECONDS
 from tests.store.world import PostgresDatabase, World
+
+MOVERS = 8
 
 
 @pytest.fixture
@@ -215,4 +218,31 @@ async def test_claims_of_one_key_do_not_run_into_each_other(
         rest = [world.to(c.Cancel, task) for task in await world.store.tasks_page("default", status="queued")]
         await world.store.commit(rest)
     assert set(tries) == {"done"}  # the unique index behind it was never needed
+    await world.close()
+
+
+async def test_the_end_of_a_parent_reaches_children_that_others_keep_moving(
+    postgres_database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await world_with(postgres_database, monkeypatch)
+    parent = await world.running_task()
+    calls = [world.call(parent, f"ask-{number}", "call", is_child=True) for number in range(20)]
+    children = [world.submit(parent_id=parent.id, parent_call=call.tool_call_id) for call in calls]
+    await world.store.commit((*children, world.to(c.Suspend, parent, calls=tuple(calls))))
+    is_over = False
+
+    async def move_them() -> None:
+        """As claims do."""
+        connection = await asyncpg.connect(postgres_database.url)
+        for child in itertools.cycle(children):
+            await connection.execute("UPDATE tasks SET version = version + 1 WHERE id = $1", child.task_id)
+            if is_over:
+                break
+        await connection.close()
+
+    moving = [asyncio.create_task(move_them()) for _ in range(MOVERS)]
+    await world.do(world.to(c.Cancel, parent))
+    is_over = True
+    await asyncio.gather(*moving)
+    assert {task.status for task in await world.store.children("default", parent.id)} == {"cancelled"}
     await world.close()

@@ -467,6 +467,13 @@ JOIN tasks t ON t.namespace = k.namespace AND t.parent_id = k.parent_id AND t.pa
   AND t.clock_at IS NOT NULL
 ORDER BY t.namespace, t.id;
 
+-- name: lock_children
+-- The same with their locks, always taken in the same order.
+SELECT {t.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, parent_id)
+JOIN tasks t ON t.namespace = k.namespace AND t.parent_id = k.parent_id AND t.parent_id IS NOT NULL
+  AND t.clock_at IS NOT NULL
+ORDER BY t.namespace, t.id FOR UPDATE OF t;
+
 -- name: answers_waiting
 -- Answers that are there and were not applied: task, call, card. Looks at the thousand open calls whose deadlines
 -- come first; an answer that was laid aside as undeliverable is tried again only once its deadline has passed.

@@ -91,7 +91,9 @@ class Reading:
                 self._heard(row[0] + self._shift)
                 self.rows.cursors[row[1], row[2]] = Cursor(*row[1:])
         if want.children:
-            for row in await self._fetch("live_children", *_pairs(want.children)):
+            # any of very many may move between being read and being written
+            name = "lock_children" if self._locking else "live_children"
+            for row in await self._fetch(name, *_pairs(want.children)):
                 child = Task(*row)
                 self.rows.children.setdefault((child.namespace, child.parent_id or ""), []).append(child)
 
