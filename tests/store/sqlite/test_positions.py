@@ -52,5 +52,5 @@ async def test_a_moved_event_is_found_by_verify(sqlite_database: SqliteDatabase)
     task = await world.running_task()
     await sqlite_database.sql("UPDATE events SET seq = 100000 WHERE version = 2")
     problems = (await verify(world.store, ["default"]))["problems"]
-    assert problems == [{"task_id": task.id, "version": 3, "kind": "out_of_order"}]
+    assert problems == [{"task_id": task.id, "version": 3, "kind": "out_of_order", "about": ""}]
     await world.close()
