@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from endwell import settings
 from endwell.errors import BadSetting
 from endwell.settings import Settings, as_queued, check, describe, load, masked, override
+from endwell.settings.store_url import sqlite_path
 
 
 def from_file(directory: Path, text: str) -> Settings:
@@ -351,6 +352,16 @@ def test_an_unknown_doorbell_is_refused() -> None:
         ("htps://hooks.test/t0ken", "htps://hooks.test/***"),
         ("http//hooks.test/t0ken", "http//hooks.test/***"),
         ("ftp://t0ken@hooks.test/t0ken", "ftp://***@hooks.test/***"),
+        ("https://hooks.test/a?to=me@t0ken", "https://***"),
+        ("https://hooks.test:8443:", "https://hooks.test:8443:"),
+        ("https://hooks.test;t0ken", "https://hooks.test/***"),
+        ("redis://cache:6379: it does not answer", "redis://cache:6379: it does not answer"),
+        ("redis://cache:6379:hunter2", "redis://cache:***"),
+        ("postgresql://me@db:hunter2/prod", "postgresql://me@db:***/prod"),
+        ("postgresql://me:hunter2@db:hunter2/prod", "postgresql://me:***@db:***/prod"),
+        ("postgresql://one:5432,two:hunter2/prod", "postgresql://one:5432,two:***/prod"),
+        ("postgresql://me@one:5432,two:5433/prod", "postgresql://me@one:5432,two:5433/prod"),
+        ("postgresql://me@db/prod?pass=hunter2&pw=hunter2", "postgresql://me@db/prod?pass=***&pw=***"),
         ("redis://t0ken@cache", "redis://***@cache"),
         ("valkeys://t0ken@cache:1/0", "valkeys://***@cache:1/0"),
         ("postgresql://me%3Ahunter2@db/prod", "postgresql://***@db/prod"),
@@ -367,6 +378,11 @@ def test_settings_show_of_a_webhook_only_its_host_even_without_a_scheme(url: str
     settings = override(Settings(), {"relay.url": url}, source="here")
     shown = {each.key: each.value for each in describe(settings)}
     assert shown["relay.url"] == f"{url.partition('t0ken')[0][:-1]}/***"
+
+
+def test_options_of_a_sqlite_url_are_refused_without_their_values() -> None:
+    with pytest.raises(BadSetting, match=r"key=\*\*\*'"):
+        sqlite_path("sqlite:///endwell.db?key=hunter2")
 
 
 SECRET = "hunter2"

@@ -350,6 +350,12 @@ async def floods(ctx: Context, kind: str) -> None:
     method, *arguments = large if kind == "large" else mine
     asking = {"ask": "store", "id": 1, "with": {"method": method, "arguments": arguments}}
     line = json.dumps({"doing": {"x": 1}} if kind == "doing" else asking).encode() + b"\n"
+    if kind == "wide":  # small as text, and large as objects
+        line = (
+            b'{"ask":"store","id":1,"with":{"method":"card","arguments":[' + b"[]," * 1_300_000 + b"[]]}}\n"
+        )
+    if kind == "wide result":
+        line = b'{"result":[' + b"[]," * 5_000_000 + b"[]]}\n"
     while True:
         sent = os.write(pipe, line)
         while sent < len(line):

@@ -193,6 +193,21 @@ async def test_foreign_workers_may_not_serve_agents_of_our_own_unless_listed(str
     assert await served("four") == []
 
 
+async def test_own_agent_is_denied_to_a_foreign_worker_that_listed_its_name_earlier(hand: Hand) -> None:
+    await hand.offered()
+    await register(hand.streamed, "press")
+    _, granted = await hand.asks()
+    assert granted == ""
+
+
+async def test_setting_counts_for_foreign_workers_whose_session_is_older(hand: Hand) -> None:
+    handle = await hand.offered()
+    hand.streams.foreign._allowed = ()  # as after a restart with `queue.foreign_agents = []`
+    _, granted = await hand.asks()
+    assert granted == ""
+    assert (await handle.task()).status == "queued"
+
+
 async def test_names_from_the_server_register_a_bounded_number_of_agents_that_expire(
     streamed: Streamed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from endwell.pmo.streams import Streams
+from endwell.queue.redis_streams import orchestrator as wire
 from endwell.queue.redis_streams.names import WORKERS_GROUP
 from tests.queue.streamed import Streamed
 from tests.queue.test_foreign_workers import Hand
@@ -50,6 +51,33 @@ async def test_unreadable_texts_of_one_worker_stop_no_other_worker(streamed: Str
     assert (await handle.task()).status == "running"
     assert await streamed.entries(names.result) == [], "all of it was heard"
     assert await streamed.redis.ask("SISMEMBER", names.workers, b"\xff") == 0, "and forgotten"
+
+
+async def test_orchestrator_reads_a_bounded_part_of_what_foreign_workers_say(
+    streamed: Streamed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "MAX_WORKERS", 20)
+    streams, names = await streamed.orchestrator(), streamed.names
+    said = f'{{"tools":["{"x" * 40_000}"]}}'
+    for name, text in (("long-1", said), *((f"w-{n}", '{"tools":["press"]}') for n in range(60))):
+        await streamed.redis.ask("SADD", names.workers, name)
+        await streamed.redis.ask("SET", names.worker(name), text)
+    assert await streams.stream.foreign_worker("long-1") is None, "it says more than a worker needs to"
+    assert len(await streams.stream.foreign_workers()) in (19, 20)
+    left = await streamed.redis.ask("SRANDMEMBER", names.workers, 100)
+    assert len(left) >= 60, "those that were not looked at are looked at later"
+
+
+async def test_worker_key_that_holds_no_text_stops_no_other_worker(streamed: Streamed) -> None:
+    hand = Hand(streamed, await streamed.orchestrator())
+    names = streamed.names
+    await streamed.redis.ask("SADD", names.workers, "mallory-1")
+    await streamed.redis.ask("HSET", names.worker("mallory-1"), "tools", "press")
+    handle = await hand.offered()
+    forged = {"task_id": handle.id, "turn": hand.task["turn"], "epoch": 1, "message_id": "1-1"}
+    await streamed.add(names.result, **forged, worker_id="mallory-1", status="claimed")
+    attempt, granted = await hand.asks()
+    assert granted == attempt
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES, ids=range(len(HOSTILE_NAMES)))

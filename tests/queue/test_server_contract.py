@@ -256,6 +256,8 @@ async def test_keys_lapse_are_taken_once_and_removed(place: Place) -> None:
     assert await place.ask("SET", key, "one", "NX", "PX", 60_000) == b"OK"
     assert await place.ask("SET", key, "two", "NX", "PX", 60_000) is None
     assert await place.ask("MGET", key, "nothing") == [b"one", None]
+    assert await place.ask("GETRANGE", key, 0, 1) == b"on"
+    assert await place.ask("GETRANGE", "nothing", 0, 1) == b""
     assert await place.ask("PEXPIRE", key, 20) == 1
 
     async def is_gone() -> bool:
@@ -275,7 +277,9 @@ async def test_hashes_and_sets_are_there_while_they_have_members(place: Place) -
     assert await place.ask("HLEN", place.other) == 0
     assert await place.ask("EXISTS", place.other) == 0
     assert await place.ask("SADD", place.other, "a", "b", "a") == 2
-    assert sorted(await place.ask("SMEMBERS", place.other)) == [b"a", b"b"]
+    assert sorted(await place.ask("SRANDMEMBER", place.other, 5)) == [b"a", b"b"]
+    assert len(await place.ask("SRANDMEMBER", place.other, 1)) == 1
+    assert await place.ask("SRANDMEMBER", place.stream, 5) == []
     assert await place.ask("SREM", place.other, "a", "c") == 1
 
 

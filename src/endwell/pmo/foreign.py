@@ -102,6 +102,7 @@ class Foreign:
         if session is None:
             log.warning("%s asks for a turn, but never said what it serves", result.worker_id)
             return False
+        known = await self._store.agents(self._namespace)  # may differ from when the session was opened
         claim = c.Claim(
             **self._about(),
             task_id=task.id,
@@ -109,7 +110,7 @@ class Foreign:
             session_id=session.id,
             turn_id=result.turn_id,
             epoch=result.epoch,
-            agents=tuple(session.agents.split()),
+            agents=rules.select_served(known, session.agents.split(), self._allowed),
         )
         (reply,) = await self._store.commit((claim,))
         return reply.refusal is None

@@ -14,20 +14,22 @@ _SECRET_KEYS = frozenset({"relay.secret"})
 _NEXT_URL = re.compile(r",(?=[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
 # Up to the last @: hiding too much of an odd URL is better than showing half of a password with an @ in it.
 _USER_PASSWORD = re.compile(r"(://[^:@/?#\s]*):.*@", re.DOTALL)
-_NAMED_USER = re.compile(r"^(postgres(ql)?|mysql)://[^:@/?#\s%]*@|^sqlite:///", re.IGNORECASE)
-# Without a host: what looks like a port is a password, unless it is a number.
-_PASSWORD_AS_PORT = re.compile(r"(//[^:@/?#\s\[\]]*):(?!\d*(?:[/?#,]|$))[^/?#,\s]*")
+_NAMED_USER = re.compile(r"^(postgres(ql)?|mysql)://[^:@/?#\s%]*@", re.IGNORECASE)
+# What stands for a port is a password, unless it is a number.
+_PASSWORD_AS_PORT = re.compile(r"((?://|[@,])[^:@/?#,\s\[\]]*):(?!\d*:?(?:[/?#,\s]|$)|\*{3}@)[^/?#,\s]*")
 # A web address, however it is mistyped: whatever has a scheme and is no store or server of ours.
 _WEB = re.compile(
     r"^(\s*(?:(?:https?|wss?):/{0,2}"
     r"|(?!(?:sqlite|postgres(?:ql)?|mysql|rediss?|valkeys?|nats|tls|unix)\W)[a-z][a-z0-9+.-]*(?::/{1,2}|//)))(.*)",
     re.IGNORECASE | re.DOTALL,
 )
-_END_OF_HOST = re.compile(r"[/?#\\]|:(?!\d*(?:[/?#\\]|$))")
+_END_OF_HOST = re.compile(r"[/?#\\\s;,%&=]|:(?!\d*:?(?:[/?#\\\s;,%&=]|$))")
+_AFTER_HOST = re.compile(r"[/?#\\]")
 # What stands before user and password, however it is mistyped: `postgres//`, `postgresql:/`, `me:`, nothing.
 _BEFORE_USER = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*(?:[:;]/*|/+)|/*)")
 _PARAMETER = re.compile(
-    r"((?:^|[?&;\s])[\w-]*(?:password|passwd|pwd|secret|token|key|auth|sig|signature|credentials?)\s*=\s*)"
+    r"((?:^|[?&;\s])[\w-]*(?:pass(?:word|wd|code|phrase)?|pwd?|secret|token|key|auth|sig|signature"
+    r"|credentials?)\s*=\s*)"
     r"('[^']*'|[^&;\s]*)",
     re.IGNORECASE,
 )
@@ -66,8 +68,14 @@ def _masked_one(url: str) -> str:
     if web := _WEB.match(url):
         return web[1] + _masked_web(web[2])
     url = _PARAMETER.sub(r"\1***", url)
+    if url.lower().startswith("sqlite:///") and "@" in url:
+        return _USER_PASSWORD.sub(r"\1:***@", url)
+    return _PASSWORD_AS_PORT.sub(r"\1:***", _masked_user(url))
+
+
+def _masked_user(url: str) -> str:
     if "@" not in url:
-        return _PASSWORD_AS_PORT.sub(r"\1:***", url)
+        return url
     if _USER_PASSWORD.search(url) or _NAMED_USER.match(url):
         return _USER_PASSWORD.sub(r"\1:***@", url)
     before = _BEFORE_USER.match(url)
@@ -77,6 +85,8 @@ def _masked_one(url: str) -> str:
 def _masked_web(rest: str) -> str:
     """Who may use a webhook is often written in its path, and a token stands where a user's name would."""
     user, at, rest = rest.rpartition("@")
+    if _AFTER_HOST.search(user):  # the @ is part of a password or of the path: the host is not sure
+        return "***"
     host, *tail = _END_OF_HOST.split(rest, maxsplit=1)
     return f"{'***' if user else ''}{at}{host}{'/***' if any(tail) else ''}"
 

@@ -32,4 +32,10 @@ def sqlite_path(url: str) -> Path:
             hint="for example sqlite:///endwell.db",
             field="store",
         )
+    if "?" in url:
+        raise BadSetting(
+            f"store {brief(masked(url))!r} has options, and a SQLite store takes none",
+            hint="leave out the ? and what follows; write %3F for a ? in the name of the file",
+            field="store",
+        )
     return Path(path)

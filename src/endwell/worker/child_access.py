@@ -65,15 +65,15 @@ class ChildAccess:
         self.is_handed_over = False
         """Whether this turn has put its task into a person's hands."""
 
-    async def answer(self, method: str, arguments: Sequence[Any]) -> Any:
+    async def answer(self, method: str, arguments: msgspec.Raw) -> Any:
         """What the store says. `StaleAttempt` is raised, not answered: the turn is over then."""
         if method == "now":
             return await self._store.now()
         if method not in _ARGUMENTS:
             raise refused(f"a turn may not ask the store for {method[:100]!r}")
         try:
-            given = msgspec.convert(list(arguments), _ARGUMENTS[method])
-        except msgspec.ValidationError as error:
+            given = msgspec.json.decode(arguments, type=_ARGUMENTS[method])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise refused(f"{method} is not asked like this: {error}") from None
         if method == "commit":
             return await self._commit(*given)
@@ -211,9 +211,9 @@ class ChildAccess:
 
     # Waits
 
-    async def suspended(self, said: Any) -> Suspended:
+    async def suspended(self, said: msgspec.Raw) -> Suspended:
         """What the turn waits for. The tasks that answer its calls are submitted by the worker's rules."""
-        waiting = msgspec.convert(said, WaitingSaid)
+        waiting = msgspec.json.decode(said, type=WaitingSaid)
         if unfit := refuse_too_many(waiting.calls) or refuse_twice(waiting.calls):
             raise unfit
         children = {child.tool_call_id: child for child in waiting.children}

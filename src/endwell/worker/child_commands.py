@@ -67,8 +67,8 @@ def own_command(bench: Bench, said: CommandSaid) -> c.TaskCommand:
     if kind is None:
         raise refused(f"a turn may not hand in {said.type[:ERROR_CODE_LIMIT]!r}")
     try:
-        command = msgspec.convert(said.fields, kind)
-    except msgspec.ValidationError as error:
+        command = msgspec.json.decode(said.fields, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise refused(f"this is no {said.type}: {error}") from None
     _check_sender(bench, command)
     for name in command.__struct_fields__:
@@ -201,9 +201,9 @@ def child_error(info: ErrorInfo) -> ErrorInfo:
     return clean_error(info, message_limit=MESSAGE_LIMIT, traceback_limit=TRACEBACK_LIMIT)
 
 
-def clean_doing(said: Any) -> dict[str, int]:
+def clean_doing(said: msgspec.Raw) -> dict[str, int]:
     """Which steps run, and since when; what cannot be shown is left out."""
-    doing = msgspec.convert(said, dict[str, int])
+    doing = msgspec.json.decode(said, type=dict[str, int])
     shown = ((step, since) for step, since in doing.items() if _is_line(step, STEP_LIMIT))
     return {step: since for step, since in list(shown)[:MOST_DOING] if 0 <= since <= content.MAX_INTEGER}
 

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 import msgspec
 
 from endwell.errors import EndwellError, Refused, UsageError
-from endwell.model.content import MAX_INTEGER
+from endwell.model.content import MAX_BYTES, MAX_INTEGER
 from endwell.model.task import ErrorInfo
 from endwell.runtime import guarded
 from endwell.runtime.base import Runtime
@@ -55,6 +55,8 @@ LOAD_SECONDS = 120.0
 """How long a child may take to load the app."""
 LEAVE_SECONDS = 5.0
 """How long a child may take to end once it has said its result."""
+MAX_AFTER_BYTES: Final = 1000
+"""What says more than this is no number of seconds."""
 _ONE_HEAP: Final = {"MALLOC_ARENA_MAX": "1"}
 """Otherwise the C library sets some of a memory limit aside for each thread, so for each step."""
 _BOOT: Final = (
@@ -67,7 +69,7 @@ class Question(msgspec.Struct, frozen=True):
     """What a child wants to know or have done."""
 
     method: str = ""
-    arguments: list[Any] = []
+    arguments: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -76,6 +78,26 @@ class Asked(msgspec.Struct, frozen=True):
     ask: Literal["store", "lease"]
     id: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
     about: Question = msgspec.field(name="with")
+
+
+class Said(msgspec.Struct, frozen=True):
+    """One line of a child. Each part stays JSON, which takes less room, until it is read by its type."""
+
+    ready: msgspec.Raw = msgspec.Raw()
+    broken: msgspec.Raw = msgspec.Raw()
+    doing: msgspec.Raw = msgspec.Raw()
+    ask: msgspec.Raw = msgspec.Raw()
+    result: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
+    after: msgspec.Raw = msgspec.Raw()
+    suspended: msgspec.Raw = msgspec.Raw()
+    handed_over: msgspec.Raw = msgspec.Raw()
+    lost: msgspec.Raw = msgspec.Raw()
+
+
+_said_decoder = msgspec.json.Decoder(Said)
+_asked_decoder = msgspec.json.Decoder(Asked)
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -150,16 +172,16 @@ class Isolated:
         try:
             child.limit(LOAD_SECONDS)
             said = await _first_word(child)
-            if said.get("ready") is not True:
+            if bytes(said.ready) != b"true":
                 raise await self._not_loaded(child, said)
         except BaseException:
             await child.close()
             raise
         return child
 
-    async def _not_loaded(self, child: Guarded, said: dict[str, Any]) -> Reported:
-        with contextlib.suppress(msgspec.ValidationError):
-            return Reported(child_error(msgspec.convert(said.get("broken"), ErrorInfo)))
+    async def _not_loaded(self, child: Guarded, said: Said) -> Reported:
+        with contextlib.suppress(*_UNREADABLE):
+            return Reported(child_error(msgspec.json.decode(said.broken, type=ErrorInfo)))
         child.stop()
         return failure("agent_not_loaded", f"its process {await child.ended()} while loading", child.tail)
 
@@ -188,27 +210,36 @@ class _Conversation:
                 asking.cancel()
         if self._raised is not None:
             raise self._raised
-        if "result" in said:
-            return said["result"]
+        if said.result:
+            return self._value(said.result, ended)
         raise await self._left(said) or self._died(ended)
 
-    async def _left(self, said: dict[str, Any]) -> BaseException | None:
+    def _value(self, result: msgspec.Raw, ended: Ended) -> Any:
+        if len(result) > MAX_BYTES:
+            raise failure("result_not_storable", f"its result has more than {MAX_BYTES:,} bytes")
+        try:
+            return msgspec.json.decode(result)
+        except _UNREADABLE:
+            raise self._died(ended) from None
+
+    async def _left(self, said: Said) -> BaseException | None:
         """What left the agent's function, as it would have inside the worker; the child is not believed."""
         try:
-            if "suspended" in said:
-                return await self._access.suspended(said["suspended"])
-            if "handed_over" in said and self._access.is_handed_over:
+            if said.suspended:
+                return await self._access.suspended(said.suspended)
+            if said.handed_over and self._access.is_handed_over:
                 return HandedOver("the task is in a person's hands")
-            if "lost" in said:  # it could not see that the lease holds; a deceitful child gains nothing by it
+            if said.lost:  # it could not see that the lease holds; a deceitful child gains nothing by it
                 return GivenBack("its process gave the turn back")
-            if "error" in said:
-                info = child_error(msgspec.convert(said["error"], ErrorInfo))
-                return Reported(info, said.get("after"))
-        except msgspec.ValidationError as nonsense:
+            if said.error:
+                info = child_error(msgspec.json.decode(said.error, type=ErrorInfo))
+                after = said.after if 0 < len(said.after) < MAX_AFTER_BYTES else b"null"
+                return Reported(info, msgspec.json.decode(after))
+        except _UNREADABLE as nonsense:
             return _bad_word(nonsense)
         except Refused as refusal:
             return failure(refusal.code, refusal.message)
-        if "handed_over" in said:
+        if said.handed_over:
             return failure("agent_gave_turn_up", "its process left its turn, which it still held")
         return None
 
@@ -218,26 +249,26 @@ class _Conversation:
             return failure("agent_timeout", late)
         return failure("agent_died", f"its process {ended}", self._child.tail)
 
-    async def _last_word(self) -> dict[str, Any]:
+    async def _last_word(self) -> Said:
         """How the turn ended; empty when the child ends without a word of it."""
         try:
             while (line := await self._child.read_line()) is not None:
                 said = _decoded(line)
-                if "doing" not in said and "ask" not in said:
+                if not said.doing and not said.ask:
                     return said
                 if len(line) > REQUEST_BYTES:
                     raise msgspec.ValidationError(f"a request of more than {REQUEST_BYTES:,} bytes")
-                if "doing" in said:
-                    self._bench.doing = clean_doing(said["doing"])
+                if said.doing:
+                    self._bench.doing = clean_doing(said.doing)
                 else:
                     await self._slots.acquire()
-                    self._begin(msgspec.convert(said, Asked))
+                    self._begin(_asked_decoder.decode(line))
         except LineTooLong:
             self._child.stop()
-        except msgspec.ValidationError as nonsense:
+        except _UNREADABLE as nonsense:
             self._child.stop()
             self._raised = self._raised or _bad_word(nonsense)
-        return {}
+        return Said()
 
     def _begin(self, asked: Asked) -> None:
         asking = self._isolated.runtime.spawn(self._answer(asked), f"endwell-ask-{asked.ask}")
@@ -305,25 +336,24 @@ def _order(turn: Turn, bench: Bench) -> bytes:
     return msgspec.json.encode(order) + b"\n"
 
 
-async def _first_word(child: Guarded) -> dict[str, Any]:
+async def _first_word(child: Guarded) -> Said:
     """What the child says when it has loaded the app, or could not."""
     try:
         return _decoded(await child.read_line())
     except LineTooLong:
-        return {}
+        return Said()
 
 
 async def _itself(child: Guarded) -> Guarded:
     return child
 
 
-def _decoded(line: bytes | None) -> dict[str, Any]:
+def _decoded(line: bytes | None) -> Said:
     """One message; empty at the end of the output, or when the line was cut by the child's death."""
     try:
-        said = msgspec.json.decode(line or b"{}")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return {}
-    return said if isinstance(said, dict) else {}
+        return _said_decoder.decode(line or b"{}")
+    except _UNREADABLE:
+        return Said()
 
 
 def _bad_word(nonsense: Exception) -> Reported:

@@ -51,7 +51,7 @@ class CommandSaid(msgspec.Struct, frozen=True):
     """A command with the name of its type."""
 
     type: str
-    fields: dict[str, Any]
+    fields: msgspec.Raw
 
 
 class ChildSaid(msgspec.Struct, frozen=True, omit_defaults=True):

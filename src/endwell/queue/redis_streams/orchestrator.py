@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from endwell.model.content import read_as
+from endwell.policy.foreign import MAX_WORKERS
 from endwell.queue.contract import Delivery
 from endwell.queue.redis_streams.connection import Connect, Refusal, Unreachable, Word
 from endwell.queue.redis_streams.entries import (
@@ -33,6 +34,8 @@ from endwell.runtime.base import Runtime
 ANSWER_SECONDS = 5.0
 READ_LIMIT = 256
 GRANT_SECONDS = 86_400
+WORKER_BYTES = 32_768
+"""Most that a foreign worker may say of itself: 200 agents with the longest names have room."""
 KEPT_LETTERS = 100_000
 """Dead letters on the stream; the store has all of them."""
 
@@ -203,7 +206,17 @@ class StreamOrchestrator:
 
     async def foreign_worker(self, name: str) -> ForeignWorker | None:
         """What one foreign worker says of itself; None if it says nothing usable."""
-        return read_worker(name, await self.connection.ask("GET", self.names.worker(name)))
+        return read_worker(name, *(await self._said_by([name])))
+
+    async def _said_by(self, names: Sequence[str]) -> list[bytes]:
+        """What these workers say of themselves; empty where the key is missing or holds no text."""
+        looks = [("GETRANGE", self.names.worker(name), 0, WORKER_BYTES) for name in names]
+        try:
+            return await self.connection.ask_all(looks)
+        except Refusal:
+            if len(names) == 1:
+                return [b""]
+        return [text for name in names for text in await self._said_by([name])]
 
     async def forget_worker(self, name: str) -> None:
         """It has signed off."""
@@ -211,12 +224,15 @@ class StreamOrchestrator:
         await self.connection.ask_all(forgetting)
 
     async def foreign_workers(self) -> list[ForeignWorker]:
-        """Those that have said lately what they serve; the names of others are forgotten."""
-        known = sorted(await self.connection.ask("SMEMBERS", self.names.workers))
+        """Those that have said lately what they serve; the names of others are forgotten.
+
+        Of more names than may have a session, which anybody can add, only so many are looked at.
+        """
+        known = sorted(await self.connection.ask("SRANDMEMBER", self.names.workers, MAX_WORKERS))
         if not known:
             return []
         names = [name.decode(errors="replace") for name in known]
-        said = await self.connection.ask("MGET", *map(self.names.worker, names))
+        said = await self._said_by(names)
         found = [
             read_worker(name, text) if is_plain(name) else None
             for name, text in zip(names, said, strict=True)
@@ -301,9 +317,9 @@ def _acknowledging(stream: str, group: str, ids: Sequence[str]) -> list[tuple[Wo
     return [("XACK", stream, group, *ids), ("XDEL", stream, *ids)]
 
 
-def read_worker(name: str, text: bytes | None) -> ForeignWorker | None:
+def read_worker(name: str, text: bytes) -> ForeignWorker | None:
     """Read what a foreign worker says of itself, as JSON; None where it says nothing usable."""
-    said = None if text is None else read_as(text, _Said)
+    said = None if not text or len(text) > WORKER_BYTES else read_as(text, _Said)
     if said is None:
         return None
     return ForeignWorker(name=name, tools=said.tools, slots=max(1, min(said.slots, 1000)))

@@ -164,6 +164,10 @@ def _get(server: Server, args: Args) -> bytes | None:
     return server.find(args[0], bytes)
 
 
+def _getrange(server: Server, args: Args) -> bytes:
+    return (server.find(args[0], bytes) or b"")[int(args[1]) : int(args[2]) + 1]
+
+
 def _mget(server: Server, args: Args) -> list[bytes | None]:
     values = [server.keys.get(key) if _alive(server, key) else None for key in args]
     return [value if isinstance(value, bytes) else None for value in values]
@@ -231,9 +235,10 @@ def _sadd(server: Server, args: Args) -> int:
     return len(fields) - before
 
 
-def _smembers(server: Server, args: Args) -> list[bytes]:
+def _srandmember(server: Server, args: Args) -> list[bytes]:
+    """The first of them, so that nothing hangs on chance."""
     fields: Hash = server.find(args[0], dict) or {}
-    return list(fields)
+    return list(fields)[: int(args[1])]
 
 
 def _xadd(server: Server, args: Args) -> bytes:
@@ -301,6 +306,7 @@ COMMANDS: Final[dict[str, Callable[[Server, Args], Any]]] = {
     "SET": _set,
     "GET": _get,
     "MGET": _mget,
+    "GETRANGE": _getrange,
     "DEL": _del,
     "EXISTS": _exists,
     "PEXPIRE": _pexpire,
@@ -310,7 +316,7 @@ COMMANDS: Final[dict[str, Callable[[Server, Args], Any]]] = {
     "HDEL": _hdel,
     "HLEN": lambda server, args: len(server.find(args[0], dict) or ()),
     "SADD": _sadd,
-    "SMEMBERS": _smembers,
+    "SRANDMEMBER": _srandmember,
     "SREM": _hdel,
     "XADD": _xadd,
     "XLEN": _xlen,
