@@ -224,6 +224,36 @@ async def test_a_dispatch_that_timed_out_is_told_to_the_letter(
     assert audit["step_id"] == f"step_reap_{ended['agent_turn_id'][-8:]}"
 
 
+async def test_a_turn_that_is_held_for_a_person_is_published_as_suspended_with_the_reason(
+    told: World, receiver: Receiver
+) -> None:
+    session = await told.silent_session("clerk", lease_seconds=3600)
+    handle = await told.submitted("clerk")
+    (offer,) = await told.claimed(session, "clerk")
+    await told.store.one(
+        c.Block(
+            command_id="held",
+            namespace=told.namespace,
+            task_id=handle.id,
+            attempt_id=offer.task.attempt_id,
+            reason="effect_unknown",
+            effect_key="pay:1",
+            owner="ada",
+        )
+    )
+
+    await everything(await relay_of(told))
+
+    held = receiver.of("state")[-1]
+    assert (held["status"], held["error"], held["agent_turn_id"]) == (
+        "suspended",
+        "effect_unknown",
+        f"{handle.id}.t1",
+    )
+    assert (held["metadata"]["activity"], held["metadata"]["owner"]) == ("awaiting_person", "ada")
+    assert receiver.of("task") == []
+
+
 @pytest.mark.covers("S0.53", "S0.56", "S0.67", "S0.9")
 @pytest.mark.parametrize(("agent", "then"), [("picky", "failed"), ("clerk", "queued")])
 async def test_a_turn_that_was_reaped_is_told_to_the_letter(

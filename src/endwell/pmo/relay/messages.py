@@ -93,6 +93,8 @@ def _said(task: Task, one: Logged, fact: f.Fact, commit: list[f.Fact], turns: Tu
         if any(isinstance(each, f.TurnEnded) for each in commit):
             return []  # said with the turn's end
         return [("task", _ended(task, one, fact, None, commit))]
+    if isinstance(fact, f.TaskBlocked) and any(isinstance(each, f.TurnEnded) for each in commit):
+        return []  # said with the turn's end
     say = _SAYS.get(type(fact))
     return [] if say is None else [say(task, one, fact, turns.get(task.id))]
 
@@ -166,6 +168,13 @@ def _suspended(task: Task, one: Logged, fact: f.TaskSuspended, turn: str | None)
     return "state", _state(one, task, "suspended", turn, one.event.epoch, **waiting)
 
 
+def _blocked(task: Task, one: Logged, fact: f.TaskBlocked, turn: str | None) -> Said:
+    """A turn that has not ended waits for a person, or for the end of a cooldown."""
+    activity = "cooling_down" if fact.recover_at is not None else "awaiting_person"
+    about = {"activity": activity, "reason": fact.reason, "owner": fact.owner, "error": fact.reason}
+    return "state", _state(one, task, "suspended", turn, one.event.epoch, **about)
+
+
 def _offered_again(reason: str) -> Callable[..., Said]:
     """The turn goes on in other hands: as far as others are concerned, it is dispatched."""
 
@@ -233,6 +242,7 @@ _SAYS: Final[dict[type[f.Fact], Callable[..., Said]]] = {
     f.TaskDispatched: _dispatched,
     f.TaskClaimed: _claimed,
     f.TaskSuspended: _suspended,
+    f.TaskBlocked: _blocked,
     f.TaskResumed: _offered_again("resumed"),
     f.TaskReclaimed: _offered_again("reclaimed"),
     f.TaskHandedBack: _offered_again("handed_back"),
