@@ -197,6 +197,26 @@ def another(struct: Any, name: str, value: Any) -> Any:
     return 1 if "int" in str(field.type) else "x"
 
 
+@pytest.mark.parametrize(
+    "change",
+    ["type = 'task.created'", "type = 'nonsense'", "data = CAST('half' AS {bytes})", "version = -version"],
+)
+async def test_an_event_that_can_no_longer_be_read_or_folded_is_found(full: World, change: str) -> None:
+    """Also if its log is needed to judge the rows of effects."""
+    (paid, *_) = await full.sql(
+        "SELECT task_id FROM events WHERE namespace = ? AND type = 'effect.intended'", full.namespace
+    )
+    kind = "blob" if full.app.url.startswith("sqlite") else "bytea"
+    await full.sql(
+        f"UPDATE events SET {change.format(bytes=kind)} WHERE namespace = ? AND task_id = ? AND version = 2",
+        full.namespace,
+        paid[0],
+    )
+    problems = (await verify(full.store, [full.namespace]))["problems"]
+    assert {one["task_id"] for one in problems} == {paid[0]}
+    assert {one["kind"] for one in problems} & {"changed", "duplicated"}
+
+
 @pytest.mark.parametrize("table", [name for name in TABLES if name != "tasks"])
 async def test_a_row_that_is_gone_is_found(full: World, table: str) -> None:
     await full.sql(f"DELETE FROM {table} WHERE namespace = ?", full.namespace)
