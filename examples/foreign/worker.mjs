@@ -1,5 +1,6 @@
 // A worker in Node without any package: node worker.mjs redis://[user:password@]127.0.0.1:6379 [prefix]
 // It serves the tool `slugify`: {"title": "Every task ends"} becomes "every-task-ends".
+import { isUtf8 } from "node:buffer";
 import net from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -18,26 +19,46 @@ const tools = {
   },
 };
 
-class Redis { // one connection; replies come in the order of the commands
-  constructor() { this.waiting = []; this.buffer = Buffer.alloc(0); }
+class Lost extends Error {} // the connection is closed, or there is none
 
-  async open() {
+class Redis { // one connection; replies come in the order of the commands
+  waiting = [];
+
+  open() { return this.opening ??= this.#connect().finally(() => { this.opening = null; }); }
+
+  async #connect() {
+    this.buffer = Buffer.alloc(0);
     this.socket = net.connect(Number(url.port || 6379), url.hostname);
     this.socket.on("data", (data) => this.#read(data));
     this.socket.on("close", () => {
-      for (const { reject } of this.waiting.splice(0)) reject(new Error("the connection is closed"));
+      for (const { reject } of this.waiting.splice(0)) reject(new Lost("the connection is closed"));
     });
-    await new Promise((resolve, reject) => this.socket.once("connect", resolve).once("error", reject));
     this.socket.on("error", () => {});
+    await new Promise((resolve, reject) =>
+      this.socket.once("connect", resolve).once("close", () => reject(new Lost("the server is away"))));
     const words = [url.username, url.password].map(decodeURIComponent).filter(Boolean);
-    if (words.length) await this.ask("AUTH", ...words);
+    if (words.length) await this.#send("AUTH", ...words);
     return this;
   }
 
-  ask(...words) {
+  async ask(...words) { // once; a lost connection is opened again by the next command
+    if (this.socket.destroyed) await this.open();
+    return this.#send(...words);
+  }
+
+  async insist(...words) { // until the server has answered: it may be away for a while
+    for (;;) {
+      try { return await this.ask(...words); } catch (error) {
+        if (!(error instanceof Lost)) throw error;
+        await sleep(500);
+      }
+    }
+  }
+
+  #send(...words) {
     const parts = words.map((word) => `$${Buffer.byteLength(String(word))}\r\n${word}\r\n`);
     return new Promise((resolve, reject) => {
-      if (this.socket.destroyed) return reject(new Error("the connection is closed"));
+      if (this.socket.destroyed) return reject(new Lost("the connection is closed"));
       this.waiting.push({ resolve, reject });
       this.socket.write(`*${parts.length}\r\n${parts.join("")}`);
     });
@@ -68,7 +89,8 @@ function parse(buffer, start) { // {value, end} of one RESP2 reply, or null if i
   if (size < 0) return { value: null, end };
   if (kind === "$") {
     if (buffer.length < end + size + 2) return null;
-    return { value: buffer.toString("utf8", end, end + size), end: end + size + 2 };
+    const bytes = buffer.subarray(end, end + size); // what is not UTF-8 cannot be read
+    return { value: isUtf8(bytes) ? bytes.toString() : null, end: end + size + 2 };
   }
   const value = [];
   for (let n = 0; n < size; n++) {
@@ -81,11 +103,11 @@ function parse(buffer, start) { // {value, end} of one RESP2 reply, or null if i
 }
 
 const pairs = (flat) => Object.fromEntries(flat.flatMap((_, n) => (n % 2 ? [] : [[flat[n], flat[n + 1]]])));
-const add = (server, fields) => server.ask("XADD", RESULT, "*", ...Object.entries(fields).flat());
+const add = (server, fields) => server.insist("XADD", RESULT, "*", ...Object.entries(fields).flat());
 
 async function waitForGrant(server, grant) {
   for (let n = 0; n < GRANT_SECONDS * 20; n++) {
-    const answer = await server.ask("GET", grant);
+    const answer = await server.insist("GET", grant);
     if (answer !== null) return answer;
     await sleep(50);
   }
@@ -94,7 +116,7 @@ async function waitForGrant(server, grant) {
 
 async function execute(server, id, task, grant, attempt) {
   const stop = new AbortController();
-  const settings = pairs(await server.ask("HGETALL", `${prefix}settings`));
+  const settings = pairs(await server.insist("HGETALL", `${prefix}settings`));
   const beat = setInterval(async () => {
     try {
       await server.ask("XCLAIM", TASK, GROUP, me, 0, id, "JUSTID");
@@ -113,7 +135,15 @@ async function execute(server, id, task, grant, attempt) {
   }
 }
 
+const isName = (word) => typeof word === "string" && word !== "";
+
+function isReadable({ task_id, tool_name, turn, epoch, payload }) {
+  if (![task_id, tool_name, turn, payload].every(isName) || !/^[0-9]+$/.test(epoch)) return false;
+  try { JSON.parse(payload); return true; } catch { return false; }
+}
+
 async function work(server, id, task) {
+  if (!isReadable(task)) return; // leave it alone: the orchestrator makes it a dead letter
   const said = { task_id: task.task_id, turn: task.turn, epoch: task.epoch, worker_id: me, message_id: id };
   if (!(task.tool_name in tools)) {
     await add(server, { ...said, status: "passed", tool_name: task.tool_name });
@@ -124,7 +154,7 @@ async function work(server, id, task) {
     if (answer === null) return; // no answer: leave the entry alone
     if (answer === attempt) await add(server, { ...said, ...(await execute(server, id, task, grant, attempt)), attempt });
   }
-  await server.ask("XACK", TASK, GROUP, id);
+  await server.insist("XACK", TASK, GROUP, id);
 }
 
 async function main() {
@@ -142,7 +172,7 @@ async function main() {
   for (;;) {
     let found;
     try {
-      found = await reader.ask("XREADGROUP", "GROUP", GROUP, me, "COUNT", 1, "BLOCK", 2000, "STREAMS", TASK, ">");
+      found = await reader.insist("XREADGROUP", "GROUP", GROUP, me, "COUNT", 1, "BLOCK", 2000, "STREAMS", TASK, ">");
     } catch (error) {
       if (!String(error).includes("NOGROUP")) throw error;
       await sleep(1000); // the orchestrator makes the group

@@ -11,8 +11,9 @@ import redis
 
 url, prefix = sys.argv[1], (sys.argv[2] if len(sys.argv) > 2 else "")
 me = f"python-{os.getpid()}"
-server = redis.Redis.from_url(url, decode_responses=True)
-reader = redis.Redis.from_url(url, decode_responses=True, socket_timeout=None)  # it blocks
+options = {"decode_responses": True, "encoding_errors": "surrogateescape"}  # an entry may be any bytes
+server = redis.Redis.from_url(url, **options)
+reader = redis.Redis.from_url(url, **options, socket_timeout=None)  # it blocks
 TASK, RESULT, GROUP = prefix + "stream:task", prefix + "stream:result", "cg:workers"
 
 
@@ -20,21 +21,40 @@ def resize(payload):  # the tool itself
     return {"width": payload["width"] // 2}
 
 
+def insist(command, *words, **more):  # the server may be away for a while
+    while True:
+        try:
+            return command(*words, **more)
+        except (redis.ConnectionError, redis.TimeoutError):
+            time.sleep(0.5)
+
+
 def granted(grant, attempt):
     for _ in range(200):
-        if (answer := server.get(grant)) is not None:
+        if (answer := insist(server.get, grant)) is not None:
             return answer == attempt
         time.sleep(0.05)
     return None  # no answer: leave the entry alone, the orchestrator puts the turn on the stream again
 
 
+def is_readable(task):
+    names = [task.get(key) for key in ("task_id", "tool_name", "turn", "epoch")]
+    try:
+        json.loads(task.get("payload", "").encode())  # refuses what is not UTF-8, too
+    except ValueError:
+        return False
+    return all(names) and names[-1].isdecimal()
+
+
 def work(message_id, task):
+    if not is_readable(task):
+        return  # leave it alone: the orchestrator makes it a dead letter
     said = {key: task[key] for key in ("task_id", "turn", "epoch")}
     said |= {"worker_id": me, "message_id": message_id}
     if task["tool_name"] != "resize":
-        server.xadd(RESULT, {**said, "status": "passed", "tool_name": task["tool_name"]})
+        insist(server.xadd, RESULT, {**said, "status": "passed", "tool_name": task["tool_name"]})
     else:
-        attempt = f"{me}:{server.xadd(RESULT, {**said, 'status': 'claimed'})}"
+        attempt = f"{me}:{insist(server.xadd, RESULT, {**said, 'status': 'claimed'})}"
         grant = f"{prefix}grant:{task['turn']}:{task['epoch']}"
         if (answer := granted(grant, attempt)) is None:
             return
@@ -48,12 +68,12 @@ def work(message_id, task):
             done.set()
             if lost.is_set():  # a tool that takes long looks at `lost` itself, and stops
                 ending = {"status": "returned"}
-            server.xadd(RESULT, {**said, **ending, "attempt": attempt})
-    server.xack(TASK, GROUP, message_id)
+            insist(server.xadd, RESULT, {**said, **ending, "attempt": attempt})
+    insist(server.xack, TASK, GROUP, message_id)
 
 
 def beat(message_id, grant, attempt, done, lost):
-    interval = float(server.hget(prefix + "settings", "HEARTBEAT_INTERVAL_S") or 30)
+    interval = float(insist(server.hget, prefix + "settings", "HEARTBEAT_INTERVAL_S") or 30)
     while not done.wait(interval):
         try:
             server.xclaim(TASK, GROUP, me, 0, [message_id], justid=True)
@@ -71,10 +91,10 @@ def leave(*_):  # a turn at work is handed back, which counts as no failure
 
 signal.signal(signal.SIGTERM, leave)
 while True:
-    server.sadd(prefix + "workers", me)
-    server.set(f"{prefix}worker:{me}", json.dumps({"tools": ["resize"], "slots": 1}), ex=60)
+    insist(server.sadd, prefix + "workers", me)
+    insist(server.set, f"{prefix}worker:{me}", json.dumps({"tools": ["resize"], "slots": 1}), ex=60)
     try:
-        found = reader.xreadgroup(GROUP, me, {TASK: ">"}, count=1, block=2000) or []
+        found = insist(reader.xreadgroup, GROUP, me, {TASK: ">"}, count=1, block=2000) or []
     except redis.ResponseError:  # NOGROUP: the orchestrator makes the group
         time.sleep(1)
         continue

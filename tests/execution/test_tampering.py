@@ -254,3 +254,28 @@ async def test_a_task_that_is_gone_with_all_of_its_traces_is_missed(full: World)
     for table, column in (("tasks", "id"), ("events", "task_id"), ("cards", "task_id")):
         await full.sql(f"DELETE FROM {table} WHERE namespace = ? AND {column} = ?", full.namespace, task.id)
     assert await found(full) == {"count_differs"}
+
+
+async def found_anywhere(world: World) -> set[str]:
+    """What verify finds in every namespace of this test that the store knows of."""
+    spaces = [each for each in await world.store.namespaces() if each.startswith(world.namespace)]
+    return {one["kind"] for one in (await verify(world.store, spaces))["problems"]}
+
+
+async def test_a_namespace_that_is_gone_with_all_of_its_tasks_is_missed(full: World) -> None:
+    for table in ("tasks", "events", "cards", "effects", "approvals", "dead_letters", "turn_waiting_tools"):
+        await full.sql(f"DELETE FROM {table} WHERE namespace = ?", full.namespace)
+    assert await found_anywhere(full) == {"count_differs"}
+
+
+@pytest.mark.parametrize(("table", "kind"), [("effects", "effect_unnamed"), ("cards", "card_unnamed")])
+async def test_rows_in_a_namespace_without_tasks_are_found(full: World, table: str, kind: str) -> None:
+    struct: Any = {"effects": Effect, "cards": Card}[table]
+    columns = [field.name for field in msgspec.structs.fields(struct) if field.name != "namespace"]
+    names = ", ".join(columns)
+    await full.sql(
+        f"INSERT INTO {table} (namespace, {names}) SELECT ?, {names} FROM {table} WHERE namespace = ?",
+        f"{full.namespace}-2",
+        full.namespace,
+    )
+    assert await found_anywhere(full) == {kind}
