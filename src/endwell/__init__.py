@@ -3,10 +3,15 @@
 Names are imported when they are first used, so that the command line starts at once.
 """
 
+from __future__ import annotations
+
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # importing `typing` takes longer than everything here
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from endwell.app import Endwell
     from endwell.client import AsyncHandle, Client, Handle
     from endwell.errors import (

@@ -3,8 +3,14 @@
 Imports nothing before it can answer Ctrl-C: an interruption during the imports below exits with 130 as well.
 """
 
+from __future__ import annotations
+
 import sys
-from typing import NoReturn
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 _INTERRUPTED = 130
 
@@ -23,14 +29,25 @@ def dlq_replay() -> NoReturn:
 
 def _run_and_exit(arguments: list[str]) -> NoReturn:
     try:
+        from endwell.cli.interruption import is_interruption
+    except KeyboardInterrupt:
+        _interrupted()
+    try:
         from endwell.cli.main import run
         from endwell.cli.whole_output import replace_standard_streams
 
         replace_standard_streams()
-        sys.exit(run(arguments))
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        sys.exit(_INTERRUPTED)
+        code = run(arguments)
+    except BaseException as error:
+        if is_interruption(error):
+            _interrupted()
+        raise
+    sys.exit(code)
+
+
+def _interrupted() -> NoReturn:
+    sys.stderr.write("interrupted\n")
+    sys.exit(_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ async def test_a_message_that_kills_its_workers_is_laid_aside_after_five_retries
 
     await world.registered("clerk")
     poisoned, *healthy = await with_reports(world, 4)
+    before = await poisoned.task()
     for number in range(1, 1 + 5):
         assert await tick_in_a_process(world, poisoned) == -signal.SIGKILL
         found = await timeout_row(world, poisoned)
@@ -55,6 +56,9 @@ async def test_a_message_that_kills_its_workers_is_laid_aside_after_five_retries
     skipped = await timeout_row(world, poisoned)
     assert (skipped.status, skipped.watchdog_error, skipped.retry_count) == ("skipped", "delivery_failed", 5)
     assert "inbox.skipped" in await world.history(poisoned)
+    after = await poisoned.task()
+    counters = [(task.retry_count, task.dispatch_count, task.crash_count) for task in (before, after)]
+    assert counters[0] == counters[1], "the cap is the message's own: its task is charged nothing"
     for handle in healthy:
         assert (await timeout_row(world, handle)).status == "consumed", "its neighbours arrive"
         assert (await handle.task()).status == "queued"

@@ -197,6 +197,26 @@ def another(struct: Any, name: str, value: Any) -> Any:
     return 1 if "int" in str(field.type) else "x"
 
 
+@pytest.mark.parametrize(
+    "change",
+    ["type = 'task.created'", "type = 'nonsense'", "data = CAST('half' AS {bytes})", "version = -version"],
+)
+async def test_an_event_that_can_no_longer_be_read_or_folded_is_found(full: World, change: str) -> None:
+    """Also if its log is needed to judge the rows of effects."""
+    (paid, *_) = await full.sql(
+        "SELECT task_id FROM events WHERE namespace = ? AND type = 'effect.intended'", full.namespace
+    )
+    kind = "blob" if full.app.url.startswith("sqlite") else "bytea"
+    await full.sql(
+        f"UPDATE events SET {change.format(bytes=kind)} WHERE namespace = ? AND task_id = ? AND version = 2",
+        full.namespace,
+        paid[0],
+    )
+    problems = (await verify(full.store, [full.namespace]))["problems"]
+    assert {one["task_id"] for one in problems} == {paid[0]}
+    assert {one["kind"] for one in problems} & {"changed", "duplicated"}
+
+
 @pytest.mark.parametrize("table", [name for name in TABLES if name != "tasks"])
 async def test_a_row_that_is_gone_is_found(full: World, table: str) -> None:
     await full.sql(f"DELETE FROM {table} WHERE namespace = ?", full.namespace)
@@ -234,3 +254,28 @@ async def test_a_task_that_is_gone_with_all_of_its_traces_is_missed(full: World)
     for table, column in (("tasks", "id"), ("events", "task_id"), ("cards", "task_id")):
         await full.sql(f"DELETE FROM {table} WHERE namespace = ? AND {column} = ?", full.namespace, task.id)
     assert await found(full) == {"count_differs"}
+
+
+async def found_anywhere(world: World) -> set[str]:
+    """What verify finds in every namespace of this test that the store knows of."""
+    spaces = [each for each in await world.store.namespaces() if each.startswith(world.namespace)]
+    return {one["kind"] for one in (await verify(world.store, spaces))["problems"]}
+
+
+async def test_a_namespace_that_is_gone_with_all_of_its_tasks_is_missed(full: World) -> None:
+    for table in ("tasks", "events", "cards", "effects", "approvals", "dead_letters", "turn_waiting_tools"):
+        await full.sql(f"DELETE FROM {table} WHERE namespace = ?", full.namespace)
+    assert await found_anywhere(full) == {"count_differs"}
+
+
+@pytest.mark.parametrize(("table", "kind"), [("effects", "effect_unnamed"), ("cards", "card_unnamed")])
+async def test_rows_in_a_namespace_without_tasks_are_found(full: World, table: str, kind: str) -> None:
+    struct: Any = {"effects": Effect, "cards": Card}[table]
+    columns = [field.name for field in msgspec.structs.fields(struct) if field.name != "namespace"]
+    names = ", ".join(columns)
+    await full.sql(
+        f"INSERT INTO {table} (namespace, {names}) SELECT ?, {names} FROM {table} WHERE namespace = ?",
+        f"{full.namespace}-2",
+        full.namespace,
+    )
+    assert await found_anywhere(full) == {kind}

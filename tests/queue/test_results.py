@@ -9,6 +9,8 @@ import pytest
 
 from endwell.pmo import stream_results
 from endwell.pmo.stream_results import StreamResults
+from endwell.policy.limits import SECOND
+from endwell.queue.redis_streams.names import ALL_THERE
 from tests.execution.world import eventually
 from tests.patience import PATIENCE_SECONDS
 from tests.queue.streamed import Streamed
@@ -89,6 +91,34 @@ async def test_orchestrator_that_wakes_in_the_middle_publishes_nothing_twice(str
     counts = await asyncio.gather(streams.results.run_once(), other.run_once())
     assert sorted(counts) == [0, 5]
     assert len(await streamed.entries(streamed.names.result)) == 5
+
+
+async def test_results_and_dead_letters_of_a_restored_store_are_published(on_each_store: Streamed) -> None:
+    """The cursors beside the streams are those of the store that was lost, further on than the backup."""
+    streamed = on_each_store
+    world, names = streamed.world, streamed.names
+
+    @world.app.agent("clerk", retries=0)
+    async def clerk(is_bad: bool) -> None:
+        if is_bad:
+            raise ValueError("no such order")
+
+    await world.working()
+    bad = await world.submitted("clerk", True)
+    await world.in_status(bad, "failed")
+    await streamed.redis.ask("SET", names.results_cursor, await world.store.last_position() + 10**9)
+    later = await world.store.now() + 3600 * SECOND
+    await streamed.redis.ask("SET", names.letters_cursor, later)
+    await streamed.redis.ask("HSET", names.letters, ALL_THERE, "")
+
+    await streamed.supervised()
+    good = await world.submitted("clerk", False)
+
+    async def are_there() -> bool:
+        letters = {letter["task_id"] for letter in await streamed.letters()}
+        return good.id in await published(streamed) and bad.id in letters
+
+    await eventually(are_there, "the result and the dead letter are on their streams")
 
 
 @pytest.mark.parametrize("page", range(1, 9))

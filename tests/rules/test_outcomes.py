@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ from endwell.model import commands as c
 from endwell.model.card import deliverable_id
 from endwell.model.message import InboxRow
 from endwell.model.task import Task, waits_of
+from endwell.pmo.relay.messages import messages
 from endwell.policy.limits import SECOND
 from endwell.store.log import Event
 from tests.rules.cases import DAY, answer, asking, dispatched, held, queued, running, suspended
 from tests.store.world import World
+
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z")
 
 
 async def fired(world: World, task: Task) -> tuple[Task, list[Event]]:
@@ -259,7 +263,7 @@ async def test_an_overdue_tool_is_reported_alike_by_either_watchdog(world: World
 async def test_a_turn_ends_alike_wherever_the_watchdog_sits_that_reports_its_overdue_tool(
     world: World,
 ) -> None:
-    """The same events, the same status and the same deliverable, from the report to the end."""
+    """The same events, the same status, the same deliverable and the same messages to the outside."""
     ends = []
     tasks = [await suspended(world) for _ in range(2)]
     world.advance(60)
@@ -270,9 +274,25 @@ async def test_a_turn_ends_alike_wherever_the_watchdog_sits_that_reports_its_ove
         resumed = await world.task(task)
         ended = await world.do(world.finish(await world.claim(resumed, "s2")))
         assert ended.deliverable_card is not None
-        ends.append((resumed.status, ended.status, await world.history(task)))
+        card = await world.store.card("default", ended.deliverable_card)
+        sent = await messages_about(world, ended)
+        assert [one["data"]["status"] for one in sent if one["type"].endswith(".task")] == ["success"]
+        history = await world.history(task)
+        ends.append((resumed.status, ended.status, history, card.kind, card.content, sent))
 
     assert ends[0] == ends[1]
+
+
+async def messages_about(world: World, task: Task) -> list[dict[str, Any]]:
+    """What the relay sends about a task, without the ids and moments in which any two tasks differ."""
+    log = await world.store.events_after("default", "", 1000)
+    page = [one for one in log if one.event.task_id == task.id]
+    sent = []
+    for message in messages(page, {task.id: task}, {}):
+        text = MOMENT.sub("a moment", message.body.decode().replace(task.id, "the task"))
+        sent.append(json.loads(text))
+        sent[-1]["data"].get("metadata", {}).pop("attempt_id", None)
+    return sent
 
 
 @pytest.mark.covers("T1")

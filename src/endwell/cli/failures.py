@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import click
 
+from endwell.cli.interruption import is_interruption
 from endwell.errors import EndwellError, StoreError, UsageError
 
 INTERRUPTED = 130
@@ -32,7 +33,7 @@ def tell(error: BaseException, manner: Manner) -> int:
     """Tell the error where it belongs; the exit code it comes to."""
     if isinstance(error, BrokenPipeError):
         return _reader_left()
-    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+    if is_interruption(error) or isinstance(error, click.Abort):
         say("interrupted")
         return INTERRUPTED
     if isinstance(error, click.exceptions.Exit):

@@ -7,16 +7,29 @@ Under PYTHONUNBUFFERED=1 Python ignores how many bytes one write took, and loses
 from __future__ import annotations
 
 import io
+import os
 import select
 import sys
 from typing import Any
 
+from endwell.errors import UsageError
+
 
 def replace_standard_streams() -> None:
-    """Make `sys.stdout` and `sys.stderr` write everything that they are given."""
-    for name in ("stdout", "stderr"):
+    """Make `sys.stdout` and `sys.stderr` write everything that they are given.
+
+    A closed one (`>&-`) is opened to nothing: else a file or socket would get its number and its output.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    for number, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
-        if isinstance(stream, io.TextIOWrapper):
+        if stream is None:
+            setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
             stream.flush()
             setattr(sys, name, _whole(stream))
 
@@ -38,7 +51,14 @@ class _WholeWrites(io.FileIO):
         view = memoryview(data).cast("B")
         done = 0
         while done < len(view):
-            count = super().write(view[done:])
+            try:
+                count = super().write(view[done:])
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # what is left must not fail again
+                problem = f"the output cannot be written: {error.strerror}"
+                raise UsageError(problem, hint="the command itself may have done its work") from error
             if count is None:  # a non-blocking file descriptor that is full
                 select.select([], [self], [])
             else:

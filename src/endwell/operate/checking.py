@@ -204,7 +204,10 @@ class EffectRows:
 
     async def _is_told_of(self, row: Effect) -> bool:
         events = await self._store.events_of_task(self._namespace, row.task_id)
-        return row.key in _folded_alone(events)
+        try:
+            return row.key in _folded_alone(events)
+        except Exception:  # a log that cannot be folded has a problem of its own
+            return True
 
 
 def _folded_alone(events: list[Event]) -> dict[str, Effect | None]:

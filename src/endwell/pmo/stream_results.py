@@ -8,6 +8,7 @@ carries the results from then on; the store has all of them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -20,6 +21,8 @@ from endwell.queue.redis_streams.orchestrator import StreamOrchestrator
 from endwell.queue.redis_streams.scripts import publish_results
 from endwell.store.contract import Store
 from endwell.store.log import Event, position_of
+
+log = logging.getLogger(__name__)
 
 PAGE: Final = 500
 STATUSES: Final[dict[type[f.Fact], str]] = {
@@ -38,6 +41,7 @@ class StreamResults:
         self._stream = stream
         self._namespace = namespace
         self._kept = kept
+        self._is_cursor_checked = False
 
     async def run_once(self) -> int:
         """How many results were published."""
@@ -59,11 +63,21 @@ class StreamResults:
             return ""
         connection, key = self._stream.connection, self._stream.names.results_cursor
         known = await connection.ask("GET", key)
-        if known is None or not _is_cursor(known):  # any client may have written it
+        if known is None or not _is_cursor(known) or await self._is_from_before_a_restore(known):
             is_new = ("NX",) if known is None else ()
             await connection.ask("SET", key, await self._store.log_end(), *is_new)
             known = await connection.ask("GET", key)
+        self._is_cursor_checked = True
         return known.decode() if known is not None else ""
+
+    async def _is_from_before_a_restore(self, known: bytes) -> bool:
+        """Whether the store was restored from an older backup: its log ends before the cursor. Asked once."""
+        if self._is_cursor_checked or position_of(known.decode()) <= await self._store.last_position():
+            return False
+        names = self._stream.names
+        log.warning("the store was restored from a backup: %s continues at the end of its log", names.result)
+        await self._stream.connection.ask("DEL", names.letters_cursor)  # compare all dead letters again
+        return True
 
     async def _entries(self, events: Sequence[Event]) -> list[Sequence[Word]]:
         ended = {event.task_id: event for event in events if type(event.fact) in STATUSES}
@@ -92,6 +106,7 @@ class StreamResults:
 
 
 def _is_cursor(known: bytes) -> bool:
+    """Whether it can be read: any client may have written it."""
     try:
         position_of(known.decode())
     except (BadInput, UnicodeDecodeError):

@@ -31,6 +31,10 @@ class Positions(Carrying):
     async def log_end(self) -> str:
         """The cursor of a follower that wants only what comes from now on."""
 
+    async def last_position(self) -> int:
+        """The highest position used so far. A cursor above it comes from another history of the store."""
+        return int((await self._rows("last_position"))[0][0])
+
     async def oldest_after(self, namespace: str, cursor: str) -> int | None:
         """When the first committed event after a cursor took place; `events_after` may hold it back."""
         rows = await self._rows("oldest_after", namespace, position_of(cursor))

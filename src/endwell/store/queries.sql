@@ -156,7 +156,7 @@ SELECT {event_columns} FROM events
 WHERE namespace = $1 AND task_id >= $2 AND task_id <= $3 ORDER BY task_id, version;
 
 -- name: namespaces
--- Every namespace that tasks or events know of, by one index seek each.
+-- Every namespace of the record, by one index seek for each table: also of one whose tasks are gone.
 WITH RECURSIVE t(namespace) AS (
     SELECT min(namespace) FROM tasks
     UNION ALL
@@ -167,10 +167,26 @@ WITH RECURSIVE t(namespace) AS (
     UNION ALL
     SELECT (SELECT min(x.namespace) FROM events x WHERE x.namespace > e.namespace)
     FROM e WHERE e.namespace IS NOT NULL
+), c(namespace) AS (
+    SELECT min(namespace) FROM cards
+    UNION ALL
+    SELECT (SELECT min(x.namespace) FROM cards x WHERE x.namespace > c.namespace)
+    FROM c WHERE c.namespace IS NOT NULL
+), o(namespace) AS (
+    SELECT min(namespace) FROM effects
+    UNION ALL
+    SELECT (SELECT min(x.namespace) FROM effects x WHERE x.namespace > o.namespace)
+    FROM o WHERE o.namespace IS NOT NULL
 )
 SELECT namespace FROM t WHERE namespace IS NOT NULL
 UNION
 SELECT namespace FROM e WHERE namespace IS NOT NULL
+UNION
+SELECT namespace FROM c WHERE namespace IS NOT NULL
+UNION
+SELECT namespace FROM o WHERE namespace IS NOT NULL
+UNION
+SELECT namespace FROM tallies WHERE accepted <> 0
 ORDER BY namespace;
 
 -- name: key_holder

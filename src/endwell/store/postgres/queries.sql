@@ -522,6 +522,10 @@ SELECT CASE WHEN NOT pg_is_in_recovery() THEN (s.last + 1 - greatest(0, (
 ))) * {block} - 1 END
 FROM (SELECT coalesce(pg_sequence_last_value('events_seq_seq'::regclass), 0) / {block} AS last OFFSET 0) s;
 
+-- name: last_position
+-- The highest position that any transaction may have used so far, committed or not.
+SELECT coalesce(pg_sequence_last_value('events_seq_seq'::regclass), 0) + {block} - 1;
+
 -- name: log_holders
 -- Transactions that wrote events and have been open for $1 seconds: process, application, seconds, database, and the
 -- name of a prepared transaction, which has no process. A session that has just ended its transaction, or has gone, is

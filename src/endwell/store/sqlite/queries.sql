@@ -324,6 +324,10 @@ WHERE e.namespace = $1 AND e.seq > $2 ORDER BY e.seq LIMIT $3;
 -- The cursor of the last event.
 SELECT COALESCE(max(seq), 0) FROM events;
 
+-- name: last_position
+-- The highest position of any event.
+SELECT COALESCE(max(seq), 0) FROM events;
+
 -- name: latest_moment
 -- The latest moment that the record knows of: of its last event, and of its sessions.
 SELECT max(at) FROM (
