@@ -115,20 +115,32 @@ def test_what_is_too_long_is_found(tmp_path: Path) -> None:
 
 
 WAITING = frozenset(
-    ("acquire", "communicate", "get_message", "join", "read_line", "result", "timeout", "wait", "wait_for")
+    (
+        "acquire",
+        "communicate",
+        "eventually",
+        "get_message",
+        "join",
+        "read_line",
+        "result",
+        "timeout",
+        "wait",
+        "wait_for",
+    )
 )
-"""Calls whose last argument, `timeout` or `seconds` is a limit in wall-clock time."""
+"""Calls whose last argument, `timeout` or `seconds` is a limit in wall-clock time, in a thread too."""
 SHORTEST_PATIENCE = 600
 
 
 def _too_impatient(source: Path) -> Iterator[str]:
     """Limits that a busy machine may reach; up to a second a test may wait for what must not come."""
     for call in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        if not isinstance(call, ast.Call):
             continue
-        if call.func.attr not in (*WAITING, "run"):
+        named = {getattr(each, "attr", getattr(each, "id", "")) for each in (call.func, *call.args[:-1])}
+        if not named & {*WAITING, "run"}:
             continue
-        limits = [] if call.func.attr == "run" else call.args[-1:]
+        limits = call.args[-1:] if named & WAITING else []
         limits += [keyword.value for keyword in call.keywords if keyword.arg in ("timeout", "seconds")]
         for limit in limits:
             seconds = limit.value if isinstance(limit, ast.Constant) else None
@@ -146,6 +158,12 @@ def test_impatience_is_found(tmp_path: Path) -> None:
     hasty = tmp_path / "hasty.py"
     hasty.write_text(
         "await handle.result(timeout=40)\nprocess.wait(10)\nprocess.wait(0.05)\nflag.wait(600)\n"
+        "await to_thread(child.read_line, 30)\neventually(is_there, seconds=60)\n"
     )
     found = {complaint.rpartition(": ")[2] for complaint in _too_impatient(hasty)}
-    assert found == {"handle.result(timeout=40)", "process.wait(10)"}
+    assert found == {
+        "handle.result(timeout=40)",
+        "process.wait(10)",
+        "to_thread(child.read_line, 30)",
+        "eventually(is_there, seconds=60)",
+    }

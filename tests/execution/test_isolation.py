@@ -207,7 +207,7 @@ async def test_a_drained_worker_leaves_no_process_behind(crew: Crew, tmp_path: P
     await crew.submitted("patient", str(tmp_path / "pids"))
     pids = {*await pids_in(tmp_path / "pid"), *await pids_in(tmp_path / "pids"), *below(worker)}
     worker.terminate()
-    assert await asyncio.get_running_loop().run_in_executor(None, worker.wait, 20) == 0
+    assert await asyncio.get_running_loop().run_in_executor(None, worker.wait, PATIENCE_SECONDS) == 0
     await gone(pids)
     assert (await waiting.task()).status == "queued", "it was handed back"
 

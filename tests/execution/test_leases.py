@@ -249,6 +249,12 @@ def test_the_rule_that_a_worker_stops_after_losing_its_lease_is_documented() -> 
     assert "issues no further write" in text
 
 
+def test_the_lease_that_a_slow_pattern_costs_is_documented() -> None:
+    """Python's `re` holds the GIL, so that no thread of the process can renew a lease meanwhile."""
+    text = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
+    assert "longer than\n  `worker.lease_seconds` costs the worker its lease" in text
+
+
 @pytest.mark.covers("S3.4", "T14", "T16")
 async def test_a_heartbeat_renews_only_current_attempts_and_names_the_stale(world: World) -> None:
     @world.app.agent("slow")

@@ -65,13 +65,13 @@ async def crew(store_url: str) -> AsyncIterator[Crew]:
 
 
 async def exit_code(child: Child) -> int:
-    return await asyncio.get_running_loop().run_in_executor(None, child.wait, 40)
+    return await asyncio.get_running_loop().run_in_executor(None, child.wait, PATIENCE_SECONDS)
 
 
 async def told_to_stop(child: Child) -> None:
     """Send it the signal, and wait until it has heard it: two that come at once may be one."""
     child.terminate()
-    heard = await asyncio.get_running_loop().run_in_executor(None, child.read_line, 40)
+    heard = await asyncio.get_running_loop().run_in_executor(None, child.read_line, PATIENCE_SECONDS)
     assert heard == "draining"
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from typing import Any
 
 import pytest
 
 from endwell import Context
 from endwell.errors import EndwellError
+from endwell.model import commands as c
+from endwell.policy.limits import SECOND
 from endwell.runtime import SystemClock
+from endwell.worker.versions import OtherVersions
 from tests.execution.world import TINY, World, eventually
 from tests.patience import PATIENCE_SECONDS
 
@@ -69,3 +73,34 @@ async def test_a_task_ends_when_no_live_worker_serves_its_version(store_url: str
             await again.result(PATIENCE_SECONDS)
         pmo.stop()
         await run
+
+
+async def test_a_version_with_a_lapsed_lease_counts_as_served_until_its_session_is_closed(
+    world: World,
+) -> None:
+    """After an outage all leases have lapsed, and a worker of the new version may be back first."""
+
+    @world.app.agent("clerk", version="v2", on_version_change="refuse")
+    async def clerk(number: int) -> int:
+        return number
+
+    about: dict[str, Any] = {"namespace": world.namespace, "actor": "test", "session_id": "old"}
+    session = c.OpenSession(
+        command_id=world.app.runtime.ids.new(),
+        kind="worker",
+        name="old",
+        host="elsewhere",
+        pid=1,
+        agents=("clerk",),
+        versions={"clerk": "v1"},
+        concurrency=1,
+        lease=30 * SECOND,
+        **about,
+    )
+    await world.store.one(session)
+    others = OtherVersions(world.store, world.namespace, world.app.agents)
+    world.clock.advance(100)
+    assert await others.served_elsewhere() == {"clerk": ("v1",)}
+    lapsed = c.CloseSession(command_id=world.app.runtime.ids.new(), reason="lease_lapsed", **about)
+    await world.store.one(lapsed)
+    assert await others.served_elsewhere() == {}

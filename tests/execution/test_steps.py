@@ -289,7 +289,7 @@ async def test_a_step_that_takes_too_long_is_a_retryable_failure(hasty: World, a
 
     @hasty.app.agent("hangs", retries=0)
     def hangs(ctx: SyncContext) -> None:
-        ctx.step("slow", let_go.wait, 30)
+        ctx.step("slow", let_go.wait, PATIENCE_SECONDS)
 
     worker = await hasty.working()
     handle = await hasty.submitted(agent)
@@ -415,7 +415,7 @@ async def test_a_late_thread_keeps_the_slot_of_its_turn_and_the_turn_ends_at_onc
 
     @hasty.app.agent("clerk", retries=0)
     async def run(ctx: Context) -> None:
-        await ctx.step("slow", let_go.wait, 30)
+        await ctx.step("slow", let_go.wait, PATIENCE_SECONDS)
 
     worker = await hasty.working(concurrency=1)
     first = await hasty.submitted("clerk")
@@ -739,5 +739,5 @@ async def test_resuming_a_thousand_steps_is_one_question(world: World) -> None:
 
     await world.working()
     handle = await world.submitted("clerk")
-    await eventually(lambda: _moved(world, handle), seconds=60)
+    await eventually(lambda: _moved(world, handle))
     assert seen[1] == (0, ["cards_between"])

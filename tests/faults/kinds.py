@@ -149,7 +149,7 @@ class KilledAtSystemCall(_Struck):
 
     async def begin(self, run: Run, stack: AsyncExitStack) -> None:
         self._child = run.worker(waits=True)
-        assert await asyncio.to_thread(self._child.read_line, 30) == "ready"
+        assert await asyncio.to_thread(self._child.read_line, PATIENCE_SECONDS) == "ready"
         inject = f"inject={self.call}:signal=SIGKILL:when={self.number}"
         argv = ["strace", "-f", "-o", "/dev/null", "-e", f"trace={self.call}", "-e", inject]
         self._strace = await asyncio.create_subprocess_exec(

@@ -171,7 +171,7 @@ class Run:
     async def _end_all(self) -> None:
         for child in self._children:
             child.kill()
-            await asyncio.get_running_loop().run_in_executor(None, child.wait, 60)
+            await asyncio.get_running_loop().run_in_executor(None, child.wait, PATIENCE_SECONDS)
             child.close()
         self._children.clear()
 

@@ -52,13 +52,16 @@ class OtherVersions:
         return self._passed_over > before
 
     async def served_elsewhere(self) -> dict[str, tuple[str, ...]]:
-        """By agent; a task that one of these versions has begun is theirs. Asked before each claim."""
+        """By agent; a task that one of these versions has begun is theirs. Asked before each claim.
+
+        A session whose lease lapsed counts until it is closed: after an outage of the store every lease has
+        lapsed, and its worker may be back a moment later. Supervisors wait for it before they close sessions.
+        """
         if not self._own:
             return {}
-        now, found = await self._store.now(), dict[str, set[str]]()
+        found: dict[str, set[str]] = {}
         for session in await self._store.open_sessions(self._namespace):
-            if session.lease_until > now:
-                for agent, version in versions_of(session).items():
-                    if agent in self._own and version != self._own[agent]:
-                        found.setdefault(agent, set()).add(version)
+            for agent, version in versions_of(session).items():
+                if agent in self._own and version != self._own[agent]:
+                    found.setdefault(agent, set()).add(version)
         return {agent: tuple(sorted(versions)) for agent, versions in found.items()}

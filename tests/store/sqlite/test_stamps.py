@@ -121,7 +121,7 @@ async def test_a_commit_that_waits_for_the_disk_while_we_look_is_found_by_the_ne
         writer.execute("PRAGMA synchronous = full; PRAGMA wal_autocheckpoint = 0").fetchall()
         disk.is_slow = True
         writing = asyncio.create_task(asyncio.to_thread(writer.execute, "UPDATE agents SET version = 'x'"))
-        await asyncio.to_thread(disk.waits.wait, 20)
+        await asyncio.to_thread(disk.waits.wait, PATIENCE_SECONDS)
         while_it_waits = world.store.stamp()
         file = sqlite_database.runtime.file_mark(Path(f"{path}-wal"))
         disk.goes_on.set()
