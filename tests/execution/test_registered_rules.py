@@ -9,6 +9,8 @@ import pytest
 
 from endwell import AsyncHandle, Context
 from endwell.app import Node
+from endwell.errors import WrongStatus
+from endwell.model import commands as c
 from endwell.operate import approvals
 from endwell.operate.dead_letters import DeadLetters, Replacement
 from endwell.operate.repair import Edit
@@ -60,6 +62,15 @@ class Site:
         await worker.start()
         self._closing.append(worker.close)
         return worker
+
+    def command(self) -> dict[str, Any]:
+        """What each command says."""
+        return {"command_id": self.world.app.runtime.ids.new(), "namespace": self.world.namespace}
+
+    def claim(self, task_id: str, worker: Worker) -> c.Claim:
+        """A claim that names its task, as a stream brings it."""
+        about = {**self.command(), "task_id": task_id, "attempt_id": "a1", "session_id": worker.session_id}
+        return c.Claim(**about)
 
     async def close(self) -> None:
         for close in reversed(self._closing):
@@ -263,3 +274,65 @@ class TestSubmissions:
         await site.worker(site.copy())
         node = await site.node(site.copy())
         assert (await (await node.client.submit("payer", 7)).task()).status == "waiting_approval"
+
+
+class TestRulesRegisteredAfterTheSubmission:
+    async def test_a_task_submitted_before_the_first_worker_is_asked_about_when_it_is_claimed(
+        self, site: Site
+    ) -> None:
+        node = await site.node(site.copy())
+        handle = await node.client.submit("payer", 7)
+        assert (await handle.task()).status == "queued"
+        worker = await site.worker(site.copy(Approval(by=("ada",), within=60)))
+        task = await site.world.brought_to(worker, handle, "waiting_approval")
+        asked = await site.asked(task.id)
+        assert (task.started_at, asked["shown"], asked["by"]) == (None, 7, ["ada"])
+        assert task.expire_at == task.updated_at + 60_000_000
+        await node.client.approve(handle.id, by="ada")
+        assert (await site.world.brought_to(worker, handle, "succeeded")).started_at is not None
+
+    async def test_a_worker_without_the_rule_cannot_start_it_either(self, site: Site) -> None:
+        node = await site.node(site.copy())
+        handle = await node.client.submit("payer", 7)
+        loose = await site.worker(site.copy())
+        await site.worker(site.copy(Approval(by=("ada",))))
+        await site.world.brought_to(loose, handle, "waiting_approval")
+
+    async def test_a_claim_that_names_the_task_is_refused_and_asks(self, site: Site) -> None:
+        node = await site.node(site.copy())
+        handle = await node.client.submit("payer", 7)
+        worker = await site.worker(site.copy(Approval(by=("ada",))))
+        with pytest.raises(WrongStatus) as refused:
+            await site.world.store.one(site.claim(handle.id, worker))
+        assert refused.value.code == "approval_needed"
+        assert (await handle.task()).status == "waiting_approval"
+
+    async def test_a_turn_dispatched_before_the_rule_is_not_started(self, site: Site) -> None:
+        node = await site.node(site.copy())
+        handle = await node.client.submit("payer", 7)
+        await site.world.store.one(c.DispatchNext(**site.command(), agent="payer", limit=1))
+        worker = await site.worker(site.copy(Approval(by=("ada",))))
+        with pytest.raises(WrongStatus) as refused:
+            await site.world.store.one(site.claim(handle.id, worker))
+        assert refused.value.code == "approval_needed"
+        assert (await handle.task()).status == "dispatched"
+        pmo = await site.world.supervisor()
+
+        async def is_in_its_owners_hands() -> bool:
+            await site.world.let_pass(60, worker)
+            await pmo.run_once()
+            return (await handle.task()).status == "blocked"
+
+        await eventually(is_in_its_owners_hands, "no worker took it, and it has no retries")
+        await node.client.actions.unblock(handle.id)
+        assert (await site.world.brought_to(worker, handle, "waiting_approval")).started_at is None
+
+    async def test_a_task_that_has_run_before_is_not_asked_about(self, site: Site) -> None:
+        node = await site.node(site.copy())
+        handle = await node.client.submit("payer", 7)
+        loose = await site.worker(site.copy())
+        hand_back = c.HandBack(**site.command(), task_id=handle.id, attempt_id="a1", reason="stopping")
+        claimed, handed_back = await site.world.store.commit((site.claim(handle.id, loose), hand_back))
+        assert (claimed.refusal, handed_back.refusal) == (None, None)
+        strict = await site.worker(site.copy(Approval(by=("ada",))))
+        await site.world.brought_to(strict, handle, "succeeded")

@@ -116,7 +116,7 @@ class Graph:
     @staticmethod
     def _seen(offer: Offer, live: int, key_holder: int) -> Seen:
         is_live = offer.session is None or bool(live >> offer.session & 1)
-        return Seen(session_is_live=is_live, key_holder=KEY_HOLDERS[key_holder])
+        return Seen(session_is_live=is_live, key_holder=KEY_HOLDERS[key_holder], rules=offer.rules)
 
     def named_moves(self, number: int, live: int, key_holder: int) -> list[tuple[str, int]]:
         """The same moves with the commands that make them, for telling a way through the states."""

@@ -106,7 +106,9 @@ def the_epoch_rises_where_it_must(step: Step) -> None:
 def an_approval_is_given_by_approve(step: Step) -> None:
     was_open, is_open = step.before.expire_at is not None, step.after.expire_at is not None
     approved = isinstance(step.command, c.Approve) and bool(step.count(f.ApprovalApproved))
-    must(is_open == (was_open and not approved), "an approval was given or lost by something else")
+    asked = isinstance(step.command, c.Claim | c.Dispatch) and bool(step.count(f.ApprovalRequested))
+    must(not asked or (bool(step.seen.rules) and step.before.started_at is None), "asked without need")
+    must(is_open == ((was_open or asked) and not approved), "an approval was given or lost by something else")
 
 
 def one_deliverable_at_the_end(step: Step) -> None:

@@ -18,6 +18,7 @@ from endwell.model import commands as c
 from endwell.model.card import call_id
 from endwell.model.facts import RETURNED
 from endwell.model.task import ErrorInfo, Task
+from endwell.policy.approval import Guard
 from endwell.policy.limits import SECOND, Limits
 from endwell.policy.retry import RetryPolicy
 from tests.machine.canonical import CREATED, HOLDER, NEIGHBOUR, NOW, STALE
@@ -31,6 +32,7 @@ REFUSED_OUTPUT: Final = ErrorInfo(code="bad_result")
 REJECTED: Final = ErrorInfo(code="approval_rejected", retryable=False)
 EXPIRED: Final = ErrorInfo(code="approval_expired", retryable=False)
 SIGNAL: Final = "go"
+LATE_RULES: Final = (Guard(within_seconds=1.0),)
 NEIGHBOUR_TASK: Final = Task(
     "n",
     "neighbour",
@@ -65,6 +67,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     with_neighbour: bool = False
     people: tuple[str, ...] = ("somebody",)
     leases_hold: bool = False
+    rule_comes_late: bool = False
 
     @property
     def calls(self) -> tuple[c.Call, ...]:
@@ -90,6 +93,7 @@ class Offer(msgspec.Struct, frozen=True):
     cell: str
     session: int | None = None
     is_neighbours: bool = False
+    rules: tuple[Guard, ...] = ()
 
 
 def small_limits(**changes: Any) -> Limits:
@@ -266,6 +270,8 @@ class Offers:
                 for number, session in enumerate(SESSIONS)
             ),
         ]
+        late = [msgspec.structs.replace(offer, rules=LATE_RULES) for offer in self._with_sight[:2]]
+        self._late = late if world.rule_comes_late else []
         self._reclaims = {
             session: Offer(self._reclaim(HOLDER, session, "lease_lapsed"), "Reclaim by holder", number)
             for number, session in enumerate(SESSIONS)
@@ -289,6 +295,8 @@ class Offers:
 
     def to_with_sight(self, task: Task | None) -> list[Offer]:
         """Commands for which the door also looks at a session or at the agent's key."""
+        if task is not None and task.dispatch_count == 0:
+            return [*self._with_sight, *self._late]
         if task is None or task.session_id is None:
             return self._with_sight
         return [*self._with_sight, self._reclaims[task.session_id]]

@@ -36,6 +36,7 @@ ONE_TASK: Final = World(
     limits=small_limits(max_retries=1, runaway_limit=6, crash_limit=2),
     submits=({}, {"approval_within": 3}, {"delay": 1}),
     retry_after=(None, 2),
+    rule_comes_late=True,
 )
 # one tick for almost everything, so that two tasks can be walked through together
 TWO_TASKS: Final = World(

@@ -12,6 +12,7 @@ import pytest
 
 from endwell.runtime.followed_work import follow_work
 from endwell.runtime.running_calls import CURRENT_CALL, RunningCall, RunningCalls
+from tests.execution.world import eventually
 
 
 def begun(calls: RunningCalls, key: str = "k") -> RunningCall | None:
@@ -88,3 +89,84 @@ async def test_a_subprocess_of_the_event_loop_is_part_of_the_call_until_it_ends(
     process.stdin.close()
     await process.wait()
     assert call.is_over
+
+
+def in_thread(function: Callable[[], object], *, daemon: bool) -> None:
+    thread = threading.Thread(target=function, daemon=daemon)
+    thread.start()
+    thread.join()
+
+
+async def test_a_thread_that_only_inherits_that_it_is_a_daemon_is_part_of_the_call() -> None:
+    follow_work(asyncio.get_running_loop())
+    release, calls = threading.Event(), RunningCalls()
+    begun_calls: list[RunningCall] = []
+
+    def effect() -> None:
+        with inside(calls) as call:
+            begun_calls.append(call)
+            timer = threading.Timer(0, release.wait)
+            timer.start()
+            assert timer.daemon
+
+    await asyncio.to_thread(in_thread, effect, daemon=True)
+    assert not begun_calls[0].is_over
+    release.set()
+    await eventually(lambda: begun_calls[0].is_over, "the timer has ended")
+
+
+@pytest.mark.parametrize("first", ["pool", "thread"])
+async def test_what_a_followed_thread_starts_is_part_of_the_call(first: str) -> None:
+    follow_work(asyncio.get_running_loop())
+    release = threading.Event()
+    with ThreadPoolExecutor(1) as outer, ThreadPoolExecutor(1) as inner:
+
+        def start() -> None:
+            inner.submit(release.wait)
+
+        with inside(RunningCalls()) as call:
+            if first == "pool":
+                outer.submit(start).result()
+            else:
+                in_thread(start, daemon=False)
+        was_over = call.is_over
+        release.set()
+    assert (was_over, call.is_over) == (False, True)
+
+
+async def test_what_is_handed_to_the_loop_of_another_thread_is_part_of_the_call() -> None:
+    follow_work(asyncio.get_running_loop())
+    other, release = asyncio.new_event_loop(), asyncio.Event()
+    thread = threading.Thread(target=other.run_forever)
+    with inside(RunningCalls()) as call:
+        waiting = asyncio.run_coroutine_threadsafe(release.wait(), other)
+    assert not call.is_over, "the loop has not begun with it"
+    thread.start()
+    waiting.cancel()
+    other.call_soon_threadsafe(release.set)
+    await eventually(lambda: call.is_over, "the other loop has ended it")
+    other.call_soon_threadsafe(other.stop)
+    await asyncio.to_thread(thread.join)
+    other.close()
+
+
+async def test_a_task_on_the_loop_of_another_thread_is_part_of_the_call() -> None:
+    follow_work(asyncio.get_running_loop())
+    other, release = asyncio.new_event_loop(), asyncio.Event()
+    thread = threading.Thread(target=other.run_forever)
+    thread.start()
+    has_begun = threading.Event()
+
+    async def work() -> None:
+        has_begun.set()
+        await release.wait()
+
+    with inside(RunningCalls()) as call:
+        asyncio.run_coroutine_threadsafe(work(), other)
+    await asyncio.to_thread(has_begun.wait)
+    assert not call.is_over
+    other.call_soon_threadsafe(release.set)
+    await eventually(lambda: call.is_over, "the other loop has ended it")
+    other.call_soon_threadsafe(other.stop)
+    await asyncio.to_thread(thread.join)
+    other.close()

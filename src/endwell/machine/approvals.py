@@ -34,13 +34,7 @@ def before_start(
     rule = strictest(_submitted(command), *registered)
     if rule is None:
         return ()
-    requested = f.ApprovalRequested(
-        remind_at=now + limits.remind_every,
-        expire_at=min(now + int((rule.within_seconds or 0) * SECOND), created.ends_by),
-        shown_hash=command.payload_hash,
-        by=rule.by,
-        quorum=rule.quorum,
-    )
+    requested = _requested(rule, now, limits, ends_by=created.ends_by, shown_hash=command.payload_hash)
     if not isinstance(command, c.Resubmit) or command.approved_by is None:
         return (requested,)
     if (command.approved_hash, command.approved_rule) != (command.payload_hash, (rule.by, rule.quorum)):
@@ -49,6 +43,38 @@ def before_start(
         by=command.approved_by, run_at=created.run_at, carried_from=command.replay_of
     )
     return (requested, carried)
+
+
+def before_first_claim(task: Task, now: int, limits: Limits, seen: Seen) -> Decision | None:
+    """Ask about a task that was submitted before a worker registered a rule for its agent.
+
+    The claim of a turn that is already dispatched is refused: the turn's own clock ends the offer.
+    """
+    if task.started_at is not None or seen.approval is not None or not seen.rules:
+        return None
+    rule = strictest(*seen.rules)
+    if rule is None or task.status != s.QUEUED:
+        return refuse(not_approved(task))
+    asked = _requested(rule, now, limits, ends_by=task.ends_by, shown_hash=task.payload_hash)
+    return Decision(facts=(asked,))
+
+
+def not_approved(task: Task) -> e.WrongStatus:
+    """What a claim is told whose task is asked about first."""
+    why = f"a person must agree before task {task.id} may start"
+    return e.WrongStatus(why, code="approval_needed", task_id=task.id)
+
+
+def _requested(
+    rule: Guard, now: int, limits: Limits, *, ends_by: int, shown_hash: str
+) -> f.ApprovalRequested:
+    return f.ApprovalRequested(
+        remind_at=now + limits.remind_every,
+        expire_at=min(now + int((rule.within_seconds or 0) * SECOND), ends_by),
+        shown_hash=shown_hash,
+        by=rule.by,
+        quorum=rule.quorum,
+    )
 
 
 def _submitted(command: c.Submit) -> Guard | None:

@@ -13,7 +13,7 @@ from msgspec.structs import astuple, replace
 
 from endwell import errors as e
 from endwell.machine import endings, looping, steps, waiting
-from endwell.machine.approvals import approve, asked_before, before_start, reject
+from endwell.machine.approvals import approve, asked_before, before_first_claim, before_start, reject
 from endwell.machine.clocks import due
 from endwell.machine.decision import NOTHING, Decision, Seen, refuse
 from endwell.machine.fired import FIRED
@@ -169,7 +169,7 @@ def _submit_again(task: Task, command: c.Submit) -> Decision:
 
 
 def _dispatch(task: Task, command: c.Dispatch, now: int, limits: Limits, seen: Seen) -> Decision:
-    blocker = _not_deliverable(task, now, seen)
+    blocker = _not_deliverable(task, now, seen) or before_first_claim(task, now, limits, seen)
     if blocker is not None:
         return blocker
     ring_at = None if limits.ring_after is None else now + limits.ring_after
@@ -187,6 +187,7 @@ def _claim(task: Task, command: c.Claim, now: int, limits: Limits, seen: Seen) -
         why = f"turn {command.turn_id} of epoch {command.epoch} is not on offer any more"
         return refuse(e.WrongStatus(why, code="stale_offer", task_id=task.id))
     blocker = _refuse_unserved(task, command) or _not_deliverable(task, now, seen)
+    blocker = blocker or before_first_claim(task, now, limits, seen)
     if blocker is not None:
         return blocker
     claimed = f.TaskClaimed(

@@ -26,6 +26,7 @@ TRANSITIONS: Final[tuple[tuple[Status, Status, tuple[str, ...]], ...]] = (
     (s.WAITING_APPROVAL, s.QUEUED, ("Approve",)),
     (s.WAITING_APPROVAL, s.FAILED, ("Reject",)),
     (s.WAITING_APPROVAL, s.TIMEOUT, ("approval_expire",)),
+    (s.QUEUED, s.WAITING_APPROVAL, ("Dispatch", "Claim")),
     (s.QUEUED, s.DISPATCHED, ("Dispatch",)),
     (s.QUEUED, s.RUNNING, ("Claim",)),
     (s.DISPATCHED, s.RUNNING, ("Claim",)),
@@ -92,7 +93,8 @@ def _diagram() -> str:
 Names with a capital letter are commands; the others are clock rules. An arrow that leaves `live` leaves
 every status in it. A queued task that a worker claims directly passes through `dispatched` in the same
 commit. A turn that suspends when all its answers are there is queued again in the same commit. A blocked
-task goes back to `waiting_approval` when nobody has approved it yet. `Disown` ends a child whose parent has
+task goes back to `waiting_approval` when nobody has approved it yet, and so does a queued one that was
+submitted before its agent had a registered approval rule. `Disown` ends a child whose parent has
 ended, unless its call said to leave it with its owner.
 
 ```mermaid

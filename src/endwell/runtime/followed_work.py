@@ -2,8 +2,9 @@
 
 Python has no single place where work begins, so each entry point is wrapped once. On an event loop that
 makes effect calls: asyncio tasks, subprocesses, and executors given to `loop.run_in_executor`. In the whole
-process: `submit` of the standard executors, threads that are not daemons, and `anyio.to_thread.run_sync`.
-Not seen are daemon threads, and processes that are not started by the event loop.
+process: `submit` of the standard executors, threads that are not said to be daemons, what is handed to
+another thread's loop, and `anyio.to_thread.run_sync`. What followed threads start is followed too.
+Not seen are threads that are said to be daemons, and processes that are not started by the event loop.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from endwell.runtime.running_calls import CURRENT_CALL, RunningCall
 from endwell.runtime.thread_call import ThreadCall
 
 _FOLLOWED: Final = "_endwell_follows_calls"
+_INHERITS: Final = "_endwell_inherits_daemon"
 _ANYIO_BACKEND: Final = "anyio._backends._asyncio"
 _installing = threading.Lock()
 
@@ -91,7 +93,11 @@ async def _start_process(start: Callable[..., Any], *args: Any, **named: Any) ->
 def _follow_process() -> None:
     for kind in (ThreadPoolExecutor, ProcessPoolExecutor):
         kind.submit = _followed_submit(kind.submit)  # type: ignore[method-assign]
+    ThreadPoolExecutor.submit = _with_call(ThreadPoolExecutor.submit)  # type: ignore[method-assign]
+    threading.Thread.__init__ = _followed_init(threading.Thread.__init__)  # type: ignore[method-assign]
     threading.Thread.start = _followed_start(threading.Thread.start)  # type: ignore[method-assign]
+    base = asyncio.BaseEventLoop
+    base.call_soon_threadsafe = _followed_handover(base.call_soon_threadsafe)  # type: ignore[assignment, method-assign]
     if importlib.util.find_spec("anyio") is not None:
         backend = importlib.import_module(_ANYIO_BACKEND).AsyncIOBackend
         backend.run_sync_in_worker_thread = _followed_anyio(backend.run_sync_in_worker_thread)
@@ -114,13 +120,64 @@ def _followed_submit(submit: Callable[..., Future[Any]]) -> Callable[..., Future
     return followed
 
 
+def _with_call(submit: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
+    """The executor's threads know nothing of the caller's context; what they start is followed too."""
+
+    @wraps(submit)
+    def followed(self: Executor, function: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        call = CURRENT_CALL.get()
+        if call is None:
+            return submit(self, function, *args, **named)
+        return submit(self, partial(_inside, call, function), *args, **named)
+
+    return followed
+
+
+def _followed_init(init: Callable[..., None]) -> Callable[..., None]:
+    """Threads of `def` effects inherit that they are daemons; only those that are said to be are services."""
+
+    @wraps(init)
+    def followed(self: threading.Thread, *args: Any, daemon: bool | None = None, **named: Any) -> None:
+        inherits = daemon is None and CURRENT_CALL.get() is not None and threading.current_thread().daemon
+        init(self, *args, daemon=False if inherits else daemon, **named)
+        if inherits:
+            setattr(self, _INHERITS, True)
+
+    return followed
+
+
 def _followed_start(start: Callable[..., None]) -> Callable[..., None]:
     @wraps(start)
     def followed(self: threading.Thread) -> None:
         call = CURRENT_CALL.get()
+        if call is None or self.daemon:  # a daemon thread is a service that outlives the work
+            start(self)
+            return
+        self.run = partial(_inside, call, self.run)  # type: ignore[method-assign]
+        if getattr(self, _INHERITS, False):
+            self.daemon = True
         start(self)
-        if call is not None and not self.daemon:  # a daemon thread is a service that outlives the work
-            call.add(self.is_alive)
+        call.add(self.is_alive)
+
+    return followed
+
+
+def _followed_handover(hand_over: Callable[..., asyncio.Handle]) -> Callable[..., asyncio.Handle]:
+    """What is handed to another loop counts until it has run there, and what it starts there as well."""
+
+    @wraps(hand_over)
+    def followed(
+        self: asyncio.BaseEventLoop, callback: Callable[..., Any], *args: Any, **named: Any
+    ) -> asyncio.Handle:
+        call = CURRENT_CALL.get()
+        if call is None:
+            return hand_over(self, callback, *args, **named)
+        if _is_first(self):
+            _follow_loop(self)
+        handed = ThreadCall(partial(callback, *args))
+        handle = hand_over(self, handed.run, **named)
+        call.add(lambda: handed.is_open and not handle.cancelled() and not self.is_closed())
+        return handle
 
     return followed
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from endwell.errors import NotFound, Refused
 from endwell.machine import cursors
+from endwell.machine.approvals import not_approved
 from endwell.machine.decide import FENCED, TABLE, decide
 from endwell.machine.decision import Closing, Decision, Seen
 from endwell.machine.foreign import refuse_foreign_report
@@ -61,6 +62,8 @@ def wanted(commands: Sequence[c.Command], *, careful: bool = False) -> Wanted:
                     _want_task(want, command, None)
             case c.Claim() | c.Reclaim():
                 _want_task(want, command, None)
+                if isinstance(command, c.Claim):
+                    want.starts.add((command.namespace, command.task_id))
                 want.sessions.add((command.namespace, command.session_id))
             case c.SettleChildren():
                 want.children.add((command.namespace, command.parent_id))
@@ -238,9 +241,12 @@ class _Batch:
             self.work.note("reset_deliveries", (command.namespace, command.message_id))
         if decision.spawn is not None:
             after = self._decide(None, decision.spawn).task
+        refusal = decision.refusal
+        if type(command) in _STARTS and refusal is None and after and after.status == s.WAITING_APPROVAL:
+            refusal = not_approved(after)
         return Reply(
             after,
-            decision.refusal,
+            refusal,
             task is None and bool(decision.facts),
             ledger=decision.ledger,
             follow=follow_ups(command, decision.messages) if decision.messages else (),
@@ -248,14 +254,23 @@ class _Batch:
 
     def _seen_offered(self, task: Task | None, command: c.Dispatch | c.Claim) -> Seen:
         holder = None if task is None else self.work.key_holder(task)
-        return _NOTHING_BESIDE if holder is None else Seen(key_holder=holder)
+        beside = self._before_start(task)
+        return _NOTHING_BESIDE if holder is None and not beside else Seen(key_holder=holder, **beside)
+
+    def _before_start(self, task: Task | None) -> dict[str, Any]:
+        """The rules for a task that has never run, and what was asked about it."""
+        if task is None or task.started_at is not None:
+            return {}
+        rules = self.work.rules(task.namespace, task.agent)
+        return {"rules": rules, "approval": self.work.approval(task.namespace, task.id)} if rules else {}
 
     def _seen_held(self, task: Task | None, command: c.Claim | c.Reclaim) -> Seen:
         session = self.work.session(command.namespace, command.session_id)
         holder = None if task is None else self.work.key_holder(task)
-        if holder is None and is_live(session, self.now):
+        beside = self._before_start(task)
+        if holder is None and not beside and is_live(session, self.now):
             return _NOTHING_BESIDE
-        return Seen(session_is_live=is_live(session, self.now), key_holder=holder, session=session)
+        return Seen(session_is_live=is_live(session, self.now), key_holder=holder, session=session, **beside)
 
     def _seen_effect(self, task: Task | None, command: _OfEffect) -> Seen:
         effect = self.work.effect(command.namespace, command.key)
@@ -427,6 +442,7 @@ class _Batch:
 
 
 _NOTHING_BESIDE = Seen()
+_STARTS: Final = frozenset((c.Claim, c.Dispatch))
 _LOOKS: Final[dict[type[c.Command], Callable[[_Batch, Task | None, Any], Seen]]] = {
     c.Submit: _Batch._seen_rules,
     c.Resubmit: _Batch._seen_rules,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -49,6 +50,8 @@ class Wanted(msgspec.Struct):
     # agents whose approval rules are asked for; tasks to be replayed, with what was asked about them
     rules: set[TaskKey] = msgspec.field(default_factory=set)
     replays: set[TaskKey] = msgspec.field(default_factory=set)
+    # tasks that may be started, by their ids
+    starts: set[TaskKey] = msgspec.field(default_factory=set)
 
     @property
     def is_empty(self) -> bool:
@@ -103,9 +106,21 @@ class Rows(msgspec.Struct):
     approvals: dict[TaskKey, ApprovalRow] = msgspec.field(default_factory=dict)
 
     def ruled(self, want: Wanted) -> set[TaskKey]:
-        """The agents whose rules are to be read, now that the tasks to be replayed are known."""
-        replayed = (task for key in want.replays if (task := self.tasks.get(key)) is not None)
-        return want.rules | {(task.namespace, task.agent) for task in replayed}
+        """The agents whose rules are to be read, now that the tasks to be replayed or started are known."""
+        replayed = [task for key in want.replays if (task := self.tasks.get(key)) is not None]
+        agents = {(task.namespace, task.agent) for task in (*replayed, *self._unstarted(want))}
+        return (want.rules | agents) - self.rules.keys()
+
+    def asked_about(self, want: Wanted) -> set[TaskKey]:
+        """The tasks whose approvals are to be read, now that the rules are known."""
+        starting = (task for task in self._unstarted(want) if self.rules.get((task.namespace, task.agent)))
+        return want.replays | {(task.namespace, task.id) for task in starting}
+
+    def _unstarted(self, want: Wanted) -> Iterator[Task]:
+        """The tasks that this batch may start for the first time."""
+        named = (task for key in want.starts if (task := self.tasks.get(key)) is not None)
+        offered = (offer.task for offers in self.ready.values() for offer in offers)
+        return (task for task in (*named, *offered) if task.started_at is None)
 
 
 class Writes(msgspec.Struct):

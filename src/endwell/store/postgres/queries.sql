@@ -67,7 +67,8 @@ ORDER BY s.namespace, s.id, t.id FOR UPDATE OF s;
 -- agent's ready tasks of one priority ($9) only those behind a place ($10, $11) are looked at.
 WITH a AS MATERIALIZED (
     SELECT w.*, g.concurrency IS NOT NULL AS is_limited, free.slots,
-           CASE WHEN g.concurrency IS NULL THEN $3::bigint ELSE cardinality(free.slots) END AS most
+           CASE WHEN g.concurrency IS NULL THEN $3::bigint ELSE cardinality(free.slots) END AS most,
+           EXISTS (SELECT FROM agent_rules r WHERE r.namespace = $1 AND r.agent = w.agent) AS has_rule
     FROM unnest($2::text[], $9::bigint[], $10::bigint[], $11::text[]) AS w(agent, at_priority, at_time, at_id)
     LEFT JOIN agents g ON g.namespace = $1 AND g.name = w.agent
     CROSS JOIN LATERAL (
@@ -78,7 +79,7 @@ WITH a AS MATERIALIZED (
         ) x
     ) free
 ), n AS MATERIALIZED (SELECT {now} + $4::bigint AS now)
-SELECT n.now, a.is_limited, a.slots, {t.columns}, c.content
+SELECT n.now, a.is_limited, a.slots, a.has_rule, {t.columns}, c.content
 FROM a CROSS JOIN n CROSS JOIN LATERAL (
     SELECT {t.columns} FROM (
         SELECT {t.columns} FROM tasks t

@@ -78,8 +78,8 @@ class Reading:
                 self.rows.inbox[message.namespace, message.task_id or ""].append(message)
         if ruled := self.rows.ruled(want):
             await self._rules(ruled)
-        if want.replays:
-            for namespace, *row in await self._fetch("approvals_of_tasks", *_pairs(want.replays)):
+        if asked := self.rows.asked_about(want):
+            for namespace, *row in await self._fetch("approvals_of_tasks", *_pairs(asked)):
                 self.rows.approvals[namespace, row[0]] = ApprovalRow(*row)
         if want.messages:
             for row in await self._fetch("see_messages", *_pairs(want.messages)):
@@ -207,11 +207,13 @@ class Reading:
         return reach(command), int(command.may_take_suspect), crashes, True
 
     def _offer(self, row: Any) -> Offer:
-        task = Task(*row[3 : 3 + _WIDTH])
+        task = Task(*row[4 : 4 + _WIDTH])
         self._heard(row[0])
         if row[1]:
             self.rows.free_slots.setdefault((task.namespace, task.agent), list(row[2]))
-        return Offer(task, row[3 + _WIDTH] or b"null")
+        if not row[3]:
+            self.rows.rules.setdefault((task.namespace, task.agent), [])
+        return Offer(task, row[4 + _WIDTH] or b"null")
 
     async def _without_held_keys(self, offers: list[Offer]) -> list[Offer]:
         """Two stores may be offered two tasks of one agent key at once: only one of them gets the key.

@@ -276,7 +276,7 @@ class SqliteDriver:
             rows.children[key] = [Task(*row) for row in self.rows("live_children", key)]
         for key in rows.ruled(want):
             rows.rules[key] = [rule for (rule,) in self.rows("rules", key)]
-        for key in want.replays:
+        for key in rows.asked_about(want):
             for row in self.rows("approval", key):
                 rows.approvals[key] = ApprovalRow(*row)
         for key in want.cursors:

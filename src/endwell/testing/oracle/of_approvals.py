@@ -11,15 +11,15 @@ from endwell.testing.oracle.view import Step, View
 
 @invariant("commit")
 def what_needs_an_approval_has_one_for_its_payload(view: View) -> Iterator[str]:
-    """No task whose agent has a registered approval rule runs before people agreed to exactly its payload."""
+    """No task whose agent has a registered approval rule starts before people agreed to its payload."""
     for step in view.steps:
         task_id = step.event.task_id
-        if isinstance(step.fact, f.TaskCreated) and _has_rule(view, step.fact.agent):
-            view.ruled.add(task_id)
-        elif isinstance(step.fact, f.ApprovalApproved) and step.fact.id is None:
+        if isinstance(step.fact, f.ApprovalApproved) and step.fact.id is None:
             view.agreed[task_id] = _agreed_hash(view, step, step.fact)
-        is_due = isinstance(step.fact, f.TaskClaimed) and task_id in view.ruled
-        if is_due and view.agreed.get(task_id) != step.after.payload_hash:
+        if not isinstance(step.fact, f.TaskClaimed) or step.before is None or step.before.started_at:
+            continue
+        is_agreed = view.agreed.get(task_id) == step.after.payload_hash
+        if not is_agreed and _has_rule(view, step.after.agent):
             yield f"{task_id} ({step.after.agent}) runs although nobody agreed to its payload"
 
 

@@ -62,7 +62,6 @@ class View:
         self.recorded: set[tuple[str, str]] = set()
         self.ran_again: list[str] = []
         self.decided: dict[str, str] = {}
-        self.ruled: set[str] = set()
         self.agreed: dict[str, str] = {}
         self.is_alive: Callable[[int], bool] = lambda pid: False
         self.live_pids: frozenset[int] = frozenset()
