@@ -80,6 +80,7 @@ class Pmo:
             Ask("lapsed_sessions", (namespace, NOW, 1)),
             Ask("long_ready", (namespace, NOW, patience)),
             Ask("pending_since", (namespace, NOW, self.inbox.patience)),
+            Ask("held_tasks", (namespace, "", 1)),
         )
         self._has_streams = False
         self._stop = asyncio.Event()
@@ -130,15 +131,20 @@ class Pmo:
             await self.reclaimer.run_once(seen.now)
         if seen.any("long_ready") and self.streams is None:
             await self.dispatcher.run_once()
+        if seen["held_tasks"]:
+            await self._free_held_tasks()
         await self._note_tick()
+
+    async def _free_held_tasks(self) -> None:
+        now = self._runtime.clock.monotonic()
+        if now - self._freed_at >= FREE_SECONDS:
+            self._freed_at = now
+            await self._freeing.of_settled_effects()
 
     async def _note_tick(self) -> None:
         """Told at the end of a tick, so that a supervisor that never comes to it is not taken for one."""
         self._ticked_at = self._runtime.clock.monotonic()
         await self._renew_if_needed()
-        if self._ticked_at - self._freed_at >= FREE_SECONDS:
-            self._freed_at = self._ticked_at
-            await self._freeing.of_settled_effects()
         if self._ticked_at - self._folded_at >= FOLD_SECONDS:
             self._folded_at = self._ticked_at
             idle = int(FOLD_SECONDS * SECOND)

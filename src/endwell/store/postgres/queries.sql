@@ -17,8 +17,10 @@ SELECT {now}, {t.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, id
 JOIN tasks t ON t.namespace = k.namespace AND t.id = k.id;
 
 -- name: see_tasks_and_session
--- The same together with one session, which comes with the first of them: one round trip less.
-SELECT {now}, {s.columns}, {t.columns} FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS k(namespace, id, n)
+-- The same together with one session, which comes with the first of them, and with whether the task's agent has an
+-- approval rule: two round trips less.
+SELECT {now}, EXISTS (SELECT FROM agent_rules r WHERE r.namespace = t.namespace AND r.agent = t.agent), {s.columns},
+    {t.columns} FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS k(namespace, id, n)
 JOIN tasks t ON t.namespace = k.namespace AND t.id = k.id
 LEFT JOIN sessions s ON k.n = 1 AND s.namespace = $3 AND s.id = $4;
 

@@ -136,11 +136,15 @@ class Reading:
 
     async def _tasks_and_session(self, keys: Collection[TaskKey], session: TaskKey) -> None:
         rows = await self._fetch("see_tasks_and_session", *_pairs(keys), *session)
-        for row in rows:
-            self._heard(row[0] + self._shift)
-            if row[1] is not None:
-                self.rows.sessions[session] = Session(*row[1 : 1 + _SESSION])
-        await self._found(Task(*row[1 + _SESSION :]) for row in rows)
+        tasks: list[Task] = []
+        for now, has_rule, *row in rows:
+            self._heard(now + self._shift)
+            if row[0] is not None:
+                self.rows.sessions[session] = Session(*row[:_SESSION])
+            tasks.append(Task(*row[_SESSION:]))
+            if not has_rule:
+                self.rows.rules.setdefault((tasks[-1].namespace, tasks[-1].agent), [])
+        await self._found(tasks)
 
     async def _found(self, tasks: Iterable[Task]) -> None:
         holders: set[HolderKey] = set()
