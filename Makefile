@@ -46,7 +46,7 @@ campaign: $(READY)  ## everything that is tried, with figures to reach
 	@$(BIN)/python -m tests.campaign
 
 soak: $(READY)  ## the same for HOURS=8, with ever new seeds; totals are kept in a file
-	@$(BIN)/python -m tests.campaign.soak --hours $(HOURS)
+	@$(BIN)/python -m tests.proof.campaign.soak --hours $(HOURS)
 
 mutants: $(READY)  ## change machine/ and policy/ by machine; do their tests notice?
 	@$(BIN)/python -m tests.mutants

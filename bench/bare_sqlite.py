@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from endwell.cli.bench_bare import measure
+from endwell.bench.bare_sqlite import measure
 from endwell.runtime.clock import SystemClock
 
 

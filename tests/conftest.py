@@ -27,7 +27,20 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-QUICK = ("machine", "model", "policy", "rules", "runtime", "store", "doorbell", "execution")
+QUICK = (
+    "client",
+    "doorbell",
+    "external",
+    "machine",
+    "model",
+    "operate",
+    "pmo",
+    "policy",
+    "runtime",
+    "store",
+    "turn",
+    "worker",
+)
 """Rooms of `--quick`: what a change of the product usually breaks first."""
 NOT_QUICK = frozenset(
     (
@@ -35,14 +48,14 @@ NOT_QUICK = frozenset(
         "machine/test_planted_defects.py",
         "machine/test_planted_inside.py",
         "machine/test_stateful.py",
-        "execution/test_bounds.py",
-        "execution/test_every_commit.py",
-        "execution/test_faults.py",
-        "execution/test_effect_crashes.py",
-        "execution/test_processes.py",
+        "operate/test_bounds.py",
+        "pmo/test_server_faults.py",
         "store/contract/test_processes.py",
         "store/contract/test_random_runs.py",
         "store/sqlite/test_many_rows.py",
+        "turn/test_effect_crashes.py",
+        "worker/test_every_commit.py",
+        "worker/test_processes.py",
     )
 )
 """Files of these rooms that take longest: walks, random histories and real processes."""
@@ -76,7 +89,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 Small = TypeVar("Small", bound=SmallServer)
 
-pytest_plugins = ["pytester", "tests.requirement_report", "tests.tally"]
+pytest_plugins = ["pytester", "tests.requirement_report", "tests.support.fixtures", "tests.tally"]
 
 
 @pytest.fixture(scope="session")

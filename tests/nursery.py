@@ -1,6 +1,6 @@
 """Real processes without the price of starting Python: one process has imported everything and forks them.
 
-`born("tests.execution.ten_steps", {...})` is a child that runs that module's `main(about)`, in a group of its
+`born("tests.support.ten_steps", {...})` is a child that runs that module's `main(about)`, in a group of its
 own, which dies with the nursery, which dies with the test process. To whoever kills or freezes it, and to
 Endwell, it is a process like any other: with its own id, its own memory and its own files.
 """
@@ -36,9 +36,9 @@ PRELOADED: Final = (
     "endwell.store.sqlite.effect_store",
     "endwell.store.sqlite.store",
     "endwell.worker.worker",
-    "tests.execution.effect_process",
-    "tests.execution.ten_steps",
-    "tests.execution.worker_process",
+    "tests.support.effect_process",
+    "tests.support.ten_steps",
+    "tests.support.worker_process",
 )
 _PR_SET_PDEATHSIG: Final = 1
 _LARGEST: Final = 1024 * 1024

@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from endwell.store.effect_store import EffectStore, MemoryEffectStore
     from endwell.store.postgres.effect_store import PostgresEffectStore
     from endwell.store.sqlite.effect_store import SqliteEffectStore
-    from endwell.worker.answers import Approved
-    from endwell.worker.context import Context, SyncContext
-    from endwell.worker.verdicts import CANNOT_TELL, NOT_DONE, Done, effect_key
+    from endwell.turn.context import Context, SyncContext
+    from endwell.turn.verdicts import CANNOT_TELL, NOT_DONE, Done, effect_key
+    from endwell.turn.wait_results import Approved
 
 __version__ = "0.1.0"
 
@@ -117,17 +117,17 @@ _HOMES = {
     "Client": "endwell.client",
     "Handle": "endwell.client",
     "Approval": "endwell.policy.approval",
-    "Approved": "endwell.worker.answers",
-    "Context": "endwell.worker.context",
-    "SyncContext": "endwell.worker.context",
+    "Approved": "endwell.turn.wait_results",
+    "Context": "endwell.turn.context",
+    "SyncContext": "endwell.turn.context",
     "EffectStore": "endwell.store.effect_store",
     "MemoryEffectStore": "endwell.store.effect_store",
     "PostgresEffectStore": "endwell.store.postgres.effect_store",
     "SqliteEffectStore": "endwell.store.sqlite.effect_store",
-    "CANNOT_TELL": "endwell.worker.verdicts",
-    "Done": "endwell.worker.verdicts",
-    "NOT_DONE": "endwell.worker.verdicts",
-    "effect_key": "endwell.worker.verdicts",
+    "CANNOT_TELL": "endwell.turn.verdicts",
+    "Done": "endwell.turn.verdicts",
+    "NOT_DONE": "endwell.turn.verdicts",
+    "effect_key": "endwell.turn.verdicts",
 }
 
 

@@ -29,12 +29,12 @@ def dlq_replay() -> NoReturn:
 
 def _run_and_exit(arguments: list[str]) -> NoReturn:
     try:
-        from endwell.cli.interruption import is_interruption
+        from endwell.cli.base.interruption import is_interruption
     except KeyboardInterrupt:
         _interrupted()
     try:
+        from endwell.cli.base.whole_output import replace_standard_streams
         from endwell.cli.main import run
-        from endwell.cli.whole_output import replace_standard_streams
 
         replace_standard_streams()
         code = run(arguments)

@@ -20,11 +20,7 @@ from endwell.pmo.relay.service import Relay
 from endwell.pmo.relay.sink import Sink
 from endwell.pmo.relay.webhook import Webhook
 from endwell.pmo.service import Pmo
-from endwell.pmo.streams import Streams
 from endwell.policy.limits import Limits
-from endwell.queue.contract import Intake
-from endwell.queue.redis_streams.connection import Connection, Line
-from endwell.queue.redis_streams.names import Names, consumer_name
 from endwell.registry import Registry
 from endwell.runtime.base import Runtime
 from endwell.runtime.here import run_here
@@ -35,9 +31,13 @@ from endwell.settings import Settings, as_queued, check, load, override
 from endwell.settings.store_url import sqlite_path, store_url
 from endwell.store.contract import Store
 from endwell.store.effect_store import EffectStore
-from endwell.store.reclaiming import Absence
+from endwell.store.reclaimer import Absence
 from endwell.store.sqlite.store import SqliteStore
-from endwell.worker.agents import Agent
+from endwell.streams.contract import Intake
+from endwell.streams.orchestrator.service import Streams
+from endwell.streams.protocol import Names, consumer_name
+from endwell.streams.redis import Connection, Line
+from endwell.turn.agents import Agent
 from endwell.worker.worker import Worker
 
 T = TypeVar("T")
@@ -255,7 +255,7 @@ class Node:
         app, settings = self.app, self.app.settings
         if settings.queue.kind != "redis":
             return None
-        from endwell.queue.redis_streams.consumer import StreamIntake  # redis is an extra
+        from endwell.streams.intake import StreamIntake  # redis is an extra
 
         pid = app.runtime.pid()
         return StreamIntake(
@@ -271,7 +271,7 @@ class Node:
         )
 
     def _streams(self, name: str, absence: Absence) -> Streams:
-        from endwell.queue.redis_streams.orchestrator import StreamOrchestrator  # redis is an extra
+        from endwell.streams.commands import StreamOrchestrator  # redis is an extra
 
         app, settings = self.app, self.app.settings
         names = Names.of(settings.redis.prefix, app.namespace)

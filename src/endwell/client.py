@@ -24,17 +24,17 @@ from endwell.model.commands import AgentSpec, Submit
 from endwell.model.effect import Verdict
 from endwell.model.task import Task
 from endwell.operate.actions import Actions
-from endwell.operate.answers import Answers
 from endwell.operate.approvals import Approvals
 from endwell.operate.effects import Effects
+from endwell.operate.tool_calls import Answers
 from endwell.operate.why import Pace, why
 from endwell.policy.submitting import Cause, Request, Seconds, filled, order_for, unknown_agent
 from endwell.runtime.base import Runtime
 from endwell.runtime.current import CURRENT_TURN
 from endwell.settings import Approval as ApprovalSettings
 from endwell.store.contract import Store
-from endwell.store.delivered import delivered
-from endwell.worker.agents import Agent
+from endwell.store.deliverables import delivered
+from endwell.turn.agents import Agent
 
 SPEC_SECONDS = 1.0
 """How long an agent that others serve is taken to be as it was last registered."""

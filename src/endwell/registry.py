@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from endwell.errors import UsageError
+from endwell.external.isolated import Isolated, checked_isolation
+from endwell.external.programs import Program, any_program, checked_command, checked_environment
+from endwell.external.runner import checked_memory, checked_seconds
 from endwell.model import names
 from endwell.policy.approval import Approval, Options, checked_guard, checked_risk
 from endwell.policy.limits import Limits
@@ -14,12 +17,10 @@ from endwell.policy.retry import RetryPolicy
 from endwell.policy.submitting import SHORTEST_DEADLINE_SECONDS, Seconds, microseconds
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings, check, override
-from endwell.worker.agents import Agent, OnVersionChange, agent_of
-from endwell.worker.calling import Duration, seconds_of
-from endwell.worker.isolated import Isolated, checked_isolation
-from endwell.worker.outside import Outside, checked_memory, checked_seconds
-from endwell.worker.programs import Program, any_program, checked_command, checked_environment
-from endwell.worker.registering import (
+from endwell.turn.agents import Agent, OnVersionChange, agent_of
+from endwell.turn.function_calls import Duration, seconds_of
+from endwell.turn.outside import Outside
+from endwell.turn.registration import (
     checked_concurrency,
     checked_exceptions,
     checked_version_change,

@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 from redis import Redis
 
-from endwell.queue.redis_streams.entries import Malformed, malformed_letter, read_result, read_task
-from endwell.queue.redis_streams.names import Names
+from endwell.streams.entries import Malformed, malformed_letter, read_result, read_task
+from endwell.streams.protocol import Names
 
 
 class Server:

@@ -10,10 +10,10 @@ from typing import Any
 
 import asyncpg
 
-from endwell.cli import bench_bare, bench_bare_postgres
-from endwell.cli.bench_checked import check
-from endwell.cli.bench_place import Ground
-from endwell.cli.bench_rows import FLOORS, Row, against_bare, against_floor
+from endwell.bench import bare_postgres, bare_sqlite
+from endwell.bench.checks import check
+from endwell.bench.place import Ground
+from endwell.bench.rows import FLOORS, Row, against_bare, against_floor
 from endwell.model.commands import Cancel
 from endwell.runtime.base import Runtime
 from tests.patience import PATIENCE_SECONDS
@@ -117,14 +117,14 @@ def test_a_rate_and_a_latency_are_both_better_above_one() -> None:
 
 def test_the_bare_loop_ends_every_job(tmp_path: Path) -> None:
     ticks = iter(range(100))
-    found = bench_bare.measure(tmp_path / "bare.db", lambda: float(next(ticks)), one_by_one=3, bulk=600)
+    found = bare_sqlite.measure(tmp_path / "bare.db", lambda: float(next(ticks)), one_by_one=3, bulk=600)
     assert found == {"submit_one_by_one": (3, 3), "submit_bulk": (600, 600), "drain_1_worker": (603, 603)}
 
 
 async def test_the_bare_loop_on_postgresql_ends_every_job_too_and_leaves_nothing(postgres_url: str) -> None:
     ticks = iter(range(100))
     counts = {"one_by_one": 3, "bulk": 600}
-    found = await bench_bare_postgres.measure(postgres_url, lambda: float(next(ticks)), **counts)
+    found = await bare_postgres.measure(postgres_url, lambda: float(next(ticks)), **counts)
     assert found == {"submit_one_by_one": (3, 3), "submit_bulk": (600, 600), "drain_1_worker": (603, 603)}
     connection = await asyncpg.connect(postgres_url)
     assert await connection.fetchval("SELECT to_regclass('endwell_bare')") is None

@@ -16,11 +16,11 @@ import apsw
 import msgspec
 import pytest
 
-from endwell.cli.demo_app import NAMESPACE, SINK
-from endwell.cli.demo_crew import clean_environment
-from endwell.cli.demo_run import QUICK, Plan, run
-from endwell.cli.demo_show import Plain
-from endwell.cli.demo_table import Freeze, Kill, Table, shortcomings
+from endwell.demo.agents import NAMESPACE, SINK
+from endwell.demo.crew import clean_environment
+from endwell.demo.run import QUICK, Plan, run
+from endwell.demo.screen import Plain
+from endwell.demo.table import Freeze, Kill, Table, shortcomings
 from endwell.runtime.clock import SystemClock
 from endwell.runtime.processes import pid_alive
 from endwell.settings import Settings, check, override
@@ -75,7 +75,7 @@ class Kept:
         ((namespace,),) = self.rows("SELECT DISTINCT namespace FROM tasks")
         extra = {NAMESPACE: str(namespace), SINK: str(self.directory / "sink.jsonl")}
         env = clean_environment(f"sqlite:///{self.store}", QUICK, extra)
-        argv = [sys.executable, "-m", "endwell.cli.demo_reader", str(self.directory / "journal.jsonl")]
+        argv = [sys.executable, "-m", "endwell.demo.reader", str(self.directory / "journal.jsonl")]
         answer = subprocess.run(argv, env=env, capture_output=True, check=True, timeout=PATIENCE_SECONDS)
         return msgspec.json.decode(answer.stdout, type=Table)
 

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from endwell.cli import failures, logs, output
-from endwell.cli.asked import Asked
+from endwell.cli.base import failures, logs, output
+from endwell.cli.base.options import Asked
 from endwell.cli.main import cli
 from tests.cli.conftest import Command, Stock
 from tests.cli.shell import SECONDS, Shell

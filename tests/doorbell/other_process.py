@@ -9,7 +9,7 @@ import asyncio
 import json
 import sys
 
-from endwell.doorbell import Doorbell, served
+from endwell.doorbell import Doorbell, server_bell
 
 
 async def listen(bell: Doorbell) -> None:
@@ -37,7 +37,7 @@ def say(what: list[str]) -> None:
 
 
 def main(recipe: str, verb: str, *args: str) -> None:
-    served.FLUSH_SECONDS = 60.0  # however busy the machine is
+    server_bell.FLUSH_SECONDS = 60.0  # however busy the machine is
     names: dict[str, Doorbell] = {}
     exec(recipe, names)  # noqa: S102 - the test's own code
     asyncio.run(ring(names["bell"], *args) if verb == "ring" else listen(names["bell"]))

@@ -1,7 +1,7 @@
 """What every doorbell that a server carries must survive; each kind's tests subclass `ServedContract`.
 
 The server is the test's own: it is killed and started again, and reached through a proxy that can turn into
-a black hole. A worker at such a bell is the matter of `tests/execution/test_doorbells.py`.
+a black hole. A worker at such a bell is the matter of `tests/worker/test_bells.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 import pytest
 
-from endwell.doorbell import EVERYTHING, Doorbell, lasting
+from endwell.doorbell import EVERYTHING, Doorbell, reconnecting
 from tests.doorbell.contract import PATIENCE, Ear, becomes, opened
 from tests.servers.proxy import Proxy
 
@@ -31,7 +31,7 @@ def has_heard_everything(ear: Ear) -> bool:
 
 
 class ServedContract(ABC):
-    """The promises of `endwell.doorbell.served`."""
+    """The promises of `endwell.doorbell.server_bell`."""
 
     @abstractmethod
     def bell_at(self, url: str) -> Doorbell:
@@ -157,7 +157,7 @@ class ServedContract(ABC):
     async def test_a_bell_that_is_let_in_late_says_that_there_may_be_something_to_see(
         self, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(lasting, "OPEN_SECONDS", 0.01)
+        monkeypatch.setattr(reconnecting, "OPEN_SECONDS", 0.01)
         proxy.black_hole()
         bell = self.bell_at(proxy.url)
         ear = Ear(bell)

@@ -14,7 +14,7 @@ import pytest
 
 from endwell.doorbell import EVERYTHING, Doorbell, LocalDoorbell
 from endwell.doorbell.local import LARGEST_DATAGRAM
-from endwell.doorbell.meeting import meeting_place
+from endwell.doorbell.peers import meeting_place
 from endwell.runtime import ManualClock, Runtime, SeededIds
 from tests.doorbell.contract import PATIENCE, DoorbellContract, Ear, StartOther, said
 

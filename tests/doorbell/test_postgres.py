@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 
-from endwell.doorbell import EVERYTHING, Doorbell, served
+from endwell.doorbell import EVERYTHING, Doorbell, server_bell
 from endwell.doorbell.postgres import CHANNEL, LARGEST_PAYLOAD, PostgresDoorbell, packed
 from endwell.runtime import Runtime
 from tests.doorbell.contract import PATIENCE, DoorbellContract, Ear, becomes, opened
@@ -85,7 +85,7 @@ class TestPostgresDoorbell(DoorbellContract):
     async def test_closing_sends_what_was_rung(
         self, other_bell: Doorbell, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(served, "FLUSH_SECONDS", PATIENCE)  # however busy the machine is
+        monkeypatch.setattr(server_bell, "FLUSH_SECONDS", PATIENCE)  # however busy the machine is
         ear = Ear(other_bell)
         bell = self.make_bell()
         await opened(bell)

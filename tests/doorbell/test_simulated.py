@@ -9,7 +9,7 @@ import pytest
 
 from endwell.doorbell import Doorbell
 from endwell.runtime.universe import Dice
-from endwell.testing.network import BellNetwork, SimulatedDoorbell
+from endwell.testing.bell_network import BellNetwork, SimulatedDoorbell
 from tests.doorbell.contract import DoorbellContract, Ear
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from endwell.machine import decide, evolve, fired
+from endwell.machine import clock_actions, decide, evolve
 from endwell.machine.decision import Decision
 from endwell.model import commands as c
 from endwell.model import facts as f
@@ -36,9 +36,9 @@ def folded(kind: type[f.Fact], change: Callable[[Task, Task, Any], Task]) -> Pla
 
 def rule(name: str, change: Callable[[Decision, Task], Decision]) -> Plant:
     """The clock rule's action with something wrong about it."""
-    right = fired.FIRED[name]
+    right = clock_actions.FIRED[name]
     wrong = lambda task, *args: change(right(task, *args), task)  # noqa: E731
-    return lambda patch: patch.setitem(fired.FIRED, name, wrong)
+    return lambda patch: patch.setitem(clock_actions.FIRED, name, wrong)
 
 
 def replaced(module: Any, name: str, wrong: Any) -> Plant:

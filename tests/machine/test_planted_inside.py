@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from endwell.machine import approvals, clocks, endings, evolve_effect, looping, steps, waiting
+from endwell.machine import approvals, clocks, endings, evolve_effect, repeat_guard, steps, waiting
 from endwell.machine.decision import NOTHING, Decision, Seen
 from endwell.model import commands as c
 from endwell.model import facts as f
@@ -198,7 +198,7 @@ DEFECTS: dict[str, tuple[World, Plant]] = {
     ),
     "an agent that is stopped without a nudge": (
         CIRCLES,
-        replaced(looping, "judge_rounds", lambda count, nudges, limits: "stop"),
+        replaced(repeat_guard, "judge_rounds", lambda count, nudges, limits: "stop"),
     ),
     "a nudge that nobody can read": (CIRCLES, handler(c.Repeat, _nobody_is_told)),
     "a message that is skipped without a word": (WAITS, handler(c.SkipMessage, _in_silence)),

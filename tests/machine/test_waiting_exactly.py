@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from endwell.machine.approvals import expired
 from endwell.machine.decide import decide
 from endwell.machine.decision import Closing, Decision, Seen
-from endwell.machine.settling import Answered, next_deadline, record, settle
+from endwell.machine.wait_settlement import Answered, next_deadline, record, settle
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.card import Card

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from endwell.runtime.redis_line import Address, LineLost, RedisLine, error_type, plain_address
-from tests.execution.world import eventually
 from tests.servers.small import ValkeyServer
+from tests.support.world import eventually
 
 
 def line_to(url: str, seconds: float | None = 5.0, **options: Any) -> RedisLine:

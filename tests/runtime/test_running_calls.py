@@ -12,7 +12,7 @@ import pytest
 
 from endwell.runtime.followed_work import follow_work
 from endwell.runtime.running_calls import CURRENT_CALL, RunningCall, RunningCalls
-from tests.execution.world import eventually
+from tests.support.world import eventually
 
 
 def begun(calls: RunningCalls, key: str = "k") -> RunningCall | None:

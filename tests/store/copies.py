@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from endwell.operate.exporting import export
-from endwell.operate.importing import import_lines
+from endwell.operate.transfer.exporting import export
+from endwell.operate.transfer.importing import import_lines
 from endwell.operate.verify import verify
 from endwell.pmo.relay.messages import Outgoing
 from endwell.pmo.relay.service import Relay

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from endwell.testing.faults.registry import Planned
-from endwell.testing.parts import Installation, installation_for
+from endwell.testing.installation import Installation, installation_for
 from endwell.testing.shrinking import simulate
 from endwell.testing.simulation import FAULT_COUNT
 

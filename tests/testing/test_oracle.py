@@ -18,13 +18,13 @@ from endwell.store.sqlite import driver
 from endwell.store.working_set import WorkingSet
 from endwell.testing import workload
 from endwell.testing.faults.registry import Planned
+from endwell.testing.installation import installation_for
 from endwell.testing.oracle.judging import Violation
 from endwell.testing.oracle.registry import INVARIANTS
-from endwell.testing.parts import installation_for
 from endwell.testing.shrinking import shrink, simulate, told
 from endwell.testing.simulation import Result
+from endwell.turn.recorder import Bench
 from endwell.worker import worker
-from endwell.worker.bench import Bench
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from endwell.testing import parts, workload
+from endwell.testing import installation, workload
 from endwell.testing.campaign import seeds
 from endwell.testing.faults.registry import FAULTS
 from endwell.testing.oracle.judging import Violation
@@ -58,9 +58,9 @@ def test_a_kept_history_stays_as_it_was_when_seeds_choose_otherwise(
 ) -> None:
     lived = simulate(11, 10, hours=0.5, orders=15, **STREAMED)
     keep(replace(lived, violations=(Violation("pretended", "It holds.", "it did not"),)), tmp_path)
-    monkeypatch.setattr(parts, "BEATS", (4.0,))
-    monkeypatch.setattr(parts, "CREW", {})
-    monkeypatch.setattr(parts, "CALM_SHARE", 0.5)
+    monkeypatch.setattr(installation, "BEATS", (4.0,))
+    monkeypatch.setattr(installation, "CREW", {})
+    monkeypatch.setattr(installation, "CALM_SHARE", 0.5)
     monkeypatch.setattr(workload, "orders", lambda *_, **__: ())
     assert simulate(11, lived.plan, hours=0.5, orders=15, **STREAMED).digest != lived.digest
 
@@ -111,7 +111,7 @@ def test_half_of_the_seeds_follow_from_the_source(tmp_path: Path) -> None:
 
 
 def test_a_fifth_of_the_seeds_have_streams_and_half_of_them_a_relay() -> None:
-    found = [parts.parts_for(seed) for seed in range(1, 301)]
+    found = [installation.parts_for(seed) for seed in range(1, 301)]
     assert 45 <= sum(each.queue == "redis" for each in found) <= 75
     assert 120 <= sum(each.relay for each in found) <= 180
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from endwell.cli.asked import Asked, Group, pass_asked
-from endwell.cli.loading import with_node
-from endwell.cli.output import block, listed, pairs, show
+from endwell.cli.base.loading import with_node
+from endwell.cli.base.options import Asked, Group, pass_asked
+from endwell.cli.base.output import block, listed, pairs, show
 from endwell.operate import approvals
 
 _WHO = "Who decides; the submitting user unless said. Written down, not proved."

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from endwell.app import Node
-from endwell.cli.asked import Asked, Command, Group, pass_asked
-from endwell.cli.loading import settings_of, with_node
-from endwell.cli.output import pairs, show, table
+from endwell.cli.base.loading import settings_of, with_node
+from endwell.cli.base.options import Asked, Command, Group, pass_asked
+from endwell.cli.base.output import pairs, show, table
 from endwell.errors import BadSetting
 from endwell.settings import Settings, as_queued, check, describe, masked
 from endwell.store.migrations import migrations

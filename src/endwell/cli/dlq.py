@@ -8,18 +8,18 @@ from typing import Any
 import click
 
 from endwell.app import Node
-from endwell.cli.asked import Asked, Group, pass_asked
+from endwell.cli.base.loading import with_node
+from endwell.cli.base.options import Asked, Group, pass_asked
+from endwell.cli.base.output import block, listed, pairs, say, show, table
+from endwell.cli.base.values import file_content
 from endwell.cli.dlq_entries import Replaying, replayed_id, unreadables
-from endwell.cli.loading import with_node
-from endwell.cli.output import block, listed, pairs, say, show, table
 from endwell.cli.tasks import error_text
-from endwell.cli.values import file_content
 from endwell.errors import Refused, UsageError
 from endwell.model import content
 from endwell.operate import dead_letters
 from endwell.operate.repair import Edit, edit_of
 from endwell.operate.shapes import task_shape
-from endwell.queue.redis_streams.unreadable import is_entry_id
+from endwell.streams.unreadable import is_entry_id
 
 
 @click.group(cls=Group)

@@ -11,9 +11,9 @@ from endwell.errors import UsageError
 from endwell.model.task import Task
 from endwell.operate import dead_letters
 from endwell.operate.shapes import task_shape
-from endwell.operate.unreadable import KEY, Unreadables
-from endwell.queue.redis_streams.names import Names
-from endwell.queue.redis_streams.unreadable import UnreadableEntries, is_entry_id
+from endwell.operate.unreadable_entries import KEY, Unreadables
+from endwell.streams.protocol import Names
+from endwell.streams.unreadable import UnreadableEntries, is_entry_id
 
 MOST_AT_ONCE = 1000
 

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from endwell.app import Node
-from endwell.cli.asked import Asked, Command, pass_asked
-from endwell.cli.loading import with_node
-from endwell.cli.output import show
+from endwell.cli.base.loading import with_node
+from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.output import show
 from endwell.cli.transfer import all_namespaces
 from endwell.errors import StoreError
 from endwell.operate import metrics as operate_metrics

@@ -6,10 +6,10 @@ from typing import Any, cast, get_args
 
 import click
 
-from endwell.cli.asked import Asked, Group, pass_asked
-from endwell.cli.loading import with_node
-from endwell.cli.output import block, listed, pairs, show
-from endwell.cli.values import payload_of
+from endwell.cli.base.loading import with_node
+from endwell.cli.base.options import Asked, Group, pass_asked
+from endwell.cli.base.output import block, listed, pairs, show
+from endwell.cli.base.values import payload_of
 from endwell.model.effect import EffectStatus, Verdict
 from endwell.operate import effects
 

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from endwell.app import Node
-from endwell.cli.asked import Asked, Group, pass_asked
-from endwell.cli.loading import with_node
-from endwell.cli.output import say, show, table, write, write_json
+from endwell.cli.base.loading import with_node
+from endwell.cli.base.options import Asked, Group, pass_asked
+from endwell.cli.base.output import say, show, table, write, write_json
 from endwell.cli.tasks import event_line
 from endwell.cli.transfer import all_namespaces, export_events, import_events
 from endwell.operate.shapes import logged_shape

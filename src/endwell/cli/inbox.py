@@ -6,9 +6,9 @@ from typing import Any, get_args
 
 import click
 
-from endwell.cli.asked import Asked, Group, pass_asked
-from endwell.cli.loading import with_node
-from endwell.cli.output import block, listed, pairs, show
+from endwell.cli.base.loading import with_node
+from endwell.cli.base.options import Asked, Group, pass_asked
+from endwell.cli.base.output import block, listed, pairs, show
 from endwell.model.message import MessageStatus, MessageType
 from endwell.operate import inbox as operate_inbox
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from endwell.cli.asked import Asked, Command, pass_asked
-from endwell.cli.output import show
+from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.output import show
 from endwell.errors import Refused, UsageError
 
 FILES = ("app.py", "test_app.py", "endwell.toml", "README.md", ".gitignore")

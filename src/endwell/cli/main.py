@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import click
 
-from endwell.cli import failures
-from endwell.cli.lazy import LazyGroup, Place
+from endwell.cli.base import failures
+from endwell.cli.base.lazy import LazyGroup, Place
 
 PLACES = {
     "init": Place(
@@ -45,12 +45,12 @@ PLACES = {
         "A few numbers for whoever watches from outside, as Prometheus reads them.",
     ),
     "migrate": Place("endwell.cli.config:migrate", "Bring the store's schema up to date."),
-    "demo": Place("endwell.cli.demo:demo", "Kill workers while tasks run, and count what was lost."),
+    "demo": Place("endwell.demo.command:demo", "Kill workers while tasks run, and count what was lost."),
     "verify": Place("endwell.cli.verify:verify", "Try the promises on this machine."),
     "selftest": Place(
-        "endwell.cli.selftest:selftest", "Try whether something outside does what Endwell needs of it."
+        "endwell.selftest.command:selftest", "Try whether something outside does what Endwell needs of it."
     ),
-    "bench": Place("endwell.cli.bench:bench", "Measure speed on this machine."),
+    "bench": Place("endwell.bench.command:bench", "Measure speed on this machine."),
 }
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from endwell.app import Node
-from endwell.cli.asked import Asked, Group, pass_asked
-from endwell.cli.loading import with_node
-from endwell.cli.output import pairs, show, table
+from endwell.cli.base.loading import with_node
+from endwell.cli.base.options import Asked, Group, pass_asked
+from endwell.cli.base.output import pairs, show, table
 from endwell.operate import relay as operate_relay
 
 

@@ -15,11 +15,11 @@ from typing import Any
 import click
 
 from endwell.app import Endwell, Node
-from endwell.cli.asked import Asked, Command, pass_asked
-from endwell.cli.failures import INTERRUPTED
-from endwell.cli.loading import installation, required_app
-from endwell.cli.logs import say_more
-from endwell.cli.output import say, write, write_json
+from endwell.cli.base.failures import INTERRUPTED
+from endwell.cli.base.loading import installation, required_app
+from endwell.cli.base.logs import say_more
+from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.output import say, write, write_json
 from endwell.errors import UsageError
 from endwell.pmo.service import Pmo
 from endwell.runtime.base import Runtime

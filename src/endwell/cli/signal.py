@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from endwell.cli.asked import Asked, Command, pass_asked
-from endwell.cli.loading import with_node
-from endwell.cli.output import show
-from endwell.cli.values import payload_of
+from endwell.cli.base.loading import with_node
+from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.output import show
+from endwell.cli.base.values import payload_of
 
 
 @click.command(cls=Command)

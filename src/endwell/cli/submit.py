@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import click
 
 from endwell.app import Node
-from endwell.cli.asked import Asked, Command, pass_asked
-from endwell.cli.loading import with_node
-from endwell.cli.output import say, show
+from endwell.cli.base.loading import with_node
+from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.output import say, show
+from endwell.cli.base.values import duration, payload_of
 from endwell.cli.tasks import task_text
-from endwell.cli.values import duration, payload_of
 from endwell.operate.questions import whole_task
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -8,11 +8,11 @@ from typing import IO, Any
 import click
 
 from endwell.app import Node
-from endwell.cli.asked import Asked, Command, pass_asked
-from endwell.cli.loading import with_node
-from endwell.cli.output import say, show
+from endwell.cli.base.loading import with_node
+from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.output import say, show
+from endwell.cli.base.values import in_line, many_opened, numbered_values
 from endwell.cli.submit import how
-from endwell.cli.values import in_line, many_opened, numbered_values
 from endwell.errors import BadInput
 from endwell.policy.submitting import checked_payload
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from endwell.cli.asked import Asked, Group, pass_asked
-from endwell.cli.loading import with_node
-from endwell.cli.output import block, listed, pairs, plain, show, table
+from endwell.cli.base.loading import with_node
+from endwell.cli.base.options import Asked, Group, pass_asked
+from endwell.cli.base.output import block, listed, pairs, plain, show, table
 from endwell.model import status as s
 from endwell.operate import questions
 from endwell.operate.shapes import task_shape

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from endwell.cli.asked import Asked, Group, pass_asked
-from endwell.cli.loading import with_node
-from endwell.cli.output import show, table
-from endwell.cli.values import payload_of
-from endwell.operate import answers
+from endwell.cli.base.loading import with_node
+from endwell.cli.base.options import Asked, Group, pass_asked
+from endwell.cli.base.output import show, table
+from endwell.cli.base.values import payload_of
+from endwell.operate import tool_calls
 
 
 @click.group(cls=Group)
@@ -33,7 +33,7 @@ def list_calls(asked: Asked, /, **wanted: Any) -> None:
     \b
       endwell tool list --task 01j8z3k5v7x9a1c3e5g7j9m1p3
     """
-    page = with_node(asked, lambda node: answers.open_calls(node.store, node.app.namespace, **wanted))
+    page = with_node(asked, lambda node: tool_calls.open_calls(node.store, node.app.namespace, **wanted))
     show(asked, page, _page_text)
 
 

@@ -14,14 +14,14 @@ import click
 import msgspec
 
 from endwell.app import Node
-from endwell.cli.asked import Asked, Command, pass_asked
-from endwell.cli.loading import with_node
-from endwell.cli.output import say, show
+from endwell.cli.base.loading import with_node
+from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.output import say, show
 from endwell.errors import UsageError
 from endwell.model.names import person_name
-from endwell.operate.exporting import export
-from endwell.operate.importing import import_lines, mark_restored
-from endwell.operate.lines import End, split
+from endwell.operate.transfer.export_format import End, split
+from endwell.operate.transfer.exporting import export
+from endwell.operate.transfer.importing import import_lines, mark_restored
 
 
 @click.command("export", cls=Command)

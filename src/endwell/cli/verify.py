@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from endwell.cli.asked import Asked, Command, pass_asked
-from endwell.cli.output import say, show
+from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.output import say, show
 from endwell.testing.campaign import Campaign, Figures, seeds
 
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import click
 
-from endwell.cli.asked import Asked, Command, pass_asked
-from endwell.cli.loading import required_app, with_node
-from endwell.cli.output import pairs, plain, show, table
-from endwell.cli.proposals import proposals
+from endwell.cli.base.loading import required_app, with_node
+from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.output import pairs, plain, show, table
+from endwell.cli.base.proposals import proposals
 from endwell.operate import bounds as operate_bounds
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from endwell.doorbell.coalesce import Coalescer
 from endwell.doorbell.contract import EVERYTHING, BellHealth, Heard, Unsubscribe
-from endwell.doorbell.meeting import Peers, bind, meeting_place
+from endwell.doorbell.peers import Peers, bind, meeting_place
 from endwell.runtime import Runtime
 from endwell.runtime.processes import process_id
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Any, ClassVar
 
-from endwell.doorbell.served import ANSWER_SECONDS, CLOSED, Line, ServedDoorbell, Take
+from endwell.doorbell.server_bell import ANSWER_SECONDS, CLOSED, Line, ServedDoorbell, Take
 from endwell.doorbell.subjects import BELL, VERSION, notes, topics_of
 from endwell.errors import UsageError
 from endwell.runtime import Runtime

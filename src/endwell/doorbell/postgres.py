@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Any, ClassVar
 
 from endwell.doorbell.contract import EVERYTHING
-from endwell.doorbell.served import CLOSED, Line, ServedDoorbell, Take
+from endwell.doorbell.server_bell import CLOSED, Line, ServedDoorbell, Take
 from endwell.runtime import Runtime
 from endwell.store.postgres.connection import STEADY, connect
 

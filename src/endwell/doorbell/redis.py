@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar, Protocol
 
-from endwell.doorbell.served import ANSWER_SECONDS, CLOSED, Line, ServedDoorbell, Take
+from endwell.doorbell.server_bell import ANSWER_SECONDS, CLOSED, Line, ServedDoorbell, Take
 from endwell.doorbell.subjects import BELL, VERSION, Note, notes, topics_of
 from endwell.errors import UsageError
 from endwell.runtime import Runtime

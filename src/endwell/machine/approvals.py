@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from endwell import errors as e
 from endwell.machine import endings
 from endwell.machine.decision import Decision, Seen, refuse
-from endwell.machine.settling import known_waits, record, settle
+from endwell.machine.wait_settlement import known_waits, record, settle
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s

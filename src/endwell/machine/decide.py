@@ -12,14 +12,14 @@ from typing import Any, Final
 from msgspec.structs import astuple, replace
 
 from endwell import errors as e
-from endwell.machine import endings, looping, steps, waiting
+from endwell.machine import endings, repeat_guard, steps, waiting
 from endwell.machine.approvals import approve, asked_before, before_first_claim, before_start, reject
+from endwell.machine.clock_actions import FIRED
 from endwell.machine.clocks import due
 from endwell.machine.decision import NOTHING, Decision, Seen, refuse
-from endwell.machine.fired import FIRED
 from endwell.machine.offers import next_turn, offered_turn
 from endwell.machine.steps import progress_deadline
-from endwell.machine.unblocking import is_held_for, unblock, waits_for_person
+from endwell.machine.unblock import is_held_for, unblock, waits_for_person
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
@@ -445,9 +445,9 @@ TABLE: Final[dict[type[c.Command], tuple[tuple[Status, ...], _Handler]]] = {
     c.Reject: ((s.WAITING_APPROVAL, s.SUSPENDED), reject),
     c.Dispatch: ((s.QUEUED,), _dispatch),
     c.Claim: ((s.QUEUED, s.DISPATCHED), _claim),
-    c.Progress: ((s.RUNNING,), looping.progress),
-    c.Repeat: ((s.RUNNING,), looping.repeat),
-    c.HearNudges: ((s.RUNNING,), looping.hear),
+    c.Progress: ((s.RUNNING,), repeat_guard.progress),
+    c.Repeat: ((s.RUNNING,), repeat_guard.repeat),
+    c.HearNudges: ((s.RUNNING,), repeat_guard.hear),
     c.StartStep: ((s.RUNNING,), steps.start_step),
     c.RecordStep: ((s.RUNNING,), steps.record_step),
     c.IntendEffect: ((s.RUNNING,), steps.intend_effect),

@@ -6,7 +6,7 @@ import msgspec
 
 from endwell import errors as e
 from endwell.machine.decision import Decision, Seen, refuse
-from endwell.machine.unblocking import EFFECT_UNKNOWN, is_held_for, unblock
+from endwell.machine.unblock import EFFECT_UNKNOWN, is_held_for, unblock
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s

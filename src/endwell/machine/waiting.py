@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from endwell import errors as e
 from endwell.machine import approvals
 from endwell.machine.decision import NOTHING, Closing, Decision, Seen, refuse
-from endwell.machine.settling import Answered, known_waits, next_deadline, record, settle
+from endwell.machine.wait_settlement import Answered, known_waits, next_deadline, record, settle
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s

@@ -16,8 +16,8 @@ from endwell.operate.actions import Actions
 from endwell.operate.questions import brief_task, no_such_place, whole_task
 from endwell.operate.repair import Edit, edited
 from endwell.policy.submitting import checked_payload
-from endwell.store.beside import DeadLetter
 from endwell.store.contract import Store
+from endwell.store.side_rows import DeadLetter
 
 PAGE = 500
 OPEN = "open"

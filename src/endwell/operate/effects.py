@@ -14,7 +14,7 @@ from endwell.model.session import doing_of
 from endwell.operate.questions import no_such_place
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
-from endwell.store.freeing import Freeing
+from endwell.store.held_tasks import Freeing
 
 
 class Effects:

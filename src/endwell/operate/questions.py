@@ -10,7 +10,7 @@ from endwell.model.task import Task
 from endwell.operate.shapes import event_shape, task_shape
 from endwell.operate.why import executing
 from endwell.store.contract import Store
-from endwell.store.delivered import delivered
+from endwell.store.deliverables import delivered
 from endwell.store.turns import Turn
 
 _CURSOR_HINT = "give the `next` of the page before"

@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 
 from endwell.model.card import Card
 from endwell.model.task import Task
-from endwell.operate.checking import (
+from endwell.operate.record_check import (
     EffectRows,
     card_problems,
     row_problems,

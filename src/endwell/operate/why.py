@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from endwell.machine.unblocking import waits_for_person
+from endwell.machine.unblock import waits_for_person
 from endwell.model import status as s
 from endwell.model.card import step_label
 from endwell.model.inside import inside_of
 from endwell.model.moments import moment
 from endwell.model.session import Session, doing_of
 from endwell.model.task import Task, error_of, has_wait_rows, open_waits
-from endwell.operate.awaited import MOST_WAITS_SHOWN, is_served, waiting_for
+from endwell.operate.open_decisions import MOST_WAITS_SHOWN, is_served, waiting_for
 from endwell.policy.limits import SECOND
 from endwell.settings import Settings
 from endwell.store.contract import Store

@@ -12,15 +12,15 @@ from endwell.model import commands as c
 from endwell.pmo.dispatch import Dispatcher
 from endwell.pmo.inbox import InboxWatch
 from endwell.pmo.relay.service import Relay
-from endwell.pmo.streams import Streams
 from endwell.pmo.watchdog import Watchdog
 from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings
 from endwell.store.contract import Store
-from endwell.store.freeing import Freeing
-from endwell.store.glance import NOW, Ask
-from endwell.store.reclaiming import LATE_INTERVALS, Absence, Reclaiming
+from endwell.store.held_tasks import Freeing
+from endwell.store.probe import NOW, Ask
+from endwell.store.reclaimer import LATE_INTERVALS, Absence, Reclaiming
+from endwell.streams.orchestrator.service import Streams
 
 log = logging.getLogger(__name__)
 

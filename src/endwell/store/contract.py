@@ -12,8 +12,8 @@ from endwell.errors import StoreError
 from endwell.model.card import Card
 from endwell.model.commands import Command
 from endwell.model.message import Message
-from endwell.store.glance import Stamp
 from endwell.store.log import Logged
+from endwell.store.probe import Stamp
 from endwell.store.reads import Reads
 from endwell.store.rows import Reply
 

@@ -17,7 +17,7 @@ from endwell.machine import cursors
 from endwell.machine.approvals import not_approved
 from endwell.machine.decide import FENCED, TABLE, decide
 from endwell.machine.decision import Closing, Decision, Seen
-from endwell.machine.foreign import refuse_foreign_report
+from endwell.machine.foreign_reports import refuse_foreign_report
 from endwell.machine.sessions import close_session, is_live, open_session, renew
 from endwell.model import commands as c
 from endwell.model import status as s

@@ -6,8 +6,8 @@ from abc import abstractmethod
 
 import msgspec
 
-from endwell.store.carrying import Carrying
 from endwell.store.log import Logged, position_of
+from endwell.store.stream_reads import Carrying
 
 
 class LogHolder(msgspec.Struct, frozen=True):

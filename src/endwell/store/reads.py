@@ -18,10 +18,10 @@ from endwell.model.inside import effect_it_is_held_for
 from endwell.model.message import InboxRow, Message
 from endwell.model.session import Session
 from endwell.model.task import Task, Wait
-from endwell.store.beside import DeadLetter
-from endwell.store.glance import Ask, Seen
 from endwell.store.log import Event
-from endwell.store.reading_beside import BesideReads
+from endwell.store.probe import Ask, Seen
+from endwell.store.side_row_reads import BesideReads
+from endwell.store.side_rows import DeadLetter
 from endwell.store.turns import Turn, turns_in
 
 

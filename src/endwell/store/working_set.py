@@ -25,7 +25,7 @@ from endwell.policy.approval import Guard, guard_of
 from endwell.store.log import Event, EventRow, seal
 from endwell.store.projections import PROJECTIONS, Row, ledger_row
 from endwell.store.rows import HolderKey, Rows, TaskKey, Writes
-from endwell.store.waited import Waits
+from endwell.store.wait_rows import Waits
 
 _WITH_ROWS_BESIDE: Final = frozenset((*EFFECT_FACTS, *PROJECTIONS))
 _WAIT_FACTS: Final = frozenset((f.WaitsAdded, f.WaitAnswered, f.WaitTimedOut))

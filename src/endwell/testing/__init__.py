@@ -4,14 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from endwell.testing.outside import Outside
+    from endwell.testing.effect_sink import Outside
     from endwell.testing.scripts import ScriptedModel, ScriptedTool
     from endwell.testing.world import World, WorldHandle, every_crash
 
 __all__ = ["Outside", "ScriptedModel", "ScriptedTool", "World", "WorldHandle", "every_crash"]
 
 _HOMES = {
-    "Outside": "endwell.testing.outside",
+    "Outside": "endwell.testing.effect_sink",
     "ScriptedModel": "endwell.testing.scripts",
     "ScriptedTool": "endwell.testing.scripts",
 }

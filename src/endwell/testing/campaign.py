@@ -20,8 +20,8 @@ import msgspec
 
 from endwell.runtime.clock import SystemClock
 from endwell.runtime.processes import Child, start
+from endwell.testing.installation import HOURS
 from endwell.testing.oracle.registry import INVARIANTS
-from endwell.testing.parts import HOURS
 from endwell.testing.shrinking import keep, shrink, simulate, told
 from endwell.testing.simulation import Result
 

@@ -21,18 +21,18 @@ from endwell.errors import EndwellError
 from endwell.model.commands import Command
 from endwell.pmo.relay.sink import Sink
 from endwell.pmo.service import Pmo
-from endwell.queue.redis_streams.connection import Line
 from endwell.runtime.clock import MICROSECONDS
 from endwell.runtime.universe import Dice, Universe, VirtualLoop, VirtualProcess
 from endwell.runtime.virtual import VirtualRuntime, outside_of_loops, virtual_runtime
 from endwell.settings import Settings
 from endwell.store.contract import Store
-from endwell.testing.foreign import ForeignWorker, Tool
-from endwell.testing.network import BellNetwork, SimulatedDoorbell
+from endwell.streams.redis import Line
+from endwell.testing.bell_network import BellNetwork, SimulatedDoorbell
+from endwell.testing.foreign_worker import ForeignWorker, Tool
 from endwell.testing.receiver import Receiver, SimulatedSink
-from endwell.testing.redis.line import Network, SimulatedLine
+from endwell.testing.redis.client import Network, SimulatedLine
 from endwell.testing.redis.server import Server
-from endwell.testing.tap import Killed, Moment, TappedStore
+from endwell.testing.store_tap import Killed, Moment, TappedStore
 from endwell.testing.trace import Trace
 from endwell.worker.worker import Worker
 

@@ -12,13 +12,13 @@ from endwell.model import commands as c
 from endwell.pmo.relay.messages import Outgoing
 from endwell.runtime.clock import MICROSECONDS
 from endwell.testing.cluster import Cluster, Member
+from endwell.testing.effect_sink import Fates
 from endwell.testing.faults.registry import FAULTS
 from endwell.testing.oracle.judging import Violation
-from endwell.testing.outside import Fates
 from endwell.testing.receiver import Manner
-from endwell.testing.redis.line import Commands
-from endwell.testing.redis.line import Fate as LineFate
-from endwell.testing.tap import Moment
+from endwell.testing.redis.client import Commands
+from endwell.testing.redis.client import Fate as LineFate
+from endwell.testing.store_tap import Moment
 
 Matches = Callable[[Member, Sequence[c.Command]], bool]
 Act = Callable[[Member, Sequence[c.Command]], None]

@@ -11,7 +11,7 @@ import msgspec
 
 from endwell.testing.faults import all as all_faults
 from endwell.testing.faults.registry import Planned
-from endwell.testing.parts import Installation, installation_for
+from endwell.testing.installation import Installation, installation_for
 from endwell.testing.simulation import FAULT_COUNT, Result, Simulation
 
 MOST_RUNS: Final = 60

@@ -25,14 +25,14 @@ from endwell.runtime.ids import SeededIds
 from endwell.runtime.universe import Dice
 from endwell.testing import people, workload
 from endwell.testing.cluster import Cluster, Kind, Member, SimulatedApp
+from endwell.testing.effect_sink import Outside
 from endwell.testing.faults.registry import FAULTS, Planned, plan
+from endwell.testing.installation import SECRET, Installation
 from endwell.testing.log import Overheard, overheard
 from endwell.testing.occasions import Occasions, PlannedFates
 from endwell.testing.oracle.judging import Oracle, Violation
 from endwell.testing.oracle.view import View
-from endwell.testing.outside import Outside
-from endwell.testing.parts import SECRET, Installation
-from endwell.testing.tap import Moment
+from endwell.testing.store_tap import Moment
 
 FAULT_COUNT: Final = 40
 LONGEST_END_SECONDS: Final = 4 * 3600

@@ -15,14 +15,14 @@ from endwell.app import Endwell
 from endwell.errors import CallFailed, EffectRejected, Fail, NotDone, SignalTimeout, ToolFailed
 from endwell.policy.approval import Approval
 from endwell.runtime.universe import Dice
-from endwell.testing.outside import Outside
-from endwell.worker.captured import captured
-from endwell.worker.context import Context, SyncContext
-from endwell.worker.verdicts import NOT_DONE, Done
+from endwell.testing.effect_sink import Outside
+from endwell.turn.captured import captured
+from endwell.turn.context import Context, SyncContext
+from endwell.turn.verdicts import NOT_DONE, Done
 
 if TYPE_CHECKING:
     from endwell.testing.cluster import Member
-    from endwell.testing.foreign import Tool
+    from endwell.testing.foreign_worker import Tool
 
 ANYTHING: Final = object()
 """Whatever comes of it is right."""

@@ -23,11 +23,11 @@ from endwell.policy.limits import Limits
 from endwell.runtime.universe import Dice
 from endwell.settings import Settings, override
 from endwell.testing.cluster import Cluster, Member
+from endwell.testing.effect_sink import Outside
 from endwell.testing.oracle.judging import Oracle
 from endwell.testing.oracle.view import View
-from endwell.testing.outside import Outside
 from endwell.testing.scripts import ScriptedTool
-from endwell.testing.tap import Killed, Moment
+from endwell.testing.store_tap import Killed, Moment
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

@@ -18,7 +18,7 @@ from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings.sections import Worker as WorkerSettings
 from endwell.store.contract import Store
-from endwell.worker.heart import Heart, Named
+from endwell.worker.heartbeat import Heart, Named
 
 log = logging.getLogger(__name__)
 

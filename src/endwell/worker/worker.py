@@ -18,29 +18,29 @@ from endwell.errors import NotFound, StoreError
 from endwell.model import commands as c
 from endwell.policy.guard import is_suspect
 from endwell.policy.limits import Limits
-from endwell.queue.contract import Intake
 from endwell.runtime.base import Runtime
 from endwell.runtime.running_calls import RunningCalls
 from endwell.runtime.threads import ThreadPool
 from endwell.settings import Settings
 from endwell.store.contract import Store
 from endwell.store.effect_store import EffectStore
-from endwell.store.glance import Seen
+from endwell.store.probe import Seen
 from endwell.store.rows import Reply
-from endwell.worker import suspending
-from endwell.worker.agents import Agent
+from endwell.streams.contract import Intake
+from endwell.turn import after_suspension
+from endwell.turn.after_suspension import Settled
+from endwell.turn.agents import Agent
+from endwell.turn.directory import Directory
+from endwell.turn.endings import attempt_of, fitting, hand_back, tell_refused
+from endwell.turn.turns import Ending, Turns
+from endwell.turn.versions import OtherVersions
 from endwell.worker.capacity import Capacity
-from endwell.worker.delivered import answered, claims_of
-from endwell.worker.directory import Directory
-from endwell.worker.endings import attempt_of, fitting, hand_back, tell_refused
 from endwell.worker.health import Health
-from endwell.worker.heart import Named
-from endwell.worker.lookout import Lookout
+from endwell.worker.heartbeat import Named
 from endwell.worker.session import PAUSE_SECONDS, WorkerSession
-from endwell.worker.suspending import Settled
-from endwell.worker.turns import Ending, Turns
-from endwell.worker.versions import OtherVersions
-from endwell.worker.watch import Watch
+from endwell.worker.stream_source import answered, claims_of
+from endwell.worker.watchdog import Watch
+from endwell.worker.work_probe import Lookout
 
 log = logging.getLogger(__name__)
 
@@ -348,7 +348,7 @@ class Worker:
     async def _after_suspend(self, settled: Settled) -> None:
         """Hand on what came for the turn while it suspended. If that fails, a watchdog does it."""
         try:
-            follow = await suspending.after(self._store, self._runtime, self.name, settled)
+            follow = await after_suspension.after(self._store, self._runtime, self.name, settled)
             if follow:
                 await self._store.commit(follow)
         except StoreError as error:

@@ -8,7 +8,7 @@ import pytest
 
 from endwell.model.commands import AgentSpec
 from endwell.policy.limits import SECOND
-from endwell.store.glance import NOW, Ask, Seen
+from endwell.store.probe import NOW, Ask, Seen
 from tests.store.world import World
 
 WORK = ("offered_to_some", "ready_for_some", "next_start_of_some")

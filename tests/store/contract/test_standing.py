@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from endwell.cli.bench_idle import on_postgres, on_sqlite
+from endwell.bench.idle import on_postgres, on_sqlite
 from endwell.model import commands as c
 from endwell.policy.limits import SECOND
+from endwell.store.cached_probe import Standing
 from endwell.store.contract import Store
-from endwell.store.glance import NOW, Ask
-from endwell.store.standing import Standing
+from endwell.store.probe import NOW, Ask
 from tests.store.world import Database, SqliteDatabase, World
 
 AGENTS = ["coder"]

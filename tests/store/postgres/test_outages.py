@@ -15,7 +15,7 @@ import pytest
 from endwell.errors import StoreError, UsageError
 from endwell.policy.limits import Limits
 from endwell.runtime import Runtime
-from endwell.store.postgres import committer, questions, trouble
+from endwell.store.postgres import committer, errors, questions
 from endwell.store.postgres.store import PostgresStore
 from tests.servers.postgres import PostgresServer
 from tests.store.world import PostgresDatabase, World
@@ -118,7 +118,7 @@ async def test_what_was_answered_survives_the_death_of_the_server(
     ("error", "said"), [(TimeoutError(), "TimeoutError"), (OSError("no route"), "no route")]
 )
 def test_an_error_without_words_is_told_by_its_name(error: Exception, said: str) -> None:
-    assert trouble.said_by(error) == said
+    assert errors.said_by(error) == said
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_an_error_without_words_is_told_by_its_name(error: Exception, said: str)
 )
 def test_a_pooler_that_endwell_cannot_work_through_is_told_as_such(refused: Exception) -> None:
     """In PgBouncer's own words: it speaks as if the server were away, or the statement ours."""
-    meaning = trouble.meaning_of(refused, "postgresql://ada:secret@host:6432/db")
+    meaning = errors.meaning_of(refused, "postgresql://ada:secret@host:6432/db")
     assert "\n" not in meaning.message
     assert (meaning.code, meaning.exit_code) == ("store_unsuitable", 5)
     assert "connection pooler" in meaning.message

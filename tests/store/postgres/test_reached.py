@@ -11,10 +11,10 @@ import pytest
 from endwell.model import commands as c
 from endwell.model.task import Task
 from endwell.runtime import ManualClock, Runtime
-from endwell.store.carrying import START, Place
+from endwell.store.claim_position import FROM_START_SECONDS
 from endwell.store.postgres.connection import COMMITTING
-from endwell.store.postgres.reached import FROM_START_SECONDS
 from endwell.store.postgres.statements import QUERIES
+from endwell.store.stream_reads import START, Place
 from tests.store.world import PostgresDatabase, World
 
 BATCH = 50

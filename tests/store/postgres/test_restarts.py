@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from endwell.store.postgres import trouble
+from endwell.store.postgres import errors
 from endwell.store.postgres.effect_store import PostgresEffectStore
 from tests.store.world import PostgresDatabase, World
 
@@ -28,8 +28,8 @@ async def test_asyncpg_s_answer_after_a_shutdown_message_is_a_lost_connection(po
     assert not connection.is_closed()
     with pytest.raises(asyncpg.InternalClientError) as raised:
         await connection.fetchval("SELECT 1")
-    assert trouble.is_lost(raised.value)
-    assert trouble.meaning_of(raised.value, postgres_url).code == "store_unreachable"
+    assert errors.is_lost(raised.value)
+    assert errors.meaning_of(raised.value, postgres_url).code == "store_unreachable"
     connection.terminate()
 
 

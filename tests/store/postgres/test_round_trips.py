@@ -16,8 +16,8 @@ from endwell.model import commands as c
 from endwell.model.task import Task
 from endwell.store.contract import Store
 from endwell.store.postgres.store import PostgresStore
-from tests.execution.world import eventually
 from tests.store.world import PostgresDatabase, World
+from tests.support.world import eventually
 
 
 @pytest.fixture

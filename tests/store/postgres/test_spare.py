@@ -10,11 +10,11 @@ import pytest
 
 from endwell.errors import UsageError
 from endwell.runtime import Runtime
-from endwell.store.postgres import spare
+from endwell.store.postgres import read_pool
 from endwell.store.postgres.connection import STEADY
-from endwell.store.postgres.spare import MOST_CONNECTIONS, Spare
-from tests.execution.world import eventually
+from endwell.store.postgres.read_pool import MOST_CONNECTIONS, Spare
 from tests.store.world import PostgresDatabase
+from tests.support.world import eventually
 
 WHO = "SELECT pg_backend_pid()"
 
@@ -72,7 +72,7 @@ async def test_a_connection_that_was_lost_is_made_anew(
 async def test_connections_that_nobody_needs_are_let_go(
     lines: Spare, postgres_database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spare, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(read_pool, "IDLE_SECONDS", 0.05)
     first = await who(lines)
 
     async def is_gone() -> bool:

@@ -13,11 +13,11 @@ from endwell.store.sqlite.connection import CHECKPOINT_BYTES
 from endwell.store.sqlite.driver import SqliteDriver
 from endwell.store.sqlite.log_file import FRAME_HEADER_BYTES, MANY, STEP_BYTES, LogFile
 from endwell.store.sqlite.store import SqliteStore
-from tests.execution.world import eventually
 from tests.store.log_bytes import log_bytes
 from tests.store.processes import PATIENCE, lines_of, start
 from tests.store.sqlite.test_desk import somebody_else_writing
 from tests.store.world import SqliteDatabase, World
+from tests.support.world import eventually
 
 
 class Log:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from endwell.store.sqlite.bulk import GROUP
 from endwell.store.sqlite.driver import _MOVE_TASK
+from endwell.store.sqlite.row_groups import GROUP
 from tests.patience import PATIENCE_SECONDS
 from tests.store.sqlite.test_log_file import driver_of
 from tests.store.world import World

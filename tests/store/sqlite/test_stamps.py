@@ -14,7 +14,7 @@ import apsw
 
 from endwell.model.commands import AgentSpec
 from endwell.runtime import Runtime
-from endwell.store.glance import Stamp
+from endwell.store.probe import Stamp
 from endwell.store.sqlite.store import SqliteStore
 from tests.patience import PATIENCE_SECONDS
 from tests.store.processes import lines_of, start

@@ -9,7 +9,7 @@ from pathlib import Path
 from endwell.operate.doctor.examine import examine
 from endwell.operate.doctor.finding import Patient
 from endwell.operate.why import Pace, why
-from tests.execution.world import World
+from tests.support.world import World
 
 HOLDER = """
 import sys, apsw

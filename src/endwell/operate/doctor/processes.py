@@ -11,7 +11,7 @@ from endwell.operate.doctor.finding import Finding, Patient
 from endwell.pmo.relay.service import CURSOR
 from endwell.policy.limits import SECOND, Limits
 from endwell.settings import check
-from endwell.worker.heart import IDLE_INTERVALS
+from endwell.worker.heartbeat import IDLE_INTERVALS
 
 LATE_INTERVALS: Final = 3
 MOST_NAMED: Final = 5

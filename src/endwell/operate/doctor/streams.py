@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from endwell.operate.doctor.finding import Finding, Patient
-from endwell.pmo.stream_room import AHEAD_SLOTS
-from endwell.queue.redis_streams.condition import (
+from endwell.settings import masked
+from endwell.streams.commands import KEPT_LETTERS
+from endwell.streams.orchestrator.free_slots import AHEAD_SLOTS
+from endwell.streams.protocol import Names
+from endwell.streams.redis import Line, Refusal, Unreachable
+from endwell.streams.server_check import (
     KEEPS_STREAMS,
     Condition,
     condition,
     eviction_policy,
     is_persistent,
 )
-from endwell.queue.redis_streams.connection import Line, Refusal, Unreachable
-from endwell.queue.redis_streams.names import Names
-from endwell.queue.redis_streams.orchestrator import KEPT_LETTERS
-from endwell.settings import masked
 
 SPARE: Final = 1000
 """So many entries more than needed may lie on a stream for a moment."""

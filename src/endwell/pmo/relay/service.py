@@ -14,7 +14,6 @@ from typing import Any, Final
 from endwell.errors import EndwellError, Refused, StoreError
 from endwell.model import commands as c
 from endwell.model.cursor import Cursor
-from endwell.pmo.log_pages import next_page
 from endwell.pmo.relay.messages import Outgoing, messages, turn_after
 from endwell.pmo.relay.sink import Sink, SinkError
 from endwell.pmo.relay.skips import skips
@@ -23,6 +22,7 @@ from endwell.runtime.base import Runtime
 from endwell.settings.sections import Relay as RelaySettings
 from endwell.store.contract import Store
 from endwell.store.log import Logged
+from endwell.store.log_pages import next_page
 
 log = logging.getLogger(__name__)
 

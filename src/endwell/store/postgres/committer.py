@@ -11,8 +11,8 @@ from endwell.model.commands import Command
 from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
 from endwell.settings import masked
-from endwell.store.held import Held
-from endwell.store.postgres import trouble
+from endwell.store.claim_position import Reached
+from endwell.store.postgres import errors
 from endwell.store.postgres.connection import (
     COMMITTING,
     Backend,
@@ -24,7 +24,7 @@ from endwell.store.postgres.connection import (
     raise_positions,
 )
 from endwell.store.postgres.driver import PostgresDriver, ServerClock
-from endwell.store.postgres.reached import Reached
+from endwell.store.row_cache import Held
 from endwell.store.rows import Outcome, Reply, Writes
 
 OUTAGE_SECONDS = 5.0
@@ -77,8 +77,8 @@ class Committer:
                 return
             except Exception as error:
                 tries += 1
-                if not trouble.is_starting(error):
-                    raise trouble.meaning_of(error, self._url) from error
+                if not errors.is_starting(error):
+                    raise errors.meaning_of(error, self._url) from error
                 await self._lose(error, tries)
 
     async def close(self) -> None:
@@ -111,16 +111,16 @@ class Committer:
             except Exception as error:
                 self._held.forget()
                 tries += 1
-                if trouble.is_lost(error):
+                if errors.is_lost(error):
                     doubt = driver.doubt if driver is not None and driver.doubt is not None else doubt
                     await self._lose(error, tries)
                 elif _may_try_again(error, tries, len(commands)):
                     doubt = None
                     await self._pause(tries)
-                elif trouble.fails_alone(error):
+                elif errors.fails_alone(error):
                     return await self._one_by_one(commands, error)
                 else:
-                    raise trouble.meaning_of(error, self._url) from error
+                    raise errors.meaning_of(error, self._url) from error
 
     async def _connected(self) -> PostgresDriver:
         if self._driver is not None and not self._driver.connection.is_closed():
@@ -160,10 +160,10 @@ class Committer:
         if self._away_since is None:
             self._away_since = now
             log.warning(
-                "lost the connection to %s: %s; trying again", masked(self._url), trouble.said_by(error)
+                "lost the connection to %s: %s; trying again", masked(self._url), errors.said_by(error)
             )
         if now - self._away_since > OUTAGE_SECONDS:
-            raise trouble.meaning_of(error, self._url) from error
+            raise errors.meaning_of(error, self._url) from error
         await self._pause(tries)
 
     async def _pause(self, tries: int) -> None:
@@ -191,19 +191,19 @@ class Committer:
             return Outcome([Reply(refusal=error)], Writes(), set())
 
     def _refusal(self, error: Exception) -> EndwellError:
-        if trouble.is_refused(error):
+        if errors.is_refused(error):
             refusal = EndwellError(f"the store refused the write: {error}", code="constraint")
             refusal.__cause__ = error
             return refusal
-        return trouble.meaning_of(error, self._url)
+        return errors.meaning_of(error, self._url)
 
 
 def _may_try_again(error: Exception, tries: int, size: int) -> bool:
-    if trouble.is_conflict(error):
+    if errors.is_conflict(error):
         return tries < CONFLICT_TRIES
-    if trouble.is_busy(error):
+    if errors.is_busy(error):
         return size == 1 and tries < BUSY_TRIES
-    return trouble.is_race(error) and tries < RACE_TRIES
+    return errors.is_race(error) and tries < RACE_TRIES
 
 
 def _is_busy(outcome: Outcome) -> bool:

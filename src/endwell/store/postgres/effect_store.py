@@ -10,7 +10,7 @@ from typing import Any
 from endwell.errors import EndwellError, StoreError
 from endwell.settings import masked
 from endwell.store.effect_store import EffectStore
-from endwell.store.postgres import trouble
+from endwell.store.postgres import errors
 from endwell.store.postgres.connection import CONNECT_OPTIONS, asyncpg_module
 
 MOST_CONNECTIONS = 4
@@ -54,7 +54,7 @@ class PostgresEffectStore(EffectStore):
                 raise
             except Exception as error:
                 tries += 1
-                if tries > MOST_CONNECTIONS or not trouble.is_lost(error):
+                if tries > MOST_CONNECTIONS or not errors.is_lost(error):
                     what = type(error).__name__
                     raise StoreError(
                         f"the effect store {masked(self._url)} cannot be used: {what}"

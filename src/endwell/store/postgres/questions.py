@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from endwell.runtime.base import Runtime
-from endwell.store.postgres import trouble
-from endwell.store.postgres.spare import Spare
+from endwell.store.postgres import errors
+from endwell.store.postgres.read_pool import Spare
 from endwell.store.postgres.statements import QUERIES
 
 OUTAGE_SECONDS = 5.0
@@ -42,6 +42,6 @@ class Questions:
             try:
                 return await self._spare.fetch(sql, parameters)
             except Exception as error:
-                if not trouble.is_lost(error) or self._runtime.clock.monotonic() > give_up_at:
-                    raise trouble.meaning_of(error, self._url) from error
+                if not errors.is_lost(error) or self._runtime.clock.monotonic() > give_up_at:
+                    raise errors.meaning_of(error, self._url) from error
             await self._runtime.sleep(_PAUSE_SECONDS * (0.5 + self._runtime.ids.fraction()))

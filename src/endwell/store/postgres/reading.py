@@ -13,11 +13,11 @@ from endwell.model.message import Message
 from endwell.model.session import SESSION_FIELDS, Session
 from endwell.model.task import FIELDS, Task, Wait
 from endwell.policy.limits import Limits
-from endwell.store.carrying import START, Place
-from endwell.store.postgres.reached import Reached
+from endwell.store.claim_position import Reached
 from endwell.store.postgres.statements import QUERIES
 from endwell.store.rows import HolderKey, Offer, Rows, TaskKey, Wanted, reach
-from endwell.store.waited import MOST_OVERDUE, wanted_calls, wanted_waits
+from endwell.store.stream_reads import START, Place
+from endwell.store.wait_rows import MOST_OVERDUE, wanted_calls, wanted_waits
 
 _WIDTH = len(FIELDS)
 _SESSION = len(SESSION_FIELDS)

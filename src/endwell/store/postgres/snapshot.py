@@ -9,7 +9,7 @@ from typing import Any
 from endwell.model.card import Card
 from endwell.model.message import Message
 from endwell.store.log import LAST_POSITION, Event, Logged, position_of
-from endwell.store.postgres import trouble
+from endwell.store.postgres import errors
 from endwell.store.postgres.connection import READING, connect
 from endwell.store.postgres.statements import QUERIES
 
@@ -36,7 +36,7 @@ class PostgresSnapshot:
         try:
             rows: Sequence[Any] = await self._connection.fetch(QUERIES[name], *parameters)
         except Exception as error:
-            raise trouble.meaning_of(error, self._url) from error
+            raise errors.meaning_of(error, self._url) from error
         return rows
 
 
@@ -49,7 +49,7 @@ async def open_snapshot(url: str) -> AsyncIterator[PostgresSnapshot]:
             connection = await connect(url, READING)
             await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         except Exception as error:
-            raise trouble.meaning_of(error, url) from error
+            raise errors.meaning_of(error, url) from error
         yield PostgresSnapshot(connection, url)
     finally:
         if connection is not None:

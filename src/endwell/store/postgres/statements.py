@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from endwell.model.task import MOVING_FIELDS
-from endwell.store.glance import Joiner
+from endwell.store.probe import Joiner
 from endwell.store.queries import load
 
 POSITIONS_DRAWN: Final = 4096

@@ -16,20 +16,20 @@ from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
 from endwell.runtime.processes import process_id
 from endwell.settings import masked
-from endwell.store.carrying import START, Place, ReadyTurn
+from endwell.store.claim_position import Reached
 from endwell.store.contract import BATCH_LIMIT, Ring, Snapshot, Store
-from endwell.store.glance import Ask, Seen
-from endwell.store.held import Held
 from endwell.store.log import Logged, position_of
+from endwell.store.postgres.commit_queue import Line
 from endwell.store.postgres.committer import Committer
 from endwell.store.postgres.connection import READING, STEADY
 from endwell.store.postgres.driver import ServerClock
-from endwell.store.postgres.line import Line
 from endwell.store.postgres.questions import Questions
-from endwell.store.postgres.reached import Reached
 from endwell.store.postgres.snapshot import logged, open_snapshot
 from endwell.store.postgres.statements import JOINER
+from endwell.store.probe import Ask, Seen
+from endwell.store.row_cache import Held
 from endwell.store.rows import LITTLE_BYTES, Outcome, Reply
+from endwell.store.stream_reads import START, Place, ReadyTurn
 
 COMMITTERS = 2
 """Committing connections: while the server writes one batch, the next is decided. Measured on two cores, bulk

@@ -25,15 +25,15 @@ from endwell.model.session import SESSION_FIELDS, Session
 from endwell.model.task import FIXED_FIELDS, Task, Wait
 from endwell.policy.limits import Limits
 from endwell.store import door
-from endwell.store.carrying import Place, ReadyTurn
-from endwell.store.glance import Ask, Joiner
-from endwell.store.held import Held
+from endwell.store.probe import Ask, Joiner
 from endwell.store.queries import load
+from endwell.store.row_cache import Held
 from endwell.store.rows import LITTLE_BYTES, Offer, Outcome, Reply, Rows, TaskKey, Wanted, Writes, reach
-from endwell.store.sqlite.bulk import InGroups
 from endwell.store.sqlite.connection import Pause, connect, explained, immediate, migrate, read_pragma
 from endwell.store.sqlite.log_file import LogFile
-from endwell.store.waited import MOST_OVERDUE, wanted_calls, wanted_waits
+from endwell.store.sqlite.row_groups import InGroups
+from endwell.store.stream_reads import Place, ReadyTurn
+from endwell.store.wait_rows import MOST_OVERDUE, wanted_calls, wanted_waits
 
 QUERIES: Final = load("queries.sql", "sqlite/queries.sql", parameter="?")
 _JOINER: Final = Joiner(QUERIES, mark="?", clock="SELECT", now="?1")

@@ -21,15 +21,15 @@ from endwell.model.task import Task
 from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
 from endwell.runtime.here import is_here
-from endwell.store.carrying import START, Place, ReadyTurn
 from endwell.store.contract import BATCH_LIMIT, Ring, Store
-from endwell.store.glance import Ask, Seen, Stamp
 from endwell.store.log import Event, Logged, position_of
+from endwell.store.probe import Ask, Seen, Stamp
 from endwell.store.rows import Reply
 from endwell.store.sqlite.connection import BUSY_SECONDS, explained
-from endwell.store.sqlite.desk import Desk
 from endwell.store.sqlite.driver import SqliteDriver
-from endwell.store.sqlite.lanes import Lane
+from endwell.store.sqlite.reader import Lane
+from endwell.store.sqlite.writer import Desk
+from endwell.store.stream_reads import START, Place, ReadyTurn
 
 # one or a few index seeks each, whatever the number of tasks
 SHORT_QUESTIONS: Final = frozenset(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from endwell.queue.redis_streams.names import RESULT, TASK
 from endwell.runtime.universe import Dice
+from endwell.streams.protocol import RESULT, TASK
 from endwell.testing.cluster import Member
 from endwell.testing.faults.of_queues import on_foreign, put_entry
 from endwell.testing.faults.registry import fault

@@ -10,7 +10,7 @@ from endwell.testing.cluster import Member
 from endwell.testing.faults.registry import fault
 from endwell.testing.occasions import ArmedMoment
 from endwell.testing.simulation import Simulation
-from endwell.testing.tap import Killed
+from endwell.testing.store_tap import Killed
 
 IDLE = (c.Heartbeat, c.RequeueResumes)
 

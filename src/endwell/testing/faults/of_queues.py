@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from endwell.queue.redis_streams.names import DLQ, ORCHESTRATOR_GROUP, RESULT, TASK, WORKERS_GROUP
 from endwell.runtime.universe import Dice
+from endwell.streams.protocol import DLQ, ORCHESTRATOR_GROUP, RESULT, TASK, WORKERS_GROUP
 from endwell.testing.cluster import Member
 from endwell.testing.faults.registry import fault
-from endwell.testing.redis.line import Commands, Fate
+from endwell.testing.redis.client import Commands, Fate
 from endwell.testing.redis.server import Server
 from endwell.testing.simulation import Simulation
 

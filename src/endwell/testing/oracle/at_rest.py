@@ -8,7 +8,7 @@ from typing import Final
 
 from endwell.model import content
 from endwell.model import status as s
-from endwell.store.beside import is_as_folded
+from endwell.store.side_rows import is_as_folded
 from endwell.testing.oracle.registry import invariant
 from endwell.testing.oracle.view import View
 

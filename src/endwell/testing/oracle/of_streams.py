@@ -8,7 +8,7 @@ from typing import Final
 
 from endwell.model import facts as f
 from endwell.model.session import FOREIGN_HOST
-from endwell.queue.redis_streams.names import DLQ, RESULT, TASK
+from endwell.streams.protocol import DLQ, RESULT, TASK
 from endwell.testing.oracle.registry import invariant
 from endwell.testing.oracle.view import View
 from endwell.testing.redis.server import Server

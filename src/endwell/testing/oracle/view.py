@@ -15,10 +15,10 @@ from endwell.model.approval import APPROVAL_FIELDS, ApprovalRow
 from endwell.model.task import FIELDS, Task
 from endwell.pmo.relay.messages import Outgoing
 from endwell.policy.limits import Limits
-from endwell.store.beside import DeadLetter, KeptWait, Key, RowsBeside
 from endwell.store.log import EVENT_FIELDS, Event
+from endwell.store.side_rows import DeadLetter, KeptWait, Key, RowsBeside
+from endwell.testing.effect_sink import Outside
 from endwell.testing.log import Overheard
-from endwell.testing.outside import Outside
 from endwell.testing.receiver import Receiver
 from endwell.testing.redis.server import Server
 

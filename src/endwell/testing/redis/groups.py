@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from endwell.queue.redis_streams.connection import Refusal
+from endwell.streams.redis import Refusal
 from endwell.testing.redis.stream import FIRST, Given, Group, Id, Stream, parsed, shown, written
 from endwell.testing.redis.waiting import Waiting
 

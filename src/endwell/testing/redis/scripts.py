@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from endwell.queue.redis_streams.connection import Refusal
-from endwell.queue.redis_streams.scripts import PUBLISH_RESULTS, PUT_LETTER
+from endwell.streams.redis import Refusal
+from endwell.streams.scripts import PUBLISH_RESULTS, PUT_LETTER
 
 if TYPE_CHECKING:
     from endwell.testing.redis.server import Args, Server

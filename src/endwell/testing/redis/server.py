@@ -1,6 +1,6 @@
 """The server: every command that the product sends, with the answers that Redis and Valkey give.
 
-`tests/queue/test_server_contract.py` holds it to what a real server answers. A read that would wait gives
+`tests/streams/test_server_contract.py` holds it to what a real server answers. A read that would wait gives
 `Waiting`; whoever carries the command waits then, and is told when there is something.
 """
 
@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from endwell.queue.redis_streams.connection import Refusal, Word
+from endwell.streams.redis import Refusal, Word
 from endwell.testing.redis import groups
 from endwell.testing.redis.scripts import run_script
 from endwell.testing.redis.stream import Stream, parsed, shown, written

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from endwell.queue.redis_streams.connection import Refusal
+from endwell.streams.redis import Refusal
 
 Id = tuple[int, int]
 Fields = list[bytes]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from endwell.queue.redis_streams.connection import Word
+from endwell.streams.redis import Word
 
 
 @dataclass(eq=False)

@@ -1,0 +1,1 @@
+"""`endwell bench`: speed measured with real worker processes at full durability."""

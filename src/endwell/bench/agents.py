@@ -1,0 +1,54 @@
+"""The agents of `endwell bench`. They do next to nothing, so that the figures are Endwell's own cost."""
+
+from __future__ import annotations
+
+import os
+
+from endwell.app import Endwell
+from endwell.turn.context import Context
+
+NAMESPACE = "ENDWELL_BENCH_NAMESPACE"
+AGENT = "noop"
+STEPS = "steps"
+ASKS = "asks"
+REPLAYS = "replays"
+TOOL = "bench-clock"
+
+app = Endwell(namespace=os.environ.get(NAMESPACE, "default"))
+
+
+@app.agent(AGENT)
+async def noop(number: int) -> int:
+    """Give the number back."""
+    return number
+
+
+@app.agent(STEPS)
+async def steps(ctx: Context, count: int) -> int:
+    """So many recorded steps."""
+    total = 0
+    for number in range(count):
+        total += await ctx.step("step", _one, number)
+    return total
+
+
+@app.agent(ASKS)
+async def asks(ctx: Context) -> int:
+    """Wait for an answer from outside, and give it back."""
+    answer: int = await ctx.tool(TOOL, timeout=600)
+    return answer
+
+
+@app.agent(REPLAYS)
+async def replays(ctx: Context, count: int) -> float:
+    """Record so many steps, wait, and say how long it took to come by them again."""
+    begin = app.runtime.clock.monotonic()
+    for number in range(count):
+        await ctx.step("step", _one, number)
+    passed = app.runtime.clock.monotonic() - begin
+    await ctx.tool(TOOL, timeout=600)
+    return passed
+
+
+async def _one(number: int) -> int:
+    return 1

@@ -1,0 +1,147 @@
+"""Where a measurement takes place: a fresh store, an open node on it, and real processes beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from endwell.app import Endwell, Node
+from endwell.bench import agents
+from endwell.demo.crew import Crew, Member, clean_environment
+from endwell.model.status import TERMINAL
+from endwell.runtime.base import Runtime
+from endwell.settings import Settings, override
+from endwell.settings.store_url import sqlite_path
+from endwell.streams.redis import Connection
+
+STOP_SECONDS = 60.0
+MOST_AT_ONCE = 50_000
+"""Tasks in one call of `submit_many`: a million commands at once would fill the memory."""
+LOOK_SECONDS = 0.1
+TAIL = 8
+"""How many of the last tasks are looked at meanwhile: looking must not slow down what is measured."""
+
+
+class Place:
+    """A namespace of its own with default settings; on SQLite also a file of its own."""
+
+    def __init__(self, node: Node, crew: Crew, *, needs_pmo: bool) -> None:
+        self.node = node
+        self.crew = crew
+        self.runtime = node.app.runtime
+        self.namespace = node.app.namespace
+        self.ids: list[str] = []
+        self._needs_pmo = needs_pmo
+
+    async def submit(self, count: int) -> None:
+        """Many tasks with few calls; each is to give its number back."""
+        for _ in range(0, count, MOST_AT_ONCE):
+            start = len(self.ids)
+            some = range(start, start + min(MOST_AT_ONCE, count - start))
+            handles = await self.node.client.submit_many(agents.AGENT, some)
+            self.ids += [handle.id for handle in handles]
+
+    async def start(self, role: str, count: int = 1) -> list[Member]:
+        """Start real processes and wait until they are ready; a stream needs a PMO that feeds it."""
+        if self._needs_pmo and role != "pmo" and "pmo-0" not in self.crew.members:
+            await self.start("pmo")
+        options = ("--app", "endwell.bench.agents:app") if role == "worker" else ()
+        where = ("--namespace", self.namespace)
+        members = [self.crew.start(f"{role}-{number}", role, *where, *options) for number in range(count)]
+        await self.crew.wait_ready(members)
+        return members
+
+    async def stop(self) -> None:
+        """Ask every process to end, as an operator would."""
+        for member in self.crew.members.values():
+            member.child.terminate()
+        for member in self.crew.members.values():
+            await self.runtime.in_thread(member.child.wait, STOP_SECONDS)
+
+    async def wait_drained(self) -> None:
+        """Until every submitted task has ended. Only the last ones are looked at: the first go first."""
+        limit = self.runtime.clock.monotonic() + 60 + len(self.ids) / 200
+        tail = self.ids[-TAIL:]
+        while not await self._have_ended(tail) or await self._live():
+            if self.runtime.clock.monotonic() > limit:
+                raise TimeoutError(f"{await self._live()} of {len(self.ids)} tasks have not ended")
+            await self.runtime.sleep(LOOK_SECONDS)
+
+    async def _have_ended(self, ids: list[str]) -> bool:
+        return all(task.is_ended for task in await self.node.store.tasks_by_ids(self.namespace, ids))
+
+    async def _live(self) -> int:
+        counts = await self.node.store.counts(self.namespace)
+        return sum(count for status, count in counts.items() if status not in TERMINAL)
+
+
+class Ground:
+    """Gives fresh places: SQLite files in a directory, or namespaces of one PostgreSQL database."""
+
+    def __init__(self, runtime: Runtime, directory: Path, url: str | None, redis: str | None = None) -> None:
+        self._runtime = runtime
+        self._directory = directory
+        self._url = url
+        self._redis = redis
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether turns travel over Redis Streams."""
+        return self._redis is not None
+
+    @property
+    def kind(self) -> str:
+        """`sqlite` or `postgresql`, with `redis+` before it where that carries the turns."""
+        store = "sqlite" if self._url is None or self._url.startswith("sqlite") else "postgresql"
+        return f"redis+{store}" if self.is_streamed else store
+
+    def _settings(self, unique: str) -> dict[str, object]:
+        if self._redis is None:
+            return {}
+        return {"queue.kind": "redis", "redis.url": self._redis, "redis.prefix": f"bench-{unique}:"}
+
+    def app(self) -> Endwell:
+        """An installation with default settings on a fresh store, in this process.
+
+        A file of its own needs no name of its own: it is the default namespace, as with most users.
+        """
+        unique = self._runtime.ids.new()
+        url = self._url or f"sqlite:///{self._directory / unique}.db"
+        settings = override(Settings(), {"store": url, **self._settings(unique)}, source="bench")
+        namespace = "default" if self._url is None else f"bench-{unique}"
+        app = Endwell(namespace=namespace, settings=settings, runtime=self._runtime)
+        app.agents.update(agents.app.agents)
+        return app
+
+    async def _leave_nothing(self, prefix: str) -> None:
+        if self._redis is not None:
+            connection = Connection(self._redis)
+            await connection.remove_keys(prefix)
+            await connection.close()
+
+    @contextlib.asynccontextmanager
+    async def place(self) -> AsyncIterator[Place]:
+        """A fresh place; whatever still runs there at the end is killed, and its file removed."""
+        app = self.app()
+        prefix = app.settings.redis.prefix
+        settings = self._settings(prefix.removeprefix("bench-").removesuffix(":"))
+        env = clean_environment(app.url, settings, {agents.NAMESPACE: app.namespace})
+        directory = self._directory / f"crew-{self._runtime.ids.new()}"
+        os.mkdir(directory, 0o700)
+        async with app.connect() as node:
+            place = Place(node, Crew(self._runtime, directory, env), needs_pmo=self.is_streamed)
+            try:
+                yield place
+            finally:
+                place.crew.end()
+                await self._leave_nothing(app.settings.redis.prefix)
+        if self._url is None:
+            _remove(sqlite_path(app.url))
+
+
+def _remove(file: Path) -> None:
+    """A million tasks are more than a gigabyte: not to be kept until the end."""
+    for path in file.parent.glob(f"{file.name}*"):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""What every command shares: options, loading the app, output, logs, errors."""

@@ -1,0 +1,125 @@
+"""Showing things: JSON on stdout when asked for, readable text otherwise; remarks go to stderr.
+
+Text never carries control characters of its own to the terminal, and no password in a URL.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from endwell.cli.base.options import Asked
+from endwell.model.content import shown
+from endwell.settings.show import masked
+
+_WORD = re.compile(r"[^\s'\"]+")
+_URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*://|\b(?:https?|wss?):).+", re.DOTALL | re.IGNORECASE)
+
+
+def show(asked: Asked, document: Any, text: Callable[[Any], str]) -> None:
+    """The answer of a command: the document itself, or its text."""
+    if asked.json:
+        write_json(document)
+    else:
+        write(text(document))
+
+
+def write_json(document: Any, *, is_line: bool = False) -> None:
+    """One JSON document. Only ASCII, so that no terminal and no encoding can be upset by it."""
+    indent = 2 if sys.stdout.isatty() and not is_line else None
+    sys.stdout.write(json.dumps(_without_secrets_in_error(document), indent=indent) + "\n")
+    sys.stdout.flush()
+
+
+def write(text: str) -> None:
+    """Lines of text to stdout."""
+    _to(sys.stdout, shown(text, keep_lines=True))
+
+
+def say(text: str) -> None:
+    """A remark: to stderr, without secrets."""
+    _to(sys.stderr, shown(without_secrets(text), keep_lines=True))
+
+
+def _to(stream: Any, text: str) -> None:
+    encoding = stream.encoding or "utf-8"
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    stream.flush()
+
+
+def without_secrets(text: str) -> str:
+    """The text with the passwords of all URLs in it masked."""
+    return _WORD.sub(lambda found: _masked_word(found[0]), text) if "/" in text or "@" in text else text
+
+
+def _masked_word(word: str) -> str:
+    """A word without its password: a URL, or one that is mistyped, if it names a user and a password."""
+    if _URL.search(word):
+        return _URL.sub(lambda found: masked(found[0]), word)
+    before = word.rpartition("@")[0]
+    return masked(word) if ":" in before or "//" in before else word
+
+
+def _without_secrets_in_error(document: Any) -> Any:
+    if not isinstance(document, dict) or set(document) != {"error"}:
+        return document
+    told = document["error"]
+    return {"error": {key: without_secrets(value) if value else value for key, value in told.items()}}
+
+
+def plain(value: Any) -> str:
+    """A value in one line."""
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return shown(value)
+    return shown(json.dumps(value, ensure_ascii=False))
+
+
+def block(value: Any) -> str:
+    """A JSON value in as many lines as it needs."""
+    return shown(json.dumps(value, ensure_ascii=False, indent=2), keep_lines=True)
+
+
+def pairs(items: dict[str, Any]) -> str:
+    """Names and values, one per line."""
+    width = max((len(name) for name in items), default=0)
+    return "\n".join(f"{name:<{width}}  {plain(value)}" for name, value in items.items())
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str) -> str:
+    """Rows under their headings; drawn by rich on a terminal, simply aligned elsewhere."""
+    if not rows:
+        return empty
+    cells = [[plain(value) for value in row] for row in rows]
+    if sys.stdout.isatty():
+        return _drawn(columns, cells)
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in (columns, *cells))
+    return "\n".join(lines)
+
+
+def listed(columns: Sequence[str], rows: Sequence[Sequence[Any]], cursor: str | None, *, empty: str) -> str:
+    """A page of a list, and how to ask for the next one: words that can be pasted into a shell."""
+    text = table(columns, rows, empty=empty)
+    return text if cursor is None else f"{text}\nmore: --cursor {shlex.quote(plain(cursor))}"
+
+
+def _drawn(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(color_system=None)  # what is written is escaped, colours would be too
+    drawing = Table(box=None, pad_edge=False)
+    for number, column in enumerate(columns):
+        drawing.add_column(column, no_wrap=number == 0, overflow="fold")
+    for row in cells:
+        drawing.add_row(*map(Text, row))
+    with console.capture() as captured:
+        console.print(drawing)
+    return captured.get().rstrip("\n")

@@ -1,0 +1,102 @@
+"""The three small agents of `endwell demo`. Each has one effect; all they do leaves lines in the sink.
+
+The sink stands for the world outside: a file beside the store that is only ever appended to, one write
+per line, and that Endwell itself neither reads nor writes.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from endwell.app import Endwell
+from endwell.turn.context import Context, SyncContext
+from endwell.turn.verdicts import NOT_DONE, Done, Verdict
+
+SINK = "ENDWELL_DEMO_SINK"
+NAMESPACE = "ENDWELL_DEMO_NAMESPACE"
+AGENTS = ("researcher", "writer", "clerk")
+EFFECT_SECONDS = 1.0
+"""How long an effect may take; as long others keep away from it after a crash."""
+
+app = Endwell(namespace=os.environ.get(NAMESPACE, "default"))
+
+
+class Job(msgspec.Struct, frozen=True):
+    """How long to work, and how often to fail before succeeding."""
+
+    number: int
+    milliseconds: int
+    failures: int = 0
+
+    @property
+    def seconds(self) -> float:
+        return self.milliseconds / 1000
+
+
+@app.agent("researcher")
+async def researcher(ctx: Context, job: Job) -> str:
+    """Reads three sources, and says so after each."""
+    for source in range(1, 4):
+        await ctx.step(f"source {source}", app.runtime.sleep, job.seconds / 3)
+    await ctx.effect("publish", publish, "findings", reconcile=find, timeout=EFFECT_SECONDS)
+    _leave_line(ctx, "done")
+    return f"findings {job.number}"
+
+
+@app.agent("writer")
+def writer(ctx: SyncContext, job: Job) -> str:
+    """Ordinary blocking code in a thread."""
+    ctx.step("draft", app.runtime.block, job.seconds)
+    ctx.effect("send", publish, "draft", reconcile=find, timeout=EFFECT_SECONDS)
+    _leave_line(ctx, "done")
+    return f"draft {job.number}"
+
+
+@app.agent("clerk", delays=(0.1, 0.2, 0.4))
+async def clerk(ctx: Context, job: Job) -> str:
+    """Fails as often as the job says, and is tried again."""
+    await app.runtime.sleep(job.seconds)
+    await ctx.progress("asked the registry")
+    if ctx.retry_count < job.failures:
+        _leave_line(ctx, "raised")
+        raise ConnectionError(f"the registry did not answer (failure {ctx.retry_count + 1})")
+    await ctx.effect("file", publish, "form", reconcile=find, timeout=EFFECT_SECONDS)
+    _leave_line(ctx, "done")
+    return f"filed {job.number}"
+
+
+def publish(what: str, idempotency_key: str) -> str:
+    """Change the world outside; a moment before and after, so that faults hit in between."""
+    app.runtime.block(0.01)
+    _append({"effect": idempotency_key, "pid": os.getpid(), "outcome": "effect"})
+    app.runtime.block(0.01)
+    return what
+
+
+def find(key: str, what: str) -> Verdict:
+    """Look outside whether it happened."""
+    return Done(what) if was_published(Path(os.environ.get(SINK, "")), key) else NOT_DONE
+
+
+def was_published(sink: Path, key: str) -> bool:
+    """Whether the sink has a line for the effect."""
+    lines = sink.read_bytes().splitlines() if sink.is_file() else []
+    return any(msgspec.json.decode(line).get("effect") == key for line in lines)
+
+
+def _leave_line(ctx: Context, outcome: str) -> None:
+    _append({"task": ctx.task_id, "attempt": ctx.attempt_id, "pid": os.getpid(), "outcome": outcome})
+
+
+def _append(line: dict[str, object]) -> None:
+    path = os.environ.get(SINK)
+    if path is None:
+        return
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, msgspec.json.encode(line) + b"\n")
+    finally:
+        os.close(descriptor)

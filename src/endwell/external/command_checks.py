@@ -1,0 +1,212 @@
+"""Checks of what a child process hands in: its commands and waits, for its own attempt and nothing else.
+
+An honest child passes every check, because the verbs of its context made the same ones. A child that writes
+to the pipe itself is refused with the code `not_of_this_turn`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from endwell.errors import Refused
+from endwell.external.remote_store import ChildSaid, CommandSaid
+from endwell.machine.unblock import EFFECT_UNKNOWN
+from endwell.model import commands as c
+from endwell.model import content, names
+from endwell.model.card import record_id
+from endwell.model.task import ERROR_CODE_LIMIT, ErrorInfo, WaitKind, clean_error
+from endwell.policy.approval import checked_names, checked_quorum
+from endwell.policy.limits import SECOND
+from endwell.policy.submitting import LONGEST_SECONDS
+from endwell.turn.effects import KEY_LIMIT
+from endwell.turn.endings import MESSAGE_LIMIT, TRACEBACK_LIMIT
+from endwell.turn.recorder import Bench
+from endwell.turn.waits import asked_question
+
+STEP_LIMIT: Final = 4_000
+"""Most characters of a step's identity: its name, and the path of its branch."""
+TEXT_LIMIT: Final = 4_000
+"""Most characters of a note or a reason; the verbs cut theirs far below."""
+WRAPPING_BYTES: Final = 4_096
+"""How much longer than a payload a record may be: it may name the inputs that it was computed from."""
+_LONGEST: Final = int(LONGEST_SECONDS) * SECOND
+CALL_LIMIT: Final = 200
+"""Most characters of what an effect's call is known by: a fingerprint and a function's name."""
+_RESULT_TYPES: Final = ("success", "permanent_failure", "retryable_failure")
+
+COMMANDS: Final[Mapping[str, type[c.TaskCommand]]] = {
+    kind.__name__: kind
+    for kind in (
+        c.Progress,
+        c.Repeat,
+        c.HearNudges,
+        c.StartStep,
+        c.RecordStep,
+        c.KeepDraft,
+        c.IntendEffect,
+        c.FinishEffect,
+        c.DoubtEffect,
+        c.SettleEffect,
+        c.Block,
+    )
+}
+"""The only commands that a child may hand in."""
+
+
+def refused(why: str) -> Refused:
+    """The refusal of whatever a turn in a process of its own may not ask for."""
+    return Refused(why, code="not_of_this_turn")
+
+
+def own_command(bench: Bench, said: CommandSaid) -> c.TaskCommand:
+    """The command, if this attempt may give it."""
+    kind = COMMANDS.get(said.type)
+    if kind is None:
+        raise refused(f"a turn may not hand in {said.type[:ERROR_CODE_LIMIT]!r}")
+    try:
+        command = msgspec.json.decode(said.fields, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise refused(f"this is no {said.type}: {error}") from None
+    _check_sender(bench, command)
+    for name in command.__struct_fields__:
+        check = _CHECKS.get(name)
+        if check is not None and not check(bench, getattr(command, name)):
+            raise refused(f"{said.type} has a {name} that a turn may not hand in")
+    _check_content(command)
+    if isinstance(command, c.RecordStep) and command.error is not None:
+        return msgspec.structs.replace(command, error=child_error(command.error))
+    return command
+
+
+def _check_sender(bench: Bench, command: c.TaskCommand) -> None:
+    task, attempt_id = bench.task, getattr(command, "attempt_id", None)
+    ours = (task.namespace, task.id, bench.attempt_id, bench.actor, None)
+    theirs = (command.namespace, command.task_id, attempt_id, command.actor, command.causation_id)
+    attempt, _, number = command.command_id.rpartition(".")
+    is_numbered = attempt == bench.attempt_id and number.isascii() and number.isdigit() and len(number) < 19
+    if theirs != ours or not is_numbered:
+        raise refused("a turn may hand in commands of its own attempt only")
+
+
+def _check_content(command: c.TaskCommand) -> None:
+    """Content is JSON of a bounded size, and its hash is its own: the log vouches for both."""
+    if hasattr(command, "content") and hasattr(command, "content_hash"):
+        check_sealed(command.content, command.content_hash)
+
+
+def check_sealed(data: bytes | None, digest: str) -> None:
+    """Refuse content that is not JSON, is too large, or is not what its hash says."""
+    if data is None and not digest:
+        return
+    if data is None or len(data) > content.MAX_BYTES + WRAPPING_BYTES or content.fingerprint(data) != digest:
+        raise refused("a turn may hand in content with its own hash only, and of a bounded size")
+    try:
+        content.decode_stored(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise refused(f"this content is no JSON: {error}") from None
+
+
+def _is_time(_: Bench, value: int) -> bool:
+    return 0 <= value <= _LONGEST
+
+
+def _is_step(bench: Bench, value: Any) -> bool:
+    return _is_line(value, STEP_LIMIT) and value.startswith(f"{bench.run}:(")
+
+
+def _is_key(_: Bench, value: Any) -> bool:
+    return value is None or (bool(value) and _is_line(value, KEY_LIMIT))
+
+
+def _is_text(_: Bench, value: Any) -> bool:
+    return value is None or value == content.clean_text(value, TEXT_LIMIT)
+
+
+def _is_line(value: str, limit: int) -> bool:
+    return len(value) <= limit and value.isprintable()
+
+
+_CHECKS: Final[Mapping[str, Callable[[Bench, Any], bool]]] = {
+    "about": _is_text,
+    "args_hash": lambda _, value: _is_line(value, CALL_LIMIT),
+    "cooldown": lambda _, value: value is None,
+    "count": _is_time,
+    "effect_key": lambda bench, value: value is not None and _is_key(bench, value),
+    "key": _is_key,
+    "note": _is_text,
+    "owner": lambda _, value: value is None,
+    "reason": _is_text,
+    "result_type": lambda _, value: value in _RESULT_TYPES,
+    "step": _is_step,
+    "timeout": _is_time,
+    "took": _is_time,
+    "verdict": lambda _, value: value in ("done", "not_done"),
+    "without_news": _is_time,
+}
+"""By the field's name: what a command of a turn may carry there."""
+
+
+def check_block(command: c.Block) -> None:
+    """A turn may put its task into a person's hands for one reason only."""
+    if command.reason != EFFECT_UNKNOWN:
+        raise refused("a turn may ask a person about an effect of its own only")
+
+
+def check_call(bench: Bench, call: c.Call) -> None:
+    """One thing that the turn waits for: named after a step of this run, asking what its kind asks."""
+    is_own = call.tool_call_id.startswith(record_id(bench.task.id, f"{bench.run}:("))
+    if not is_own or not _is_line(call.tool_call_id, STEP_LIMIT):
+        raise refused("a turn may wait for calls of its own steps only")
+    if not _is_time(bench, call.within) or not _is_text(bench, call.name):
+        raise refused("a turn may wait for a bounded time only, and by a name that can be stored")
+    check_sealed(call.content, call.content_hash)
+    checked_quorum(call.quorum, checked_names(call.by))
+    asked = None if call.content is None else content.decode_stored(call.content)
+    if not _ASKS[call.kind](call.name, asked if isinstance(asked, dict) else {}):
+        raise refused(f"a wait for a {call.kind} must ask for what it names")
+    if call.is_child and call.kind not in ("tool", "call"):
+        raise refused("only tools and agents are answered by another task")
+
+
+def _asks_tool(name: str, asked: Mapping[str, Any]) -> bool:
+    return asked.keys() == {"tool_name", "arguments"} and asked["tool_name"] == names.tool_name(name)
+
+
+def _asks_person(name: str, asked: Mapping[str, Any]) -> bool:
+    return asked.keys() == {"question", "shown"} and asked_question(asked["question"]) == name
+
+
+_ASKS: Final[Mapping[WaitKind, Callable[[str, Mapping[str, Any]], bool]]] = {
+    "tool": _asks_tool,
+    "approval": _asks_person,
+    "signal": lambda name, asked: not asked and bool(names.signal_name(name)),
+    "call": lambda name, asked: not asked and bool(names.agent_reference(name)),
+    "timer": lambda _, asked: not asked,
+}
+"""By the kind of a wait: whether it asks for what its name says, as the verbs of a context ask."""
+
+
+def check_child(call: c.Call, child: ChildSaid) -> None:
+    """The task that answers a call is for the agent, or the tool, that the call names."""
+    named = (call.name, None) if call.kind == "tool" else names.agent_reference(call.name)
+    if named != (child.agent, child.agent_key):
+        raise refused("a call must come with a task of the agent that it names")
+
+
+def child_error(info: ErrorInfo) -> ErrorInfo:
+    """An error in a child's words."""
+    return clean_error(info, message_limit=MESSAGE_LIMIT, traceback_limit=TRACEBACK_LIMIT)
+
+
+def clean_doing(said: msgspec.Raw) -> dict[str, int]:
+    """Which steps run, and since when; what cannot be shown is left out."""
+    doing = msgspec.json.decode(said, type=dict[str, int])
+    shown = ((step, since) for step, since in doing.items() if _is_line(step, STEP_LIMIT))
+    return {step: since for step, since in list(shown)[:MOST_DOING] if 0 <= since <= content.MAX_INTEGER}
+
+
+MOST_DOING: Final = 100
+"""Most steps of one turn that the heartbeat shows as running."""

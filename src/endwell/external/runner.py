@@ -1,0 +1,48 @@
+"""Agents that run outside the worker's own process: what programs and isolated functions have in common."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from typing import Any
+
+from endwell.errors import UsageError
+from endwell.model import content
+from endwell.model.task import ErrorInfo
+from endwell.turn.outside import Reported
+
+GRACE_SECONDS = 2.0
+"""Between SIGTERM and SIGKILL."""
+MEGABYTE = 1024 * 1024
+_MESSAGE_LIMIT = 2_000
+_TAIL_LIMIT = 8_000
+_LONGEST_SECONDS = 10 * 365 * 86_400
+
+
+def failure(code: str, message: str, tail: str = "") -> Reported:
+    """A failure with the end of the error output: its last line in the message, all of it as traceback."""
+    said = content.shown(tail.strip("\n"), keep_lines=True)
+    last = said.rpartition("\n")[2].strip()
+    text = content.clean_text(f"{message}: {last}" if last else message, _MESSAGE_LIMIT)
+    traceback = content.clean_text(said[-_TAIL_LIMIT:], _TAIL_LIMIT) or None
+    return Reported(ErrorInfo(code=code, type="Program", message=text, traceback=traceback))
+
+
+def checked_seconds(agent: str, what: str, given: float | timedelta | None) -> float | None:
+    """A time limit in seconds; None is none."""
+    seconds = given.total_seconds() if isinstance(given, timedelta) else given
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if seconds is not None and not (is_number and 0 < seconds <= _LONGEST_SECONDS):
+        raise UsageError(f"agent {agent!r}: {what} must be a positive number of seconds", field=what)
+    return seconds
+
+
+def checked_memory(agent: str, megabytes: Any) -> int | None:
+    """A memory limit in megabytes; None is none."""
+    if megabytes is None:
+        return None
+    if not isinstance(megabytes, int) or isinstance(megabytes, bool) or not 1 <= megabytes <= 2**30:
+        raise UsageError(f"agent {agent!r}: memory_mb must be a whole number from 1 up", field="memory_mb")
+    if sys.platform != "linux":
+        raise UsageError(f"agent {agent!r}: memory_mb can be kept on Linux only", field="memory_mb")
+    return megabytes

@@ -1,0 +1,290 @@
+"""Whether an export may become the record of a store: every line is checked before the first is written.
+
+A line can be read and is not too long; names are such as `submit` takes; the hash chain of each task is
+whole; its events and effects can be folded; content is what the events name, and nothing that they do not.
+For each task, card and effect some 200 bytes are kept meanwhile; one line is in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b, sha256
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import astuple
+
+from endwell.errors import BadInput, EndwellError
+from endwell.machine.evolve import evolve
+from endwell.machine.evolve_effect import EFFECT_FACTS
+from endwell.model import content, names
+from endwell.model import facts as f
+from endwell.model.card import CardKind
+from endwell.model.inside import family_of
+from endwell.model.message import Message
+from endwell.model.task import Task
+from endwell.operate.naming import is_answer, namings
+from endwell.operate.transfer import export_format
+from endwell.operate.transfer.import_waits import OpenWaits
+from endwell.policy.retry import RetryPolicy, unpack
+from endwell.store.log import Event, hash_of
+
+_HINT: Final = "nothing was changed; export again, and do not edit or reformat the file"
+_WAIT_NAMES: Final = {
+    "tool": names.tool_name,
+    "call": names.agent_reference,
+    "signal": names.signal_name,
+}
+
+_PRINTABLE: Final = (
+    *("id", "key", "step", "owner", "turn_id", "attempt_id", "session_id", "parent_id", "replay_of"),
+    *("tool_call_id", "message_id", "correlation_id", "card_id", "command_id", "causation_id", "effect_key"),
+    *("parent_agent", "parent_call"),
+)
+"""Ids and names that Endwell makes itself, or accepts as printable text only."""
+
+Key = tuple[str, str]
+
+
+def check(file: Iterable[bytes]) -> Checked:
+    """All that can be wrong with an export is found here; the first problem is raised with its line."""
+    checked = Checked()
+    for number, text in enumerate(file, 1):
+        if len(text) > export_format.LONGEST:
+            raise _bad(number, f"it is longer than {export_format.LONGEST} bytes")
+        try:
+            checked.take(export_format.read(text))
+        except EndwellError as error:
+            raise _bad(number, error.message) from error
+        except Exception as error:  # lines are not ours: what they say may upset any decoder
+            raise _bad(number, str(error) or type(error).__name__) from error
+    if not checked.is_over:
+        raise _bad(checked.count + 1, "the file ends before its last line: it was cut off")
+    for number in checked.unnamed():
+        raise _bad(number, "no event names this card")
+    return checked
+
+
+def _bad(number: int, problem: str) -> BadInput:
+    problem = content.clean_text(problem, 400)
+    return BadInput(f"line {number}: {problem}", code="bad_line", hint=_HINT, field=f"line {number}")
+
+
+class Checked:
+    """What the lines so far come to. Tasks that have ended are forgotten but for their last event."""
+
+    def __init__(self) -> None:
+        self.heads: dict[Key, tuple[int, bytes]] = {}
+        self._runs = export_format.PartedRuns()
+        self._live: dict[Key, Task] = {}
+        self._waits = OpenWaits()
+        self._cards: dict[bytes, tuple[bytes, CardKind]] = {}
+        self._not_named: dict[bytes, int] = {}
+        self._effects: set[bytes] = set()
+        self._keys: set[bytes] = set()
+        self._holders: dict[bytes, str] = {}
+        self._counted = export_format.End(cards=0, events=0, messages=0)
+        self.namespaces: list[str] = []
+        self.end = self._counted
+        self.is_over = False
+        self.count = 0
+
+    def take(self, line: export_format.Line) -> None:
+        """One more line; ValueError says what is wrong with it."""
+        self.count += 1
+        if (self.count == 1) != (line.head is not None):
+            raise ValueError("an export begins with a line that says so, and has only one")
+        if self.is_over:
+            raise ValueError("there is something after the end")
+        if sum(getattr(line, name) is not None for name in line.__struct_fields__) > 1:
+            raise ValueError("it is two things at once")
+        if line.head is not None:
+            self._begin(line.head)
+        elif line.card is not None:
+            self._card(line.card)
+        elif line.event is not None:
+            self._event(line.event)
+        elif line.message is not None:
+            self._message(line.message)
+        elif line.end is not None:
+            self._finish(line.end)
+        else:
+            raise ValueError("it is neither card, event nor message")
+
+    def unnamed(self) -> list[int]:
+        """The lines of cards that no event names."""
+        return sorted(self._not_named.values())
+
+    @property
+    def parted(self) -> dict[export_format.Run, int]:
+        """Runs of events that lie in parts, with the version of the last event of each."""
+        return self._runs.last
+
+    def _begin(self, head: export_format.Head) -> None:
+        if head.format != export_format.FORMAT or head.version != export_format.VERSION:
+            raise ValueError(f"this release reads {export_format.FORMAT} version {export_format.VERSION}")
+        if len(set(head.namespaces)) != len(head.namespaces):
+            raise ValueError("a namespace is named twice")
+        self.namespaces = [names.namespace_name(each) for each in head.namespaces]
+
+    def _card(self, line: export_format.CardLine) -> None:
+        card, known_as = export_format.card_of(line), _digest(self._known(line.namespace), line.id)
+        actual = sha256(card.content)
+        if actual.hexdigest() != card.hash:
+            raise ValueError(f"card {card.id} is not what its hash says")
+        content.decode_stored(card.content)
+        _check_columns(astuple(card)[:4])
+        _check_printable(card)
+        if not card.id.startswith(f"{names.idempotency_key(card.task_id)}."):
+            raise ValueError(f"card {card.id} does not belong to task {card.task_id}")
+        if known_as in self._cards:
+            raise ValueError(f"card {card.id} is in the file twice")
+        self._cards[known_as] = (actual.digest(), card.kind)
+        if not is_answer(card.id, card.task_id, card.kind):
+            self._not_named[known_as] = self.count
+        self._counted.cards += 1
+
+    def _event(self, line: export_format.EventLine) -> None:
+        event = export_format.event_of(line)
+        key = (self._known(event.namespace), event.task_id)
+        version, head = self.heads.get(key, (0, b""))
+        if event.version != version + 1:
+            raise ValueError(f"event {event.event_id} comes after version {version}")
+        if hash_of(event, head) != event.hash:
+            raise ValueError(f"event {event.event_id} is not what its hash says")
+        if line.event_id != event.event_id:
+            raise ValueError(f"it is event {event.event_id} and says {line.event_id}")
+        _check_columns(astuple(event)[:-2])
+        _check_printable(event)
+        self.heads[key] = (event.version, event.hash)
+        self._fold(key, event)
+        self._runs.take(line)
+        self._counted.events += 1
+
+    def _fold(self, key: Key, event: Event) -> None:
+        fact = event.fact
+        _check_printable(fact)
+        self._look_for_content(key, fact)
+        before = self._live.pop(key, None)
+        if isinstance(fact, EFFECT_FACTS):
+            self._fold_effect(key[0], fact)
+        if (event.version == 1) != isinstance(fact, f.TaskCreated):
+            raise ValueError("the first event of a task, and no other, is task.created")
+        if before is None and event.version > 1:
+            return  # late words on a task that has ended
+        if isinstance(fact, f.TaskCreated):
+            self._check_created(key, fact)
+        if isinstance(fact, f.TaskSuspended | f.WaitsAdded):
+            for wait in fact.waits:
+                _check_printable(wait)
+                _WAIT_NAMES.get(wait.kind, str)(wait.name)
+        self._waits.take(key, before, fact)
+        task = evolve(before, fact, event.at, namespace=event.namespace, task_id=event.task_id)
+        _check_columns(astuple(task))
+        if event.version == 1:
+            _check_packed(task)
+        self._check_holder(key[0], task)
+        if task.is_ended:
+            self._waits.forget(key)
+        else:
+            self._live[key] = task
+
+    def _fold_effect(self, namespace: str, fact: Any) -> None:
+        known_as = _digest(namespace, fact.key)
+        if isinstance(fact, f.EffectIntended):
+            self._effects.add(known_as)
+        elif known_as not in self._effects:
+            raise ValueError(f"{fact.type} of an effect that was never intended")
+
+    def _check_created(self, key: Key, fact: f.TaskCreated) -> None:
+        """Names as `submit` takes them, and keys that only one task has."""
+        names.idempotency_key(key[1])
+        names.agent_name(fact.agent)
+        names.channel_name(fact.channel)
+        if fact.agent_key is not None:
+            names.agent_key(fact.agent_key)
+        if fact.key is not None:
+            names.idempotency_key(fact.key)
+        for known_as in {_digest(key[0], fact.key or key[1]), _digest(*key)}:
+            if known_as in self._keys:
+                raise ValueError(f"another task has the key {fact.key or key[1]}")
+            self._keys.add(known_as)
+
+    def _check_holder(self, namespace: str, task: Task) -> None:
+        """An agent key is held by one turn at a time."""
+        if task.agent_key is None:
+            return
+        known_as = _digest(namespace, f"{task.agent}/{task.agent_key}")
+        holder = self._holders.get(known_as)
+        if task.turn_id is None or task.is_ended:
+            if holder == task.id:
+                del self._holders[known_as]
+        elif self._holders.setdefault(known_as, task.id) != task.id:
+            raise ValueError(f"{task.agent}/{task.agent_key} is held by task {holder}")
+
+    def _look_for_content(self, key: Key, fact: f.Fact) -> None:
+        for naming in namings(fact, key[1]):
+            known_as = _digest(key[0], naming.card_id)
+            known = self._cards.get(known_as)
+            is_first = self._not_named.pop(known_as, None) is not None
+            if known is None:
+                if not naming.may_be_missing:
+                    raise ValueError(f"it names card {naming.card_id}, which is not in the file before it")
+                continue
+            if naming.is_kept and not is_first:
+                continue
+            if naming.hash not in (None, known[0].hex()):
+                raise ValueError(f"card {naming.card_id} is not what it says: its content was changed")
+            if known[1] not in naming.kinds:
+                raise ValueError(f"card {naming.card_id} is not what it says: its kind was changed")
+
+    def _message(self, message: Message) -> None:
+        if (self._known(message.namespace), message.task_id) not in self.heads:
+            raise ValueError("it is for a task that is not in the file before it")
+        names.agent_name(message.agent)
+        if message.agent_key is not None:
+            names.agent_key(message.agent_key)
+        if message.channel is not None:
+            names.channel_name(message.channel)
+        if message.card_id is not None and _digest(message.namespace, message.card_id) not in self._cards:
+            raise ValueError(f"it names card {message.card_id}, which is not in the file before it")
+        _check_columns(astuple(message))
+        _check_printable(message)
+        self._counted.messages += 1
+
+    def _finish(self, end: export_format.End) -> None:
+        if end != self._counted:
+            raise ValueError(f"lines are missing: there should be {msgspec.to_builtins(end)}")
+        self.is_over = True
+
+    def _known(self, namespace: str) -> str:
+        if namespace not in self.namespaces:
+            raise ValueError(f"namespace {namespace} is not one of this export")
+        return namespace
+
+
+def _digest(namespace: str, name: str) -> bytes:
+    return blake2b(f"{namespace}\n{name}".encode(), digest_size=16).digest()
+
+
+def _check_columns(values: Iterable[object]) -> None:
+    """What a column of either database takes: whole numbers of 64 bits, text without a zero byte."""
+    for value in values:
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("text must not contain a zero byte")
+        if isinstance(value, int) and not -content.MAX_INTEGER - 1 <= value <= content.MAX_INTEGER:
+            raise ValueError(f"{value} is too large a number")
+
+
+def _check_packed(task: Task) -> None:
+    """What is packed into columns can be read, as it must be when the task moves."""
+    _check_printable(family_of(task))
+    unpack(task.retry_policy, RetryPolicy())
+
+
+def _check_printable(named: object) -> None:
+    """Ids and names have no line breaks or other control characters: they travel in headers."""
+    for field in _PRINTABLE:
+        value = getattr(named, field, None)
+        if isinstance(value, str) and not value.isprintable():
+            raise ValueError(f"{field} {content.safe_repr(value, 80)} is not printable text")

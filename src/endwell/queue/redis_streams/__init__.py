@@ -1,1 +1,0 @@
-"""The task queue protocol of docs/protocol.md: streams, entries, the worker's end and the orchestrator's."""

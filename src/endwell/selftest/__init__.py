@@ -1,0 +1,1 @@
+"""`endwell selftest`: acceptance criteria, tried on the operator's own servers."""

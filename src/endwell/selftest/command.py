@@ -1,0 +1,84 @@
+"""`endwell selftest redis`: the protocol's acceptance criteria, on the operator's own server.
+
+Real PMO and worker processes on a fresh SQLite file, under a prefix of their own on the server, which is
+removed afterwards.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from endwell.cli.base.loading import settings_of
+from endwell.cli.base.options import Asked, Group, pass_asked
+from endwell.cli.base.output import show, table
+from endwell.demo.crew import run_interruptibly
+from endwell.errors import EndwellError, UsageError
+from endwell.runtime.base import Runtime
+from endwell.selftest.redis import CRITERIA, Bed
+from endwell.settings import masked
+
+Criterion = Callable[[Bed], Awaitable[str]]
+
+
+@click.group(cls=Group)
+def selftest() -> None:
+    """Try whether something outside does what Endwell needs of it.
+
+    \b
+      endwell selftest redis redis://127.0.0.1:6379
+    """
+
+
+@selftest.command("redis")
+@click.argument("url", required=False)
+@pass_asked
+def redis_server(asked: Asked, url: str | None) -> int:
+    """The four acceptance criteria of the task queue protocol, on this server; redis.url unless given.
+
+    Starts its own processes on a fresh store, kills one of them, and removes its keys from the server.
+    Exit 1 if a criterion fails.
+
+    \b
+      endwell selftest redis redis://127.0.0.1:6379
+    """
+    server = url or settings_of(asked).redis.url
+    if not server:
+        raise UsageError("which server?", hint="endwell selftest redis redis://127.0.0.1:6379", field="url")
+    with tempfile.TemporaryDirectory(prefix="endwell-selftest-", ignore_cleanup_errors=True) as made:
+        items = run_interruptibly(_tried(Bed(Runtime.system(), Path(made), server)))
+    document = {"ok": all(item["ok"] for item in items), "server": masked(server), "items": items}
+    show(asked, {**document, "next": None}, _text)
+    return 0 if document["ok"] else 1
+
+
+async def _tried(bed: Bed) -> list[dict[str, Any]]:
+    trouble = await bed.trouble()
+    if trouble is not None:
+        return [{"criterion": 0, "what": "the server answers", "ok": False, "detail": trouble}]
+    async with bed:
+        return [
+            {"criterion": number, "what": what, **await _outcome(bed, criterion)}
+            for number, (what, criterion) in enumerate(CRITERIA.items(), 1)
+        ]
+
+
+async def _outcome(bed: Bed, criterion: Criterion) -> dict[str, Any]:
+    """One that fails does not keep the others from being tried."""
+    try:
+        return {"ok": True, "detail": await criterion(bed)}
+    except (AssertionError, EndwellError, TimeoutError) as error:
+        return {"ok": False, "detail": str(error) or type(error).__name__}
+
+
+def _text(document: dict[str, Any]) -> str:
+    rows = [
+        (item["criterion"], "ok" if item["ok"] else "FAILED", item["what"], item["detail"])
+        for item in document["items"]
+    ]
+    verdict = "all hold" if document["ok"] else "NOT all hold"
+    return f"{table(('', '', 'criterion', 'seen'), rows, empty='')}\n{verdict} at {document['server']}"

@@ -1,0 +1,1 @@
+"""The orchestrator's end of the streams: publishes turns, reads results, reclaims entries."""

@@ -1,0 +1,1 @@
+"""Submitting and waiting, from scripts and from async programs."""

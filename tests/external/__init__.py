@@ -1,0 +1,1 @@
+"""Agents outside the worker process: programs and child processes."""

@@ -1,0 +1,1 @@
+"""What operators use: why, doctor, verify, export and import."""

@@ -1,0 +1,1 @@
+"""The PMO: clocks, limits, reclaims, relay."""

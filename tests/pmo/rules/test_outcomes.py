@@ -1,0 +1,406 @@
+"""What each rule leaves behind, to the letter: status, reason, epoch, audit, deliverable, in one commit."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from endwell.model import commands as c
+from endwell.model.card import deliverable_id
+from endwell.model.message import InboxRow
+from endwell.model.task import Task, waits_of
+from endwell.pmo.relay.messages import messages
+from endwell.policy.limits import SECOND
+from endwell.store.log import Event
+from tests.pmo.rules.cases import DAY, answer, asking, dispatched, held, queued, running, suspended
+from tests.store.world import World
+
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z")
+
+
+async def fired(world: World, task: Task) -> tuple[Task, list[Event]]:
+    """The task after its clock was looked at, and the events of that commit."""
+    command = world.to(c.ClockFired, task, actor="pmo-1")
+    await world.do(command)
+    events = await world.store.events_of_task("default", task.id)
+    return await world.task(task), [e for e in events if e.command_id == command.command_id]
+
+
+def facts_of(events: list[Event], kind: str) -> Any:
+    (found,) = [event.fact for event in events if event.type == kind]
+    return found
+
+
+async def card_of(world: World, card_id: str | None) -> dict[str, Any]:
+    card = await world.store.card("default", card_id or "")
+    assert card.kind == "task.deliverable"
+    content = json.loads(card.content)
+    assert isinstance(content, dict)
+    return content
+
+
+FORCED = [
+    pytest.param(
+        dispatched,
+        30,
+        ("timeout", "dispatch_timeout"),
+        id="dispatch_timeout",
+        marks=pytest.mark.covers(
+            "S0.2",
+            "S0.40",
+            "S0.41",
+            "S0.42",
+            "S0.44",
+            "S0.46",
+            "S0.47",
+            "S0.65",
+            "S0.68",
+            "T4",
+            "T5",
+        ),
+    ),
+    pytest.param(
+        running,
+        300,
+        ("failed", "timeout_reaped_by_watchdog"),
+        id="reap",
+        marks=pytest.mark.covers("S0.51", "S0.52", "S0.54", "S0.55", "S0.65", "S0.68", "T4", "T5"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("stage", "after", "ended"), FORCED)
+async def test_a_turn_that_is_ended_by_force_leaves_everything_in_one_commit(
+    world: World, stage: Any, after: float, ended: tuple[str, str]
+) -> None:
+    """Epoch, audit, deliverable and the turn's end stand or fall together: no crash can come between."""
+    task = await stage(world)
+    world.advance(after)
+    found, events = await fired(world, task)
+
+    assert [event.type for event in events] == ["task.reaped", "turn.ended", "task.retry_scheduled"]
+    turn, audit = facts_of(events, "turn.ended"), facts_of(events, "task.reaped")
+    assert (turn.turn_id, turn.outcome, turn.error) == (task.turn_id, *ended)
+    assert (audit.reason, audit.attempt_id, audit.session_id) == (ended[1], task.attempt_id, task.session_id)
+    assert found.epoch == turn.epoch == audit.epoch == task.epoch + 1
+    assert {event.epoch for event in events} == {found.epoch}, "what is told names the committed epoch"
+    assert (found.turn_id, found.attempt_id, found.session_id, found.waits) == (None,) * 4
+    (row,) = await world.store.turns_of_task("default", task.id)
+    assert (row.outcome, row.error, row.epoch) == (*ended, found.epoch)
+
+    card = await card_of(world, turn.deliverable_card)
+    assert (card["kind"], card["fields"]["reason"]) == ("fallback_deliverable", ended[1])
+    assert (card["diagnostics"]["agent_turn_id"], card["diagnostics"]["terminal_status"]) == (
+        task.turn_id,
+        ended[0],
+    )
+
+
+@pytest.mark.parametrize("stage", [queued, dispatched, asking, held])
+@pytest.mark.covers("S0.51")
+async def test_no_status_but_running_is_reaped(world: World, stage: Any) -> None:
+    task = await stage(world)
+    world.advance(301)  # long past active_reap_seconds, whatever it waits for
+    _, events = await fired(world, task)
+
+    said = [event.fact for event in events if event.type in ("task.reaped", "turn.ended")]
+    assert {fact.reason for fact in said if hasattr(fact, "reason")} <= {"dispatch_timeout"}
+    if stage is asking:
+        assert (await world.task(task)).status == "suspended"
+
+
+@pytest.mark.covers("S0.8", "S0.67")
+async def test_a_reaped_task_without_a_try_left_ends_with_its_fallback_deliverable(world: World) -> None:
+    task = await running(world, retry_policy='{"max_retries":0}')
+    world.advance(300)
+    found, events = await fired(world, task)
+
+    assert [event.type for event in events] == ["task.reaped", "turn.ended", "task.failed", "task.dlq"]
+    assert (found.status, found.reason) == ("failed", "retries_exhausted")
+    assert facts_of(events, "turn.ended").error == "timeout_reaped_by_watchdog"
+    ending = facts_of(events, "task.failed")
+    assert ending.error.code == "timeout_reaped_by_watchdog"
+    assert ending.deliverable_card == found.deliverable_card == deliverable_id(task.id)
+    card = await card_of(world, found.deliverable_card)
+    assert (card["kind"], card["error"]["code"]) == ("fallback_deliverable", "timeout_reaped_by_watchdog")
+
+
+@pytest.mark.covers("S0.66", "T5")
+async def test_a_deliverable_that_cannot_be_written_does_not_keep_the_task_from_ending(world: World) -> None:
+    """N10: somebody has taken its place; the task ends with its terminal event all the same."""
+    task = await running(world, retry_policy='{"max_retries":0}')
+    await world.database.sql(
+        "INSERT INTO cards (namespace, id, task_id, kind, content, hash, created_at) "
+        f"SELECT namespace, '{deliverable_id(task.id)}', task_id, 'task.deliverable', content, hash, 0"
+        f" FROM cards WHERE id = '{task.payload_card}'"
+    )
+    world.advance(300)
+    found, events = await fired(world, task)
+
+    assert found.status == "failed"
+    assert [event.type for event in events][-2:] == ["task.failed", "task.dlq"]
+
+
+@pytest.mark.covers("S2.21", "S0.49")
+async def test_a_turn_that_nobody_claims_goes_to_a_person_once_its_retries_are_used_up(world: World) -> None:
+    task = await queued(world, owner="ada", retry_policy='{"max_retries":0}')
+    task = await world.do(world.to(c.Dispatch, task))
+    world.advance(30)
+    found, events = await fired(world, task)
+
+    assert [event.type for event in events] == ["task.reaped", "turn.ended", "task.blocked"]
+    assert (found.status, found.reason, found.owner) == ("blocked", "dispatch_timeout", "ada")
+    assert (found.clock_at, found.dead_letter) == (found.ends_by, None)
+    assert json.loads(found.error or "")["code"] == "dispatch_timeout"
+    card = await card_of(world, facts_of(events, "turn.ended").deliverable_card)
+    assert card["fields"]["reason"] == "dispatch_timeout"
+    await world.do(world.to(c.Assign, task, owner="ada", actor="ada"))
+    world.advance(30 * DAY)
+    assert (await world.task(task)).status == "blocked", "ada accepted it: only her reminder is due"
+    await world.do(world.to(c.ClockFired, task))
+    assert (await world.history(task))[-1] == "task.reminded"
+
+    moved = await world.do(world.to(c.Unblock, task, actor="ada"))
+    assert (moved.status, moved.retry_count, moved.dispatch_count) == ("queued", 0, 1)
+    assert moved.ends_by >= found.ends_by + 30 * DAY * SECOND, "the time it was held is given back"
+
+
+@pytest.mark.covers("S0.5", "S0.49", "S0.84")
+async def test_a_turn_that_no_worker_claims_ends_the_task_by_itself_when_its_owner_does_not_act(
+    world: World,
+) -> None:
+    """The deliverable card, the terminal event and the dead letter are all there."""
+    task = await queued(world, owner="ada", retry_policy='{"max_retries":0}')
+    task = await world.do(world.to(c.Dispatch, task))
+    world.advance(30)
+    blocked, _ = await fired(world, task)
+    world.advance(DAY)
+    found, events = await fired(world, task)
+
+    assert blocked.status == "blocked"
+    assert [event.type for event in events] == ["task.timeout", "task.dlq"]
+    assert (found.status, found.reason, found.dead_letter) == ("timeout", "dispatch_timeout", "open")
+    card = await card_of(world, found.deliverable_card)
+    assert (card["status"], card["reason"]) == ("timeout", "dispatch_timeout")
+    assert card["error"]["message"] == "no worker took the turn in time"
+
+
+@pytest.mark.covers("S0.36", "S0.37", "S0.38", "S0.39", "T1", "T1b", "T3")
+async def test_an_offer_that_nobody_took_is_put_into_the_inbox_again_and_rung_for(world: World) -> None:
+    """T1: its timeout does not move. T3: each ring adds a row, and one claim consumes them all."""
+    task = await dispatched(world)
+    for ring in (1, 2):
+        world.advance(10)
+        world.bells.clear()
+        found, events = await fired(world, task)
+        assert [event.type for event in events] == ["task.rang_again"]
+        assert world.bells == {"work:default:coder"}
+        assert (found.status, found.epoch, found.turn_id) == ("dispatched", task.epoch, task.turn_id)
+        assert (found.dispatch_by, found.dispatch_count) == (task.dispatch_by, task.dispatch_count)
+        rows = await world.store.inbox_page("default", task_id=task.id)
+        assert [(row.status, row.turn_id) for row in rows] == [("pending", task.turn_id)] * (ring + 1)
+        assert len({row.correlation_id for row in rows}) == ring + 1
+        assert len({envelope(row) for row in rows}) == 1, "the whole envelope, as it was first sent"
+
+    claimed = await world.claim(await world.task(task))
+    rows = await world.store.inbox_page("default", task_id=task.id)
+    assert {(row.status, row.attempt_id) for row in rows} == {("processing", claimed.attempt_id)}
+    nothing, events = await fired(world, task)
+    assert (nothing.status, events) == ("running", []), "T1b: a turn that runs is not thrown back"
+    await world.do(world.finish(claimed))
+    rows = await world.store.inbox_page("default", task_id=task.id)
+    assert {row.status for row in rows} == {"consumed"}
+    assert await world.problems() == []
+
+
+def envelope(row: InboxRow) -> InboxRow:
+    """What a row says, whichever of several it is."""
+    return replace(row, id="", correlation_id="", created_at=0)
+
+
+@pytest.mark.covers("S0.1", "S0.37")
+async def test_an_offer_that_was_lost_is_written_again_and_taken(world: World) -> None:
+    task = await dispatched(world, channel="ops")
+    (before,) = await world.store.inbox_page("default", task_id=task.id)
+    await world.database.sql("DELETE FROM agent_inbox")
+    world.advance(10)
+    world.bells.clear()
+    await fired(world, task)
+
+    (again,) = await world.store.inbox_page("default", task_id=task.id)
+    assert envelope(again) == envelope(before)
+    assert world.bells == {"work:default:coder/ops"}
+    claimed = await world.claim(await world.task(task))
+    assert (await world.do(world.finish(claimed))).status == "succeeded"
+    (row,) = await world.store.inbox_page("default", task_id=task.id)
+    assert row.status == "consumed"
+
+
+@pytest.mark.covers("S0.2")
+@pytest.mark.parametrize("watchdog", [c.ClockFired, c.InjectTimeout], ids=["the PMO's", "a worker's"])
+async def test_an_overdue_tool_is_reported_alike_by_either_watchdog(world: World, watchdog: Any) -> None:
+    task = await suspended(world)
+    world.advance(60)
+    await world.store._commit((world.to(watchdog, task, actor="watchdog"),))  # the report, and no further
+
+    (call,) = [wait.tool_call_id for wait in waits_of(task)]
+    (row,) = await world.store.inbox_page("default", task_id=task.id)
+    assert (row.message_type, row.correlation_id, row.status) == ("timeout", call, "pending")
+    assert (row.turn_id, row.turn_epoch, row.agent) == (task.turn_id, task.epoch, "coder")
+    report = {"status": "timeout", "error": {"code": "tool_timeout", "message": "no answer came in time"}}
+    assert json.loads(row.payload or "") == report
+    card = await world.store.card("default", row.card_id or "")
+    assert (card.kind, json.loads(card.content)) == ("tool.result", report)
+    assert (await world.task(task)).status == "suspended"
+    assert (await world.history(task))[-1] == "wait.timed_out"
+
+
+@pytest.mark.covers("S0.2")
+async def test_a_turn_ends_alike_wherever_the_watchdog_sits_that_reports_its_overdue_tool(
+    world: World,
+) -> None:
+    """The same events, the same status, the same deliverable and the same messages to the outside."""
+    ends = []
+    tasks = [await suspended(world) for _ in range(2)]
+    world.advance(60)
+    await world.open_session("s2")
+    watchdogs: tuple[type[c.TaskCommand], ...] = (c.ClockFired, c.InjectTimeout)
+    for task, watchdog in zip(tasks, watchdogs, strict=True):
+        await world.do(world.to(watchdog, task, actor="watchdog"))
+        resumed = await world.task(task)
+        ended = await world.do(world.finish(await world.claim(resumed, "s2")))
+        assert ended.deliverable_card is not None
+        card = await world.store.card("default", ended.deliverable_card)
+        sent = await messages_about(world, ended)
+        assert [one["data"]["status"] for one in sent if one["type"].endswith(".task")] == ["success"]
+        history = await world.history(task)
+        ends.append((resumed.status, ended.status, history, card.kind, card.content, sent))
+
+    assert ends[0] == ends[1]
+
+
+async def messages_about(world: World, task: Task) -> list[dict[str, Any]]:
+    """What the relay sends about a task, without the ids and moments in which any two tasks differ."""
+    log = await world.store.events_after("default", "", 1000)
+    page = [one for one in log if one.event.task_id == task.id]
+    sent = []
+    for message in messages(page, {task.id: task}, {}):
+        text = MOMENT.sub("a moment", message.body.decode().replace(task.id, "the task"))
+        sent.append(json.loads(text))
+        sent[-1]["data"].get("metadata", {}).pop("attempt_id", None)
+    return sent
+
+
+@pytest.mark.covers("T1")
+async def test_rings_never_put_off_the_dispatch_timeout(world: World) -> None:
+    task = await dispatched(world)
+    history: list[str] = []
+    for _ in range(6):
+        world.advance(5)
+        await world.do(world.to(c.ClockFired, task))
+        history = await world.history(task)
+    assert history.count("task.rang_again") == 2
+    assert (await world.task(task)).reason == "dispatch_timeout"
+
+
+@pytest.mark.covers("S0.6", "T2")
+async def test_the_suspend_cap_ends_a_turn_that_nothing_woke(world: World) -> None:
+    task = await suspended(world)
+    await world.database.sql("DELETE FROM cards WHERE kind = 'tool.call'")
+    world.advance(60)
+    skipped, _ = await fired(world, task)
+    assert skipped.status == "suspended", "a tool without its call is skipped"
+    world.advance(30)
+    found, events = await fired(world, task)
+
+    assert (found.status, found.reason, found.retry_count) == ("queued", "suspend_timeout", 1)
+    assert [event.type for event in events] == ["task.reaped", "turn.ended", "task.retry_scheduled"]
+    assert facts_of(events, "turn.ended").outcome == "timeout"
+
+
+@pytest.mark.parametrize("first", ["cap", "answer"])
+async def test_the_suspend_cap_and_the_answer_that_comes_at_last(world: World, first: str) -> None:
+    task = await suspended(world)
+    await world.database.sql("DELETE FROM cards WHERE kind = 'tool.call'")
+    world.advance(60)
+    await fired(world, task)
+    world.advance(30)
+    commands = [world.to(c.ClockFired, task), answer(world, task)]
+    await world.store.commit(commands if first == "cap" else commands[::-1])
+
+    found = await world.task(task)
+    assert (found.status, found.retry_count) == ("queued", 1 if first == "cap" else 0)
+    assert found.redelivery == (None if first == "cap" else "resume")
+    assert await world.problems() == []
+
+
+@pytest.mark.parametrize("first", ["guard", "worker"])
+@pytest.mark.covers("S2.22")
+async def test_the_crash_limit_and_the_worker_that_comes_for_the_task(world: World, first: str) -> None:
+    task = await running(world)
+    for _ in range(2):
+        lost = world.to(c.Reclaim, task, reason="visibility_timeout")
+        await world.do(lost)
+        task = await world.claim(await world.task(task))
+    await world.do(world.to(c.Reclaim, task, reason="visibility_timeout"))
+    guarded = await world.task(task)
+    assert (guarded.status, guarded.clock_rule) == ("queued", "crash_limit")
+    commands = [world.to(c.ClockFired, task), world.to(c.Claim, task, session_id="s1", attempt_id="late")]
+    replies = await world.store.commit(commands if first == "guard" else commands[::-1])
+
+    assert sum(reply.refusal is not None for reply in replies) == 1, "nobody takes a task that is to be ended"
+    assert (await world.task(task)).reason == "crash_limit"
+
+
+@pytest.mark.parametrize("first", ["reclaim", "worker"])
+@pytest.mark.covers("S0.4", "S0.68")
+async def test_a_reclaim_and_the_worker_that_finishes_in_the_same_instant(world: World, first: str) -> None:
+    task = await running(world)
+    world.advance(31)  # past its session's lease
+    commands = [world.to(c.Reclaim, task, actor="watch"), world.finish(task)]
+    replies = await world.store.commit(commands if first == "reclaim" else commands[::-1])
+
+    found = await world.task(task)
+    assert sum(reply.refusal is not None for reply in replies) == 1
+    assert found.status == ("queued" if first == "reclaim" else "succeeded")
+    assert found.epoch == task.epoch + (first == "reclaim")
+    assert await world.problems() == []
+
+
+@pytest.mark.parametrize("first", ["requeue", "delivery"])
+@pytest.mark.covers("S0.32")
+async def test_a_resume_whose_worker_died_is_applied_once_whoever_comes_first(
+    world: World, first: str
+) -> None:
+    """It was taken from the ledger and not handed on; its lease is over, and two others look at it."""
+    task = await suspended(world)
+    world.advance(60)
+    await world.store._commit((world.to(c.InjectTimeout, task),))  # who reported it died right after
+    (message,) = await world.store.pending_messages("default", task.id)
+    about: dict[str, Any] = {"namespace": "default", "message_ids": (message.id,), "lease": SECOND}
+    await world.store.one(c.TakeResumes(command_id=world.new_id(), actor="dead", **about))
+    world.advance(2)
+    requeue = c.RequeueResumes(command_id=world.new_id(), namespace="default", actor="w2")
+    deliver = world.to(c.Deliver, task, message_id=message.id)
+    for command in (requeue, deliver) if first == "requeue" else (deliver, requeue):
+        await world.store.one(command)
+
+    assert (await world.history(task)).count("task.resumed") == 1
+    assert await world.problems() == []
+
+
+async def test_the_time_in_which_no_supervisor_looked_is_given_back_to_who_works(world: World) -> None:
+    """A machine that slept for ten minutes: the turn made no progress because nobody was awake."""
+    task = await running(world)
+    world.advance(600)
+    spared = await world.do(world.to(c.ClockFired, task, away=590 * SECOND))
+
+    assert (spared.status, spared.attempt_id, spared.epoch) == ("running", task.attempt_id, task.epoch)
+    assert spared.progress_by == (task.progress_by or 0) + 590 * SECOND
+    world.advance(300)
+    late = await world.do(world.to(c.ClockFired, task))
+    assert (late.status, late.reason) == ("queued", "timeout_reaped_by_watchdog")

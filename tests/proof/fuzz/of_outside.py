@@ -1,0 +1,182 @@
+"""Decoders of what other programs say: program agents, isolated children, doorbells."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+
+from endwell.doorbell.local import _packed, _unpacked
+from endwell.errors import EndwellError, NotFound
+from endwell.external.isolated import _Conversation
+from endwell.external.programs import BadOutput, Heard
+from endwell.model import commands as c
+from endwell.model.task import Task
+from endwell.policy.limits import Limits
+from endwell.runtime import Runtime
+from endwell.runtime.guarded import Ended
+from endwell.turn.outside import Reported
+from endwell.turn.suspension import GivenBack, HandedOver, Suspended
+from tests.patience import PATIENCE_SECONDS
+from tests.proof.fuzz.campaign import Target
+from tests.proof.fuzz.mutate import one_of
+
+_LINES: Final = (
+    b'{"progress":"half way"}\n{"result":{"a":[1,2]}}',
+    b'{"usage":{"tokens":12,"euros":0.5}}\n{"usage":{"tokens":3}}\n{"result":null}',
+    b'{"draft":["so","far"]}\n\n{"result":"done"}',
+    b'{"call":{"name":"search","arguments":[1]}}\n{"error":"none"}\n{"result":2}',
+    b'{"result":1}',
+)
+
+
+def _said(problem: str) -> bool:
+    assert 0 < len(problem) < 2_000
+    return False
+
+
+def _program(data: bytes) -> bool:
+    heard = Heard()
+    try:
+        for line in data.split(b"\n"):
+            if line.strip():
+                heard.take(line)
+    except BadOutput as problem:
+        return _said(str(problem))
+    assert isinstance(heard.note, str)
+    return bool(heard.results)
+
+
+_TASK: Final = Task(namespace="n", id="t", agent="fuzzed", attempt_id="a")
+_COMMAND: Final = {"command_id": "a.1", "namespace": "n", "actor": "w", "task_id": "t", "attempt_id": "a"}
+
+
+def _line(**said: Any) -> bytes:
+    return msgspec.json.encode(said)
+
+
+def _asking(number: int, method: str, *arguments: Any) -> bytes:
+    return _line(ask="store", id=number, **{"with": {"method": method, "arguments": arguments}})
+
+
+_CALL: Final = c.Call(tool_call_id="t.s.1:()x#1", kind="timer", within=5)
+_CONVERSATIONS: Final = (
+    _line(result={"a": 1}),
+    _line(doing={"step": 5}) + b"\n" + _line(result=None),
+    _line(ask="lease", id=1, **{"with": {}}) + b"\n" + _line(result=1),
+    _asking(1, "card", "n", "t.in") + b"\n" + _line(result=1),
+    _asking(2, "commit", [{"type": "Progress", "fields": _COMMAND}]) + b"\n" + _line(result=1),
+    _line(error={"code": "exception", "type": "ValueError", "message": "no"}, after=5.0),
+    _line(suspended={"calls": [_CALL], "children": []}),
+    _line(handed_over=True),
+    _line(lost={"type": "StaleAttempt", "code": "stale_attempt", "message": "gone"}),
+)
+
+
+class _Lines:
+    """Stands where the pipes of a real child are: lines come out, what is written goes nowhere."""
+
+    tail = ""
+
+    def __init__(self, data: bytes) -> None:
+        self._lines = iter(data.split(b"\n"))
+        self.is_stopped = False
+
+    async def read_line(self) -> bytes | None:
+        await asyncio.sleep(0)
+        return None if self.is_stopped else next(self._lines, None)
+
+    async def ended(self) -> Ended:
+        return Ended(0, "")
+
+    def limit(self, seconds: float) -> None: ...
+
+    def write(self, data: bytes) -> None: ...
+
+    async def drain(self) -> None: ...
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+class _NoStore:
+    """Has nothing but the time, and takes nothing."""
+
+    async def now(self) -> int:
+        return 0
+
+    def __getattr__(self, method: str) -> Any:
+        async def refuse(*arguments: Any) -> Any:
+            raise NotFound("there is nothing here", code="no_such_card")
+
+        return refuse
+
+
+class _Worker:
+    """What a conversation knows of its worker: a turn, a bench, a runtime."""
+
+    runtime = Runtime.system()
+    timeout = None
+    seconds_left = 5.0
+    task = _TASK
+    attempt_id = "a"
+    actor = "w"
+    store = _NoStore()
+    doing: Any = None
+    run = 1
+    limits = Limits()
+
+    @property
+    def directory(self) -> Any:
+        return self
+
+    async def spec(self, name: str) -> None:
+        """No agent is known here."""
+
+    async def asked(self, question: Any) -> Any:
+        return await question()
+
+
+def _child() -> Target:
+    loop = asyncio.new_event_loop()
+    unseen: list[Any] = []
+    loop.set_exception_handler(lambda _, about: unseen.append(about))
+    worker: Any = _Worker()
+
+    def take(data: bytes) -> bool:
+        child: Any = _Lines(data)
+        talk = _Conversation(worker, child, worker, worker).result()
+        try:
+            loop.run_until_complete(asyncio.wait_for(talk, PATIENCE_SECONDS))
+        except Reported as ended:
+            return not ended.info.code.startswith("agent_")
+        except (Suspended, HandedOver, GivenBack):
+            return True
+        except EndwellError:
+            return False
+        except TimeoutError:
+            raise AssertionError("the worker waits for ever") from None
+        finally:
+            assert not unseen, unseen
+        return True
+
+    return Target(name="child", share=10, valid=one_of(_CONVERSATIONS), take=take)
+
+
+_topics: Final = one_of((b"work:default:a\nended:default", b"*"))
+
+
+def _bell(data: bytes) -> bool:
+    topics = _unpacked(data)
+    assert all(isinstance(topic, str) for topic in topics)
+    _packed(topics)
+    return True
+
+
+def targets() -> tuple[Target, ...]:
+    return (
+        Target(name="program", share=60, valid=one_of(_LINES), take=_program),
+        _child(),
+        Target(name="doorbell", share=20, valid=_topics, take=_bell, refuses=False),
+    )

@@ -1,0 +1,100 @@
+"""200,000 inputs for every decoder there is: taken, or refused in words; none crashes and none hangs.
+
+Half of the seeds are always the same; the others follow from the product's own text, so that what is tried
+changes with it. `python -m tests.fuzz` runs as many as one likes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import tally
+from tests.proof.fuzz.campaign import (
+    Finding,
+    Target,
+    distinct,
+    kept_inputs,
+    no_hangs,
+    run,
+    shortfalls,
+    tried,
+)
+from tests.proof.fuzz.mutate import one_of
+from tests.proof.fuzz.targets import all_targets
+from tests.seeds import seeds
+
+INPUTS = 200_000
+RUNS = 4
+
+
+@pytest.mark.parametrize("number", range(RUNS))
+def test_whatever_reaches_a_decoder_is_taken_or_refused(number: int, tmp_path: Path) -> None:
+    seed, count = seeds(RUNS)[number], INPUTS // RUNS
+    targets = all_targets(tmp_path)
+    with no_hangs():
+        outcome = run(targets, count, seed)
+
+    found = "\n".join(map(str, distinct(outcome.findings)[:5]))
+    assert not outcome.findings, f"python -m tests.fuzz --inputs {count} --seed {seed} --keep\n{found}"
+    assert shortfalls(outcome, targets) == []
+    assert outcome.inputs >= count
+    tally.count("fuzzed inputs", outcome.inputs)
+    tally.count("of these accepted", sum(one.accepted for one in outcome.tallies.values()))
+
+
+def test_whatever_was_found_once_stays_found(tmp_path: Path) -> None:
+    targets = {target.name: target for target in all_targets(tmp_path)}
+    findings: list[Finding] = []
+    kept = kept_inputs()
+    with no_hangs():
+        for name, data in kept:
+            tried(targets[name], data, findings)
+
+    assert len(kept) >= 8
+    assert not findings, "\n".join(map(str, findings))
+
+
+def test_the_same_seed_gives_the_same_inputs_in_any_process_and_another_gives_others() -> None:
+    once, again, other = (_trace_of(seed, strings) for seed, strings in ((5, "1"), (5, "2"), (6, "1")))
+
+    assert once == again != other
+
+
+def _trace_of(seed: int, strings: str) -> str:
+    """Of all targets, by a process of its own in which strings are hashed in a way of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", "--inputs", "400", "--seed", str(seed)],
+        env={**os.environ, "PYTHONHASHSEED": strings},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.rpartition("trace ")[2]
+
+
+def test_a_decoder_that_raises_something_else_or_takes_everything_is_found() -> None:
+    broken = Target(name="broken", share=1, valid=one_of((b"1",)), take=lambda data: 1 // len(data) > 0)
+    lenient = Target(name="lenient", share=1, valid=one_of((b"1",)), take=lambda data: True)
+    outcome = run([broken, lenient], 800, 1)
+
+    assert {finding.target for finding in outcome.findings} == {"broken"}
+    assert "ZeroDivisionError" in outcome.findings[0].problem
+    assert [line.partition(":")[0] for line in shortfalls(outcome, [lenient])] == ["lenient"]
+
+
+def test_a_decoder_that_does_not_come_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(data: bytes) -> bool:
+        while True:
+            pass
+
+    monkeypatch.setattr("tests.proof.fuzz.campaign.SLOWEST_CPU_SECONDS", 0.05)
+    findings: list[Finding] = []
+    with no_hangs():
+        tried(Target(name="endless", share=1, valid=one_of((b"",)), take=endless), b"", findings)
+
+    assert "Hang" in findings[0].problem

@@ -1,0 +1,38 @@
+"""200 random histories on SQLite and PostgreSQL; `python -m tests.histories --count 1000` runs more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import tally
+from tests.proof.histories.runner import run_histories
+from tests.seeds import seeds
+from tests.servers.postgres import Postgres
+from tests.store.world import PostgresDatabase, SqliteDatabase
+
+RUNS = 2
+ON_SQLITE = 75
+ON_POSTGRES = 25
+"""Of each of the runs: 200 in all."""
+
+
+@pytest.mark.parametrize("number", range(RUNS))
+def test_whatever_is_done_to_a_sqlite_file_everything_holds(number: int, tmp_path: Path) -> None:
+    database = SqliteDatabase(tmp_path / "endwell.db")
+    done = run_histories(database, ON_SQLITE, seeds(RUNS)[number])
+
+    assert done >= ON_SQLITE
+    tally.count("histories", done)
+
+
+@pytest.mark.parametrize("number", range(RUNS))
+def test_whatever_is_done_to_a_postgres_database_everything_holds(
+    number: int, postgres_server: Postgres
+) -> None:
+    database = PostgresDatabase(postgres_server.create_database())
+    done = run_histories(database, ON_POSTGRES, seeds(RUNS)[number])
+
+    assert done >= ON_POSTGRES
+    tally.count("histories", done)

@@ -1,0 +1,287 @@
+"""Turns that are put on the stream by their names alone: granted once, whoever comes with the name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from endwell.model import commands as c
+from endwell.operate.doctor import streams as doctor_streams
+from endwell.operate.doctor.finding import Patient
+from endwell.store.rows import Reply
+from endwell.streams.orchestrator import publisher
+from endwell.streams.orchestrator.announced import FROM_START_SECONDS
+from endwell.streams.orchestrator.service import Streams
+from endwell.streams.protocol import WORKERS_GROUP
+from tests.streams.streamed import Streamed
+from tests.support.world import Session, eventually
+
+
+class Hall:
+    """An orchestrator, and a worker with some slots that does nothing by itself."""
+
+    def __init__(self, streamed: Streamed, streams: Streams, worker: Session) -> None:
+        self.streamed = streamed
+        self.world = streamed.world
+        self.streams = streams
+        self.worker = worker
+
+    async def submit(self, *numbers: int, **options: Any) -> list[str]:
+        return [(await self.world.submitted("clerk", number, **options)).id for number in numbers]
+
+    async def on_the_stream(self) -> list[dict[str, str]]:
+        return [fields for _, fields in await self.streamed.entries(self.streamed.names.task)]
+
+    async def payloads(self) -> list[str]:
+        return [fields["payload"] for fields in await self.on_the_stream()]
+
+    async def statuses(self, ids: Sequence[str]) -> list[str]:
+        tasks = {t.id: t for t in await self.world.store.tasks_by_ids(self.world.namespace, ids)}
+        return [tasks[task_id].status for task_id in ids]
+
+    async def claim(self, fields: dict[str, str]) -> Reply:
+        command = c.Claim(
+            command_id=(attempt := self.world.app.runtime.ids.new()),
+            namespace=self.world.namespace,
+            actor="test",
+            task_id=fields["task_id"],
+            attempt_id=attempt,
+            session_id=self.worker.id,
+            turn_id=fields["turn"],
+            epoch=int(fields["epoch"]),
+        )
+        (reply,) = await self.world.store.commit((command,))
+        return reply
+
+    async def say(self, kind: type[c.AttemptCommand], reply: Reply, **options: Any) -> None:
+        task = reply.unwrap()
+        basics = {"command_id": self.world.app.runtime.ids.new(), "namespace": self.world.namespace}
+        await self.world.store.one(
+            kind(**basics, task_id=task.id, attempt_id=task.attempt_id or "", **options)
+        )
+
+
+async def opened(streamed: Streamed, **options: Any) -> Hall:
+    @streamed.app.agent("clerk", **options)
+    async def clerk(number: int) -> int:
+        return number
+
+    await streamed.world.registered("clerk")
+    worker = await streamed.world.silent_session("clerk", concurrency=4)
+    return Hall(streamed, await streamed.orchestrator(), worker)
+
+
+@pytest.fixture(autouse=True)
+def nothing_lies_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the pace: there is room for as many turns as there are slots."""
+    monkeypatch.setattr(publisher, "AHEAD_SECONDS", 0.0)
+
+
+@pytest.fixture
+async def hall(on_each_store: Streamed) -> Hall:
+    return await opened(on_each_store)
+
+
+async def test_a_turn_is_on_the_stream_before_anything_is_written_and_its_claim_writes_both_facts(
+    hall: Hall,
+) -> None:
+    (task_id,) = await hall.submit(7)
+    assert await hall.streams.feed.run_once() == 1
+    assert await hall.statuses([task_id]) == ["queued"]
+    (fields,) = await hall.on_the_stream()
+    assert (fields["task_id"], fields["payload"], fields["step_index"]) == (task_id, "7", "1")
+    task = (await hall.claim(fields)).unwrap()
+    assert (task.status, task.turn_id, task.epoch) == ("running", fields["turn"], int(fields["epoch"]))
+    types = [event.type for event in await hall.world.store.events_of_task(hall.world.namespace, task_id)]
+    assert types == ["task.created", "task.dispatched", "task.claimed"]
+    assert task.dispatch_count == 1
+
+
+async def test_a_name_is_granted_once_however_many_entries_carry_it(hall: Hall) -> None:
+    await hall.submit(1)
+    await hall.streams.feed.run_once()
+    hall.streams.feed.forgot()  # as a new orchestrator, which knows nothing
+    assert await hall.streams.feed.run_once() == 1
+    first, second = await hall.on_the_stream()
+    assert first == second
+    replies = await asyncio.gather(hall.claim(first), hall.claim(second))
+    assert sorted(reply.refusal is None for reply in replies) == [False, True]
+    (refusal,) = [reply.refusal for reply in replies if reply.refusal is not None]
+    assert refusal.code in ("stale_offer", "wrong_status")
+
+
+async def test_a_task_whose_card_is_gone_keeps_nobody_from_the_stream(hall: Hall) -> None:
+    spoiled, _ = await hall.submit(1, 2)
+    await hall.world.sql("DELETE FROM cards WHERE task_id = ?", spoiled)
+    assert await hall.streams.feed.run_once() == 2
+    assert await hall.payloads() == ["null", "2"]
+
+
+async def test_what_is_announced_takes_room_until_it_has_ended(hall: Hall) -> None:
+    await hall.submit(*range(6))
+    assert await hall.streams.feed.run_once() == 4
+    assert await hall.streams.feed.run_once() == 0, "four slots, four turns that wait for them"
+    first, *_ = await hall.on_the_stream()
+    held = await hall.claim(first)
+    assert await hall.streams.feed.run_once() == 0, "one of them is held now"
+    await hall.say(c.Finish, held, result=b"0", result_hash="h")
+    assert await hall.streams.feed.run_once() == 1
+    assert await hall.payloads() == ["0", "1", "2", "3", "4"], "each once, in their order"
+
+
+async def test_what_comes_later_and_is_more_urgent_is_announced_first(hall: Hall) -> None:
+    await hall.submit(*range(6))
+    await hall.streams.feed.run_once()
+    for fields in await hall.on_the_stream():
+        await hall.say(c.Finish, await hall.claim(fields), result=b"0", result_hash="h")
+    await hall.submit(9, priority=3)
+    assert await hall.streams.feed.run_once() == 3
+    assert (await hall.payloads())[4:] == ["9", "4", "5"]
+
+
+async def test_a_backlog_is_announced_from_where_it_was_left_and_now_and_then_from_the_start(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed, places = hall.streams.feed, list[str | None]()
+    ready_turns = hall.world.store.ready_turns
+
+    async def noted(namespace: str, agent: str, limit: int, after: Any) -> Any:
+        places.append(after.id)
+        return await ready_turns(namespace, agent, limit, after)
+
+    monkeypatch.setattr(feed._announced._store, "ready_turns", noted)
+    ids = await hall.submit(*range(12))
+    announced = feed._announced
+    for start in (0, 3, 6):
+        found = await announced.next_of("clerk", 3)
+        assert [turn.task_id for turn in found or ()] == ids[start : start + 3]
+        announced.note(found or ())
+    assert places == [None, ids[2], ids[5]]
+    held = await hall.claim({"task_id": ids[0], "turn": f"{ids[0]}.t1", "epoch": "1"})
+    await hall.say(c.HandBack, held)
+    place, since = announced._places["clerk"]
+    announced._places["clerk"] = place, since - FROM_START_SECONDS - 0.1
+    found = await announced.next_of("clerk", 2)
+    assert [turn.task_id for turn in found or ()] == [ids[0], ids[9]], "it came back, and goes first"
+    assert places[3:] == [None]
+
+
+async def test_a_turn_that_is_given_back_is_announced_again_under_a_new_name(hall: Hall) -> None:
+    await hall.submit(1)
+    await hall.streams.feed.run_once()
+    (first,) = await hall.on_the_stream()
+    await hall.say(c.HandBack, await hall.claim(first))
+    assert await hall.streams.feed.run_once() == 1
+    _, second = await hall.on_the_stream()
+    assert second["turn"] == first["turn"]
+    assert int(second["epoch"]) > int(first["epoch"])
+    late = await hall.claim(first)
+    assert late.refusal is not None
+    assert late.refusal.code == "stale_offer"
+    assert (await hall.claim(second)).refusal is None
+
+
+@pytest.mark.parametrize("why", ["a limit", "an agent key", "a crash that would be the last but one"])
+async def test_turns_that_need_more_than_a_name_are_dispatched_first(
+    on_each_store: Streamed, why: str
+) -> None:
+    hall = await opened(on_each_store, concurrency=2 if why == "a limit" else None)
+    agent = "clerk/one" if why == "an agent key" else "clerk"
+    ids = [(await hall.world.submitted(agent, number)).id for number in range(3)]
+    if why.startswith("a crash"):
+        most = hall.world.app.settings.pmo.crash_limit
+        await hall.world.sql("UPDATE tasks SET crash_count = ? WHERE id = ?", most - 1, ids[0])
+    count = await hall.streams.feed.run_once()
+    assert await hall.statuses(ids) == ["dispatched"] * count + ["queued"] * (3 - count)
+    assert count == {"a limit": 2, "an agent key": 1}.get(why, 3)
+    assert len(await hall.on_the_stream()) == count
+
+
+async def test_what_was_announced_is_not_put_twice_when_it_is_dispatched_beside_others(hall: Hall) -> None:
+    (plain,) = await hall.submit(1)
+    assert await hall.streams.feed.run_once() == 1
+    keyed = await hall.world.submitted("clerk/one", 2)
+    assert await hall.streams.feed.run_once() == 2
+    assert await hall.statuses([plain, keyed.id]) == ["dispatched", "dispatched"]
+    first, second = await hall.on_the_stream()
+    assert (first["task_id"], second["task_id"]) == (plain, keyed.id)
+    assert (await hall.claim(first)).refusal is None, "its dispatch has the name by which it was announced"
+
+
+async def test_what_is_announced_while_another_counts_is_not_forgotten(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced = hall.streams.feed._announced
+    epochs_of_queued = hall.world.store.epochs_of_queued
+    await hall.submit(1)
+    await hall.streams.feed.run_once()
+
+    async def answered_late(namespace: str, ids: Sequence[str]) -> Any:
+        found = await epochs_of_queued(namespace, ids)
+        await hall.submit(2)
+        announced.note(await announced.next_of("clerk", 1) or ())
+        return found
+
+    monkeypatch.setattr(announced._store, "epochs_of_queued", answered_late)
+    await announced.settle()
+    assert announced.counts() == {"clerk": 2}
+
+
+async def test_whoever_waits_at_an_empty_stream_gets_all_that_is_put_at_once(hall: Hall) -> None:
+    """Otherwise it would begin with the first alone, and ask the store for that one."""
+    waiting, names = hall.world.app.open_line(blocking=True), hall.streamed.names
+    words = ("XREADGROUP", "GROUP", WORKERS_GROUP, "somebody", "COUNT", 10, "BLOCK", 20_000)
+    reading = asyncio.create_task(waiting.ask(*words, "STREAMS", names.task, ">"))
+
+    async def is_waited_for() -> bool:
+        found = await hall.streamed.redis.ask("XINFO", "CONSUMERS", names.task, WORKERS_GROUP)
+        return any(b"somebody" in consumer for consumer in found)
+
+    await eventually(is_waited_for, "somebody waits")
+    await hall.submit(1, 2, 3)
+    await hall.streams.feed.run_once()
+    ((_, entries),) = await reading
+    assert len(entries) == 3
+    await waiting.close()
+
+
+async def test_turns_that_are_announced_do_not_make_a_stream_longer_than_it_should_be(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_streams, "SPARE", 0)
+    patient = Patient(
+        store=hall.world.store,
+        bell=hall.world.node.bell.health(),
+        clock=hall.world.app.runtime.clock,
+        settings=hall.world.app.settings,
+        namespaces=(hall.world.namespace,),
+        connect_stream=hall.world.app.open_line,
+    )
+    await hall.submit(1, 2, 3)
+    await hall.streams.feed.run_once()
+
+    async def codes() -> list[str]:
+        return [finding.code for finding in await doctor_streams.streams(patient)]
+
+    assert "stream_grows" not in await codes()
+    await hall.streamed.put(**(await hall.on_the_stream())[0])
+    assert "stream_grows" in await codes(), "one more than there are tasks"
+
+
+async def test_what_nobody_takes_for_long_is_dispatched_and_put_again(hall: Hall) -> None:
+    ids = await hall.submit(1, 2)
+    await hall.streams.feed.run_once()
+    first, second = await hall.on_the_stream()
+    assert (await hall.claim(second)).refusal is None
+    assert await hall.streams.feed.heal() == 0, "there is time yet"
+    hall.streams.feed._again_seconds = 0.0
+    assert await hall.streams.feed.heal() == 1
+    assert await hall.statuses(ids) == ["dispatched", "running"]
+    task = await hall.world.store.task(hall.world.namespace, ids[0])
+    assert task.dispatch_by is not None, "from now on a clock sees to it"
+    *_, again = await hall.on_the_stream()
+    assert again == first, "either entry will do"
+    assert (await hall.claim(first)).refusal is None

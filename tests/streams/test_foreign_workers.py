@@ -1,0 +1,399 @@
+"""Foreign workers: they know only Redis and docs/protocol.md, and are held to the same rules."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from msgspec.structs import replace
+
+from endwell import AsyncHandle
+from endwell.model import commands as c
+from endwell.streams.orchestrator.foreign import Foreign
+from endwell.streams.orchestrator.service import Streams
+from endwell.streams.server_check import lengths
+from tests.patience import PATIENCE_SECONDS
+from tests.streams.streamed import Streamed
+from tests.support.world import eventually, terminal
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "foreign"
+
+
+class Programs:
+    """Processes that end with the test."""
+
+    def __init__(self) -> None:
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(words, env={**os.environ, "HEARTBEAT_INTERVAL_S": "0.2"})
+        self.started.append(process)
+        return process
+
+
+@pytest.fixture
+def programs() -> Iterator[Programs]:
+    found = Programs()
+    yield found
+    for process in found.started:
+        process.kill()
+        process.wait(PATIENCE_SECONDS)
+
+
+async def known(streamed: Streamed, tool: str) -> None:
+    """Wait until the store knows a tool that only a foreign worker serves."""
+
+    async def is_known() -> bool:
+        return await streamed.world.store.agent(streamed.world.namespace, tool) is not None
+
+    await eventually(is_known, f"{tool} is registered")
+
+
+@pytest.mark.covers("S4.4")
+async def test_sixty_lines_of_python_with_only_redis_py_do_tasks(
+    on_each_store: Streamed, redis_url: str, programs: Programs
+) -> None:
+    streamed = on_each_store
+    await streamed.supervised()
+    programs.start(sys.executable, str(EXAMPLES / "worker.py"), redis_url, streamed.names.prefix)
+    await known(streamed, "resize")
+    good = await streamed.world.submitted("resize", {"width": 640})
+    bad = await streamed.world.submitted("resize", {"height": 1})
+    assert await good.result(PATIENCE_SECONDS) == {"width": 320}
+    task = await streamed.world.in_status(bad, "failed")
+    assert task.retry_count == 4, "it failed, was tried three times more, and became a dead letter"
+    assert "KeyError" in (task.error or "")
+    assert await streamed.world.history(good) == [
+        "task.created",
+        "task.dispatched",
+        "task.claimed",
+        "turn.ended",
+        "task.succeeded",
+    ]
+    await streamed.nothing_pending()
+
+
+async def test_bash_alone_does_tasks_and_passes_on_what_it_does_not_serve(
+    streamed: Streamed, redis_url: str, programs: Programs
+) -> None:
+    bash = shutil.which("bash")
+    assert bash is not None
+    await streamed.supervised()
+    server = urlsplit(redis_url)
+    programs.start(
+        bash, str(EXAMPLES / "worker.sh"), server.hostname or "", str(server.port), streamed.names.prefix
+    )
+    await known(streamed, "shout")
+    handle = await streamed.world.submitted("shout", "größer, please")
+    assert str(await handle.result(PATIENCE_SECONDS)).startswith("GR")
+
+    @streamed.app.agent("clerk")
+    async def clerk() -> str:
+        return "done"
+
+    await streamed.world.working(concurrency=1)
+    handles = await streamed.world.client.submit_many("clerk", [None] * 5)
+    assert [await each.result(PATIENCE_SECONDS) for each in handles] == ["done"] * 5
+    await streamed.nothing_pending()
+
+
+class Hand:
+    """A foreign worker moved by the test, one step at a time."""
+
+    def __init__(self, streamed: Streamed, streams: Streams, name: str = "hand-1") -> None:
+        self.streamed = streamed
+        self.streams = streams
+        self.name = name
+        self.message_id = ""
+        self.task: dict[str, str] = {}
+
+    async def offered(self, payload: Any = 1, **options: Any) -> AsyncHandle:
+        """Serve `press`, and read a task that was submitted for it."""
+        await self.serves()
+        await self.streams.foreign.renew()
+        handle = await self.streamed.world.submitted("press", payload, **options)
+        assert await self.streams.feed.run_once() == 1
+        await self.read()
+        return handle
+
+    async def serves(self) -> None:
+        names = self.streamed.names
+        await self.streamed.redis.ask("SADD", names.workers, self.name)
+        await self.streamed.redis.ask("SET", names.worker(self.name), '{"tools":["press"]}', "EX", 60)
+
+    async def read(self) -> None:
+        ((self.message_id, self.task),) = await self.streamed.read(self.name)
+
+    async def says(self, status: str, **more: object) -> str:
+        said = {key: self.task[key] for key in ("task_id", "turn", "epoch")}
+        about = {**said, "worker_id": self.name, "message_id": self.message_id, "status": status, **more}
+        return await self.streamed.add(self.streamed.names.result, **about)
+
+    async def asks(self) -> tuple[str, str]:
+        """Ask for the turn: its attempt, and what the grant says."""
+        attempt = f"{self.name}:{await self.says('claimed')}"
+        await self.heard()
+        return attempt, await self.grant()
+
+    async def grant(self) -> str:
+        key = self.streamed.names.grant(self.task["turn"], int(self.task["epoch"]))
+        return ((await self.streamed.redis.ask("GET", key)) or b"").decode()
+
+    async def heard(self) -> None:
+        await self.streams.hear(await self.streams.stream.next_results())
+
+
+@pytest.fixture
+async def hand(streamed: Streamed) -> Hand:
+    return Hand(streamed, await streamed.orchestrator())
+
+
+async def test_a_grant_names_the_attempt_and_only_that_attempt_ends_the_turn(hand: Hand) -> None:
+    handle = await hand.offered()
+    attempt, granted = await hand.asks()
+    assert granted == attempt
+    assert (await handle.task()).attempt_id == attempt
+    await hand.says("succeeded", attempt="somebody-else:1-1", output='"stolen"')
+    await hand.heard()
+    assert (await handle.task()).status == "running"
+    await hand.says("succeeded", attempt=attempt, output='"pressed"')
+    await hand.heard()
+    assert await handle.result(PATIENCE_SECONDS) == "pressed"
+    assert await hand.grant() == ""
+    assert await hand.streamed.pending() == [], "the orchestrator acknowledges, should the worker not"
+    assert terminal(await hand.streamed.world.history(handle)) == ["task.succeeded"]
+
+
+async def test_of_two_that_ask_for_one_turn_one_is_granted(hand: Hand) -> None:
+    handle = await hand.offered()
+    other = Hand(hand.streamed, hand.streams, "hand-2")
+    other.task, other.message_id = hand.task, hand.message_id
+    attempt, granted = await hand.asks()
+    theirs, told = await other.asks()
+    assert (granted, told) == (attempt, attempt)
+    assert theirs != attempt
+    assert (await handle.task()).attempt_id == attempt
+
+
+async def test_who_asks_for_what_has_ended_is_told_so(hand: Hand) -> None:
+    handle = await hand.offered()
+    await handle.cancel()
+    _, granted = await hand.asks()
+    assert granted == "-"
+    assert (await handle.task()).status == "cancelled"
+
+
+async def test_a_claim_that_is_heard_twice_is_granted_as_before(hand: Hand) -> None:
+    """As after a crash between the store's commit and the grant."""
+    handle = await hand.offered()
+    await hand.says("claimed")
+    results = await hand.streams.stream.next_results()
+    await hand.streams.hear(list(results))
+    first = await hand.grant()
+    await hand.streamed.redis.ask(
+        "DEL", hand.streamed.names.grant(hand.task["turn"], int(hand.task["epoch"]))
+    )
+    await hand.streams.hear(list(results))
+    assert await hand.grant() == first == (await handle.task()).attempt_id
+
+
+async def test_output_that_is_no_json_fails_the_turn(hand: Hand) -> None:
+    handle = await hand.offered()
+    attempt, _ = await hand.asks()
+    await hand.says("succeeded", attempt=attempt, output="{not json")
+    await hand.heard()
+    task = await handle.task()
+    assert (task.status, task.retry_count) == ("queued", 1)
+    assert "bad_result" in (task.error or "")
+
+
+UNSTORABLE = (b'"' + b"x" * 2_200_000 + b'"', b'"\\ud800"', b"[" * 9_000 + b"]" * 9_000, b'{"a":1,"a":2}')
+
+
+@pytest.mark.parametrize("output", UNSTORABLE, ids=("too large", "half a surrogate", "too deep", "key twice"))
+async def test_output_that_cannot_be_stored_ends_the_task_without_another_execution(
+    hand: Hand, output: bytes
+) -> None:
+    """Another execution would do the tool's side effects again, and end the same way."""
+    handle = await hand.offered()
+    attempt, _ = await hand.asks()
+    await hand.says("succeeded", attempt=attempt, output=output)
+    await hand.heard()
+    task = await handle.task()
+    assert (task.status, task.retry_count, task.reason) == ("failed", 1, "result_not_storable")
+
+
+@pytest.mark.parametrize("status", ["succeeded", "failed", "progress"])
+async def test_report_whose_text_is_not_utf8_counts_all_the_same(hand: Hand, status: str) -> None:
+    handle = await hand.offered()
+    attempt, _ = await hand.asks()
+    text = "größer".encode("latin-1")
+    await hand.says(status, attempt=attempt, output=b'"' + text + b'"', error=text, note=text)
+    await hand.heard()
+    assert await hand.streamed.letters() == []
+    task, history = await handle.task(), await hand.streamed.world.history(handle)
+    if status == "progress":
+        assert (task.status, history[-1]) == ("running", "task.heartbeat")
+    else:
+        assert (task.status, task.retry_count) == ("queued", 1), "it is tried again"
+        assert ("not UTF-8" if status == "succeeded" else "gr\ufffd\ufffder") in (task.error or "")
+
+
+async def test_a_result_that_lacks_fields_becomes_a_dead_letter(hand: Hand) -> None:
+    await hand.streamed.add(hand.streamed.names.result, status="succeeded", task_id="t")
+    await hand.heard()
+    (letter,) = await hand.streamed.letters()
+    assert (letter["reason"], letter["task_id"]) == ("missing_fields", "t")
+    assert await hand.streamed.entries(hand.streamed.names.result) == []
+
+
+@pytest.mark.covers("S4.16", "S4.17")
+async def test_a_heartbeat_renews_the_lease_is_logged_and_adds_no_entry(hand: Hand) -> None:
+    handle = await hand.offered()
+    await hand.asks()
+    names, redis, world = hand.streamed.names, hand.streamed.redis, hand.streamed.world
+    await redis.ask("DEL", names.worker(hand.name))
+    task = await handle.task()
+    before = await world.store.session(world.namespace, task.session_id or "")
+    entries = await lengths(redis, names)
+    hand.streams.foreign._progress_seconds = 0.0
+    grant = names.grant(task.turn_id or "", task.epoch)
+    await redis.ask("EXPIRE", grant, 5)
+    await redis.ask("XCLAIM", names.task, "cg:workers", hand.name, 0, hand.message_id, "JUSTID")
+    await hand.streams.foreign.renew()
+    assert int(await redis.ask("TTL", grant)) > 5, "the grant of a turn that is in work does not lapse"
+    after = await world.store.session(world.namespace, task.session_id or "")
+    assert before is not None
+    assert after is not None
+    assert after.lease_until > before.lease_until
+    assert await lengths(redis, names) == entries
+    assert "task.heartbeat" in await world.history(handle)
+
+
+async def test_entry_that_its_worker_left_alone_shows_no_progress(hand: Hand) -> None:
+    """A worker whose tool hangs stops its heartbeats: its turn must be reaped, however long its lease is."""
+    world, settings = hand.streamed.world, hand.streamed.world.app.settings
+    quick = replace(settings, pmo=replace(settings.pmo, active_reap_seconds=10.0))
+    foreign = Foreign(
+        world.store, world.app.runtime, hand.streams.stream, quick, namespace=world.namespace, actor="pmo"
+    )
+    foreign._progress_seconds = 0.0
+    handle = await hand.offered()
+    attempt, _ = await hand.asks()
+    await hand.streamed.grown_old(hand.name, hand.message_id, seconds=20)
+    await foreign.renew()
+    assert "task.heartbeat" not in await world.history(handle), "nobody has touched it for 20 of 10 seconds"
+    assert (await handle.task()).attempt_id == attempt, "its lease of 60 seconds holds"
+    await hand.streamed.grown_old(hand.name, hand.message_id, seconds=5)
+    await foreign.renew()
+    assert (await world.history(handle))[-1] == "task.heartbeat"
+
+
+@pytest.mark.covers("S4.21", "S4.24", "S4.25", "S4.26", "S4.27", "S4.28", "S4.52", "T17", "T19")
+async def test_what_a_foreign_worker_left_alone_is_taken_back_and_done_by_another(hand: Hand) -> None:
+    handle = await hand.offered()
+    attempt, _ = await hand.asks()
+    assert await hand.streams.reclaimer.run_once("now") == 0, "it is fresh"
+    message_id = hand.message_id
+    await hand.streamed.grown_old(hand.name, message_id)
+    assert await hand.streams.reclaimer.run_once("now") == 1
+    (fact,) = await hand.streamed.world.facts(handle, "task.reclaimed")
+    assert (fact.old_consumer, fact.message_id) == (hand.name, message_id)
+    assert fact.new_consumer == hand.streams.stream.consumer
+    assert await hand.streamed.pending() == []
+
+    other = Hand(hand.streamed, hand.streams, "hand-2")
+    await other.serves()
+    await hand.streams.feed.run_once()
+    await other.read()
+    assert other.task["turn"] == hand.task["turn"]
+    assert other.message_id != message_id
+    theirs, granted = await other.asks()
+    assert granted == theirs
+    await hand.says("succeeded", attempt=attempt, output='"late"')
+    await hand.streamed.redis.ask("XACK", hand.streamed.names.task, "cg:workers", message_id)
+    await hand.heard()
+    assert [consumer for _, consumer, _ in await hand.streamed.pending()] == ["hand-2"]
+    await other.says("succeeded", attempt=theirs, output='"mine"')
+    await other.heard()
+    assert await handle.result(PATIENCE_SECONDS) == "mine"
+    assert terminal(await hand.streamed.world.history(handle)) == ["task.succeeded"]
+
+
+async def test_a_tool_that_is_no_name_is_not_registered(hand: Hand) -> None:
+    names, redis = hand.streamed.names, hand.streamed.redis
+    await redis.ask("SADD", names.workers, "odd", "broken")
+    await redis.ask("SET", names.worker("odd"), '{"tools":["No Name!", "fine"], "slots": 0}')
+    await redis.ask("SET", names.worker("broken"), b"\xff")
+    await hand.streams.foreign.renew()
+    world = hand.streamed.world
+    assert [spec.name for spec in await world.store.agents(world.namespace)] == ["fine"]
+    assert await redis.ask("SMEMBERS", names.workers) == [b"odd"]
+
+
+async def test_a_session_of_ours_cannot_be_ended_by_a_foreign_word(hand: Hand) -> None:
+    """Only what names the attempt that holds the turn counts, whoever says it."""
+    handle = await hand.offered()
+    _, granted = await hand.asks()
+    await hand.says("failed", attempt=f"{granted}x", error="spite")
+    await hand.heard()
+    history = await hand.streamed.world.history(handle)
+    assert history[-1] == "write.refused"
+    assert isinstance((await hand.streamed.world.facts(handle, "write.refused"))[0].command, str)
+    assert c.FailTurn.__name__ == (await hand.streamed.world.facts(handle, "write.refused"))[0].command
+
+
+NODE = shutil.which("node")
+needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed")
+
+
+@needs_node
+@pytest.mark.covers("S4.4")
+async def test_node_without_packages_does_tasks_and_reports_what_cannot_be_retried(
+    streamed: Streamed, redis_url: str, programs: Programs
+) -> None:
+    await streamed.supervised()
+    programs.start(NODE or "", str(EXAMPLES / "worker.mjs"), redis_url, streamed.names.prefix)
+    await known(streamed, "slugify")
+    good = await streamed.world.submitted("slugify", {"title": "Jede Aufgabe: größer"})
+    bad = await streamed.world.submitted("slugify", {"name": 1})
+    assert await good.result(PATIENCE_SECONDS) == "jede-aufgabe-gr-er"
+    task = await streamed.world.in_status(bad, "failed")
+    assert task.retry_count == 1, "it said that another try would not help"
+    await streamed.nothing_pending()
+
+
+@needs_node
+async def test_foreign_program_that_is_terminated_hands_its_turn_back(
+    streamed: Streamed, redis_url: str, programs: Programs
+) -> None:
+    await streamed.supervised()
+    process = programs.start(NODE or "", str(EXAMPLES / "worker.mjs"), redis_url, streamed.names.prefix)
+    await known(streamed, "slugify")
+    handle = await streamed.world.submitted("slugify", {"title": "x", "delay_ms": 600_000})
+    await streamed.world.in_status(handle, "running")
+    process.terminate()
+    task = await streamed.world.in_status(handle, "queued")
+    assert (task.crash_count, task.retry_count, task.dispatch_count) == (0, 0, 1)
+    await handle.cancel()
+
+
+@needs_node
+async def test_foreign_program_stops_when_its_turn_is_cancelled(
+    streamed: Streamed, redis_url: str, programs: Programs
+) -> None:
+    await streamed.supervised()
+    programs.start(NODE or "", str(EXAMPLES / "worker.mjs"), redis_url, streamed.names.prefix)
+    await known(streamed, "slugify")
+    slow = await streamed.world.submitted("slugify", {"title": "x", "delay_ms": 600_000})
+    await streamed.world.in_status(slow, "running")
+    await slow.cancel()
+    next_one = await streamed.world.submitted("slugify", {"title": "Next"})
+    assert await next_one.result(PATIENCE_SECONDS) == "next", "its only slot is free again"

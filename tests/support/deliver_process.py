@@ -1,0 +1,38 @@
+"""A real process: one tick of a worker's watchdog, which it does not survive if it delivers to one task."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from endwell.machine import decide
+from endwell.model import commands as c
+from endwell.runtime import ManualClock
+from endwell.runtime.processes import Child
+from endwell.worker.watchdog import Watch
+from tests.nursery import born
+from tests.support.world import QUICK, MovableApp
+
+
+def started(url: str, namespace: str, now: int, poisoned: str) -> Child:
+    """Such a process, at this moment."""
+    return born(__name__, {"url": url, "namespace": namespace, "now": now, "poisoned": poisoned})
+
+
+async def main(about: dict[str, Any]) -> None:
+    kind: type[c.Command] = c.Deliver
+    allowed, usual = decide.TABLE[kind]
+
+    def deadly(task: Any, *arguments: Any) -> Any:
+        if task.id == about["poisoned"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return usual(task, *arguments)
+
+    decide.TABLE[kind] = (allowed, deadly)
+    app = MovableApp(
+        about["url"], namespace=about["namespace"], clock=ManualClock(about["now"]), settings=QUICK
+    )
+    async with app.connect() as node:
+        watch = Watch(node.store, app.runtime, app.settings, namespace=app.namespace, actor="watch")
+        await watch.run_once()

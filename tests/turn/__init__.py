@@ -1,0 +1,1 @@
+"""Inside a turn: steps, effects, waits, and how a turn ends."""

@@ -1,0 +1,1 @@
+"""The worker: claims, leases, outages, its watchdog."""
