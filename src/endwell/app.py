@@ -15,7 +15,7 @@ from endwell.doorbell.local import LocalDoorbell
 from endwell.errors import BadSetting, UsageError
 from endwell.model import names
 from endwell.model.effect import Verdict
-from endwell.operate.why import Pace
+from endwell.operate.why import WhyPace
 from endwell.pmo.relay.service import Relay
 from endwell.pmo.relay.sink import Sink
 from endwell.pmo.relay.webhook import Webhook
@@ -34,9 +34,9 @@ from endwell.store.effect_store import EffectStore
 from endwell.store.reclaimer import Absence
 from endwell.store.sqlite.store import SqliteStore
 from endwell.streams.contract import Intake
-from endwell.streams.orchestrator.service import Streams
+from endwell.streams.orchestrator.service import StreamOrchestratorService
 from endwell.streams.protocol import Names, consumer_name
-from endwell.streams.redis import Connection, Line
+from endwell.streams.redis import RedisClient, RedisConnection
 from endwell.turn.agents import Agent
 from endwell.worker.worker import Worker
 
@@ -70,7 +70,7 @@ class Endwell(Registry):
         self.effects = effects
         self.calls = RunningCalls()
         self.agents: dict[str, Agent] = {}
-        self._front: _Front | None = None
+        self._front: AppFront | None = None
         self._front_lock = self.runtime.lock()
 
     def open_store(self, ring: Callable[[set[str]], None] | None = None) -> Store:
@@ -95,9 +95,9 @@ class Endwell(Registry):
 
         return PostgresDoorbell(self.url, runtime=self.runtime)
 
-    def open_line(self, *, blocking: bool = False) -> Line:
+    def open_line(self, *, blocking: bool = False) -> RedisClient:
         """A connection to the server that carries the turns; it connects when it is first used."""
-        return Connection(self.settings.redis.url, blocking=blocking)
+        return RedisConnection(self.settings.redis.url, blocking=blocking)
 
     def open_sink(self) -> Sink:
         """Where the relay tells what it has to tell."""
@@ -172,11 +172,11 @@ class Endwell(Registry):
         front = self.front()
         return front.ask(lambda: ask(front.client))
 
-    def front(self) -> _Front:
+    def front(self) -> AppFront:
         """The synchronous front, opened when first needed; agents may ask for it from their threads."""
         with self._front_lock:
             if self._front is None:
-                self._front = _Front(self)
+                self._front = AppFront(self)
             return self._front
 
     def close(self) -> None:
@@ -211,7 +211,7 @@ class Node:
             owner=self.app.owner,
             poll_seconds=self.app.settings.worker.poll_seconds,
             approval=self.app.settings.approval,
-            pace=Pace.of(self.app.settings),
+            pace=WhyPace.of(self.app.settings),
         )
         return self
 
@@ -270,7 +270,7 @@ class Node:
             quiet_seconds=settings.pmo.dispatched_retry_seconds or settings.queue.RECLAIM_INTERVAL_S,
         )
 
-    def _streams(self, name: str, absence: Absence) -> Streams:
+    def _streams(self, name: str, absence: Absence) -> StreamOrchestratorService:
         from endwell.streams.commands import StreamOrchestrator  # redis is an extra
 
         app, settings = self.app, self.app.settings
@@ -284,7 +284,7 @@ class Node:
             connect=app.open_line,
             block_seconds=settings.redis.block_seconds,
         )
-        return Streams(
+        return StreamOrchestratorService(
             self.store,
             self.bell,
             app.runtime,
@@ -390,7 +390,7 @@ class Running:
             self._app.close()
 
 
-class _Front:
+class AppFront:
     """The synchronous front: a node on an event loop in its own thread.
 
     Where the store answers in the caller's thread, only waiting needs that loop.

@@ -27,11 +27,11 @@ from endwell.operate.actions import Actions
 from endwell.operate.approvals import Approvals
 from endwell.operate.effects import Effects
 from endwell.operate.tool_calls import Answers
-from endwell.operate.why import Pace, why
+from endwell.operate.why import WhyPace, why
 from endwell.policy.submitting import Cause, Request, Seconds, filled, order_for, unknown_agent
 from endwell.runtime.base import Runtime
 from endwell.runtime.current import CURRENT_TURN
-from endwell.settings import Approval as ApprovalSettings
+from endwell.settings import ApprovalSettings as ApprovalSettings
 from endwell.store.contract import Store
 from endwell.store.deliverables import delivered
 from endwell.turn.agents import Agent
@@ -66,7 +66,7 @@ class Client:
         owner: str,
         poll_seconds: float,
         approval: ApprovalSettings,
-        pace: Pace,
+        pace: WhyPace,
     ) -> None:
         self.store = store
         self._pace = pace

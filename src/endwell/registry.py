@@ -11,7 +11,7 @@ from endwell.external.isolated import Isolated, checked_isolation
 from endwell.external.programs import Program, any_program, checked_command, checked_environment
 from endwell.external.runner import checked_memory, checked_seconds
 from endwell.model import names
-from endwell.policy.approval import Approval, Options, checked_guard, checked_risk
+from endwell.policy.approval import AgentOptions, Approval, checked_guard, checked_risk
 from endwell.policy.limits import Limits
 from endwell.policy.retry import RetryPolicy
 from endwell.policy.submitting import SHORTEST_DEADLINE_SECONDS, Seconds, microseconds
@@ -19,7 +19,7 @@ from endwell.runtime.base import Runtime
 from endwell.settings import Settings, check, override
 from endwell.turn.agents import Agent, OnVersionChange, agent_of
 from endwell.turn.function_calls import Duration, seconds_of
-from endwell.turn.outside import Outside
+from endwell.turn.outside import OutsideRunner
 from endwell.turn.registration import (
     checked_concurrency,
     checked_exceptions,
@@ -69,7 +69,7 @@ class Registry:
         options = self._options(name, retries, delays, concurrency, version)
         limits = checked_isolation(name, isolation, timeout, memory_mb)
 
-        def outside(function: Callable[..., Any]) -> Outside | None:
+        def outside(function: Callable[..., Any]) -> OutsideRunner | None:
             if limits is None:
                 return None
             return Isolated(app=self, agent=name, function=function, runtime=self.runtime, **limits)
@@ -81,7 +81,7 @@ class Registry:
             deadline=microseconds(deadline, "deadline", least=SHORTEST_DEADLINE_SECONDS),
             step_timeout=None if step_timeout is None else seconds_of(step_timeout, 0, "step_timeout"),
             on_version_change=checked_version_change(name, on_version_change),
-            options=Options(risk=checked_risk(risk), approval=checked_guard(approval)),
+            options=AgentOptions(risk=checked_risk(risk), approval=checked_guard(approval)),
             **options,
         )
 
@@ -108,7 +108,7 @@ class Registry:
             name,
             kind="tool",
             give_up_on=checked_exceptions(name, give_up_on),
-            options=Options(
+            options=AgentOptions(
                 timeout_seconds=seconds(timeout, "timeout"),
                 suspend_timeout_seconds=seconds(suspend_timeout, "suspend_timeout"),
                 risk=checked_risk(risk),
@@ -172,7 +172,7 @@ class Registry:
     def _registration(
         self,
         name: str,
-        outside: Callable[[Callable[..., Any]], Outside | None] = lambda function: None,
+        outside: Callable[[Callable[..., Any]], OutsideRunner | None] = lambda function: None,
         **options: Any,
     ) -> Callable[[F], F]:
         if name in self.agents:

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from endwell.cli.base import failures, logs, output
-from endwell.cli.base.options import Asked
+from endwell.cli.base.options import Options
 from endwell.cli.main import cli
 from tests.cli.conftest import Command, Stock
 from tests.cli.shell import SECONDS, Shell
@@ -135,7 +135,7 @@ def test_the_level_is_said_by_option_or_variable(
 ) -> None:
     if variable:
         monkeypatch.setenv(logs.LEVEL_VARIABLE, variable)
-    logs.configure(Asked(verbose=verbose))
+    logs.configure(Options(verbose=verbose))
     assert logging.getLevelName(logging.getLogger().level) == level
 
 

@@ -19,7 +19,7 @@ from msgspec.structs import astuple, replace
 
 from endwell.machine.clocks import arm
 from endwell.model.effect import Effect
-from endwell.model.inside import Asked, Inside, inside_of
+from endwell.model.inside import Inside, OpenApproval, inside_of
 from endwell.model.message import Message
 from endwell.model.task import Task, Wait, counted_waits, has_wait_rows, packed_waits, waits_of
 from endwell.policy.limits import SECOND, Limits
@@ -159,7 +159,7 @@ def _inside(task: Task, shift: int, with_steps: bool) -> str | None:
     return None if same == Inside() else msgspec.json.encode(same).decode()
 
 
-def _asked(one: Asked) -> Asked:
+def _asked(one: OpenApproval) -> OpenApproval:
     return replace(one, votes=tuple(sorted(one.votes)))
 
 

@@ -8,13 +8,13 @@ from msgspec.structs import asdict, replace
 
 from endwell.machine.evolve import evolve
 from endwell.model import facts as f
-from endwell.model.inside import Asked, Inside, inside_of, packed_inside
+from endwell.model.inside import Inside, OpenApproval, inside_of, packed_inside
 from endwell.model.task import Task, Wait, packed_waits, waits_of
 
 AT = 1000
 STAMPED = ("version", "updated_at", "clock_at", "clock_rule")
-OWN = Asked("t", "payload", ("ada", "bob"), 2, ("bob",))
-QUESTION = Asked("t.s.ask", "shown", ("eve", "zoe"), 2, ("zoe",))
+OWN = OpenApproval("t", "payload", ("ada", "bob"), 2, ("bob",))
+QUESTION = OpenApproval("t.s.ask", "shown", ("eve", "zoe"), 2, ("zoe",))
 ASK, TOOL = Wait("t.s.ask", "approval", 60), Wait("t.s.w1", "tool", 50, name="look")
 INSIDE = Inside(
     run=2,

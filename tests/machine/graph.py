@@ -12,7 +12,7 @@ from collections import defaultdict
 from msgspec.structs import replace
 
 from endwell.machine import decide as machine
-from endwell.machine.decision import Decision, Seen
+from endwell.machine.decision import Decision, Evidence
 from endwell.model import commands as c
 from endwell.model.task import Task
 from tests.machine.canonical import NOW, Key, canonical_scene, key_of
@@ -24,7 +24,7 @@ from tests.machine.violation import Violation, must
 from tests.machine.world import NEIGHBOUR_TASK, SESSIONS, TICK, Offer, Offers, World
 
 ABSENT = 0  # the number of the task that was never submitted
-ANYTHING = Seen()
+ANYTHING = Evidence()
 KEY_HOLDERS = (None, "t", "another task")
 LONGEST_WAY_TO_AN_END = 50  # clock firings, nobody else doing anything
 
@@ -114,9 +114,9 @@ class Graph:
         return moves
 
     @staticmethod
-    def _seen(offer: Offer, live: int, key_holder: int) -> Seen:
+    def _seen(offer: Offer, live: int, key_holder: int) -> Evidence:
         is_live = offer.session is None or bool(live >> offer.session & 1)
-        return Seen(session_is_live=is_live, key_holder=KEY_HOLDERS[key_holder], rules=offer.rules)
+        return Evidence(session_is_live=is_live, key_holder=KEY_HOLDERS[key_holder], rules=offer.rules)
 
     def named_moves(self, number: int, live: int, key_holder: int) -> list[tuple[str, int]]:
         """The same moves with the commands that make them, for telling a way through the states."""
@@ -129,7 +129,7 @@ class Graph:
             for offer, sight in zip(offers, seen, strict=True)
         ]
 
-    def _give(self, number: int, offer: Offer, seen: Seen, now: int = NOW) -> int:
+    def _give(self, number: int, offer: Offer, seen: Evidence, now: int = NOW) -> int:
         scene = self.scenes[number]
         try:
             after = self._after(scene, offer, seen, now)
@@ -138,7 +138,7 @@ class Graph:
             violation.add_note(f"{describe(offer.command)} with {seen}")
             raise
 
-    def _after(self, scene: Scene, offer: Offer, seen: Seen, now: int) -> Scene | None:
+    def _after(self, scene: Scene, offer: Offer, seen: Evidence, now: int) -> Scene | None:
         """What the scene becomes; nothing if nothing moves."""
         actor = NEIGHBOUR_TASK if offer.is_neighbours else scene.task
         seen = beside(scene, offer.command, seen, self.cards)
@@ -157,7 +157,7 @@ class Graph:
             return
         must(decision.spawn.task_id != task.id, "a replay into itself")
         answer = machine.decide(None, decision.spawn, NOW, self.world.limits)
-        new = take(Scene(), decision.spawn, answer, NOW, self.world.limits, Seen()).task
+        new = take(Scene(), decision.spawn, answer, NOW, self.world.limits, Evidence()).task
         must(new is not None and new.replay_of == task.id, "a replay that does not say of what")
 
     def _note(

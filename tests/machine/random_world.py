@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from endwell.machine.decide import decide
-from endwell.machine.decision import Decision, Seen
+from endwell.machine.decision import Decision, Evidence
 from endwell.machine.evolve import evolve
 from endwell.machine.evolve_effect import EFFECT_FACTS, evolve_effect
 from endwell.model import commands as c
@@ -60,10 +60,10 @@ class RandomWorld:
         effects = tuple(self.effects[key] for key in sorted(self.effects))
         return Scene(self.tasks.get(task_id), effects, self.inboxes[task_id], self.wait_rows[task_id])
 
-    def _seen(self, task_id: str, session_id: str | None) -> Seen:
+    def _seen(self, task_id: str, session_id: str | None) -> Evidence:
         holders = [t.id for t in self.tasks.values() if t.agent_key and has_turn(t)]
         holder = holders[0] if holders and task_id in TASKS[:2] else None
-        return Seen(session_is_live=self.live.get(session_id or "", True), key_holder=holder)
+        return Evidence(session_is_live=self.live.get(session_id or "", True), key_holder=holder)
 
     def _keep(self, task_id: str, scene: Scene, decision: Decision, now: int) -> None:
         if scene.task is not None:

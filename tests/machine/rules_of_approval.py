@@ -6,12 +6,12 @@ from typing import Final
 
 from endwell.model import commands as c
 from endwell.model import facts as f
-from endwell.model.inside import Asked, inside_of
+from endwell.model.inside import OpenApproval, inside_of
 from tests.machine.step import Step
 from tests.machine.violation import must
 
-DECIDED: Final = (f.ApprovalApproved, f.ApprovalRejected, f.ApprovalExpired)
-VOICES: Final = (f.ApprovalVoted, f.ApprovalApproved, f.ApprovalRejected)
+DECIDED: Final = (f.ApprovalApproved, f.RejectedApproval, f.ExpiredApproval)
+VOICES: Final = (f.ApprovalVoted, f.ApprovalApproved, f.RejectedApproval)
 
 
 def an_approval_is_decided_once_and_in_time(step: Step) -> None:
@@ -21,7 +21,7 @@ def an_approval_is_decided_once_and_in_time(step: Step) -> None:
         if isinstance(fact, VOICES):
             must(step.now < _deadline(step, fact.id), "an approval was decided after it had expired")
             _check_voice(step, fact)
-        if isinstance(fact, f.ApprovalExpired):
+        if isinstance(fact, f.ExpiredApproval):
             must(step.now >= _deadline(step, fact.id), "an approval expired before its time")
             must(isinstance(step.command, c.ClockFired | c.InjectTimeout), "expired by something else")
 
@@ -49,10 +49,10 @@ def _check_voice(step: Step, fact: f.Fact) -> None:
         enough = len({*open_one.votes, who}) >= open_one.quorum
         must(isinstance(fact, f.ApprovalApproved) == enough, "approved by too few, or not by enough")
     else:
-        must(isinstance(fact, f.ApprovalRejected), "a no that is none")
+        must(isinstance(fact, f.RejectedApproval), "a no that is none")
 
 
-def _asked(step: Step, approval_id: str | None) -> Asked | None:
+def _asked(step: Step, approval_id: str | None) -> OpenApproval | None:
     wanted = approval_id or step.before.id
     return next((one for one in inside_of(step.before).asked if one.id == wanted), None)
 

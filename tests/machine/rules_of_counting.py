@@ -17,7 +17,7 @@ DONE_BY_RULE: Final[dict[str, tuple[type[f.Fact], ...]]] = {
     "reap": (f.TurnEnded,),
     "dispatch_timeout": (f.TurnEnded,),
     "suspend_cap": (f.TurnEnded,),
-    "inject_timeout": (f.WaitAnswered, f.WaitTimedOut),
+    "inject_timeout": (f.WaitAnswered, f.WaitExpired),
     "recover": (f.TaskUnblocked,),
     "approval_remind": (f.ApprovalReminded,),
     "remind": (f.TaskReminded,),
@@ -122,7 +122,7 @@ def an_agent_is_nudged_before_it_is_stopped(step: Step) -> None:
 
 
 def no_rule_resets_a_later_ones_deadline(step: Step) -> None:
-    if step.count(f.TaskRang, f.TaskHeartbeat, f.ApprovalReminded, f.TaskReminded, f.WaitTimedOut):
+    if step.count(f.TaskRang, f.TaskHeartbeat, f.ApprovalReminded, f.TaskReminded, f.WaitExpired):
         kept = ("dispatch_by", "expire_at", "ends_by", "guard_at", "recover_at", "suspend_by")
         same = all(getattr(step.after, name) == getattr(step.before, name) for name in kept)
         must(same, "a small rule moved a deadline that a later one depends on")

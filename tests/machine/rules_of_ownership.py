@@ -16,7 +16,7 @@ from tests.machine.invariants import rule_due, verdict_on
 from tests.machine.step import FENCED, Step, at_rest
 from tests.machine.violation import must
 
-TERMINAL_FACTS: Final = (f.TaskSucceeded, f.TaskFailed, f.TaskTimedOut, f.TaskCancelled)
+TERMINAL_FACTS: Final = (f.SucceededEnding, f.FailedEnding, f.TimedOutEnding, f.CancelledEnding)
 LATE_FACTS: Final = (
     f.WriteRefused,
     f.DeadLetterReplayed,

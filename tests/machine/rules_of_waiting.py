@@ -66,7 +66,7 @@ def each_wait_is_settled_once_and_alone(step: Step) -> None:
         elif new != old:
             is_told = new == replace(old, is_reported=True) and not old.is_reported
             must(is_told and old.deadline <= step.now, "a wait was changed by something else than its time")
-            must(step.count(f.WaitTimedOut) == 1, "a wait counts as reported without a report")
+            must(step.count(f.WaitExpired) == 1, "a wait counts as reported without a report")
 
 
 def _may_be_settled(step: Step, wait: Wait) -> bool:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from endwell.machine import evolve as machine
 from endwell.machine import evolve_effect as ledger
-from endwell.machine.decision import Decision, Seen
+from endwell.machine.decision import Decision, Evidence
 from endwell.machine.evolve_effect import EFFECT_FACTS
 from endwell.machine.evolve_wait import evolve_waits
 from endwell.model import commands as c
@@ -62,7 +62,7 @@ def _with_waits(rows: tuple[Wait, ...], fact: f.Fact) -> tuple[Wait, ...]:
         case f.WaitsAdded():
             again = {wait.tool_call_id for wait in fact.waits}
             return (*(wait for wait in rows if wait.tool_call_id not in again), *fact.waits)
-        case f.WaitAnswered() | f.WaitTimedOut():
+        case f.WaitAnswered() | f.WaitExpired():
             return evolve_waits(rows, fact)
         case f.TaskBlocked():
             return tuple(replace(wait, wait_status="dropped") if wait.is_open else wait for wait in rows)
@@ -92,7 +92,7 @@ def with_messages(inbox: tuple[Message, ...], messages: Iterable[Message]) -> tu
     return inbox
 
 
-def beside(scene: Scene, command: c.TaskCommand, seen: Seen, cards: frozenset[str]) -> Seen:
+def beside(scene: Scene, command: c.TaskCommand, seen: Evidence, cards: frozenset[str]) -> Evidence:
     """What the door reads beside the task for such a command; `cards` are the `tool.call` cards there are."""
     match command:
         case c.IntendEffect() | c.FinishEffect() | c.DoubtEffect() | c.SettleEffect():
@@ -124,7 +124,7 @@ def _waits_for(scene: Scene, command: c.TaskCommand, messages: tuple[Message, ..
     return tuple(waiting)[:1]
 
 
-def _with_next_waits(scene: Scene, seen: Seen) -> Seen:
+def _with_next_waits(scene: Scene, seen: Evidence) -> Evidence:
     """A clock is shown one wait at a time here, so that the deadline behind it counts."""
     if scene.task is None or not has_wait_rows(scene.task):
         return seen

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from endwell.machine.decide import decide
-from endwell.machine.decision import Decision, Seen
+from endwell.machine.decision import Decision, Evidence
 from endwell.machine.evolve import evolve
 from endwell.machine.evolve_effect import EFFECT_FACTS, evolve_effect
 from endwell.model import commands as c
@@ -18,8 +18,8 @@ from endwell.policy.retry import RetryPolicy
 
 NOW = 1_000_000 * SECOND
 LIMITS = Limits()
-EVERYTHING = Seen()
-LAPSED = Seen(session_is_live=False)
+EVERYTHING = Evidence()
+LAPSED = Evidence(session_is_live=False)
 BROKEN = ErrorInfo(code="exception", type="ValueError", message="it broke")
 BAD_INPUT = ErrorInfo(code="bad_input", message="no such field", retryable=False)
 
@@ -98,7 +98,7 @@ def give(
     command: c.TaskCommand,
     now: int = NOW,
     limits: Limits = LIMITS,
-    seen: Seen = EVERYTHING,
+    seen: Evidence = EVERYTHING,
 ) -> Task:
     """The task after a command that must not be refused."""
     decision = decide(task, command, now, limits, seen)
@@ -152,9 +152,9 @@ def task_waiting_for(*calls: c.Call) -> Task:
     return give(task, to(c.Suspend, task, calls=calls))
 
 
-def waiting_cards(task: Task) -> Seen:
+def waiting_cards(task: Task) -> Evidence:
     """A sight in which every `tool.call` card is there."""
-    return Seen(calls=frozenset(call_id(wait.tool_call_id) for wait in waits_of(task)))
+    return Evidence(calls=frozenset(call_id(wait.tool_call_id) for wait in waits_of(task)))
 
 
 def deliver(message: Message) -> c.Deliver:
@@ -162,9 +162,9 @@ def deliver(message: Message) -> c.Deliver:
     return c.Deliver(command_id="d", namespace="default", task_id="t", message_id=message.id)
 
 
-def seeing(*messages: Message) -> Seen:
+def seeing(*messages: Message) -> Evidence:
     """A sight of the inbox."""
-    return Seen(messages=messages)
+    return Evidence(messages=messages)
 
 
 def effect_after(effect: Effect | None, task: Task, decision: Decision, now: int = NOW) -> Effect | None:

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from endwell.machine.decision import Decision, Seen
+from endwell.machine.decision import Decision, Evidence
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.task import Task
@@ -41,7 +41,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     after: Task
     now: int
     limits: Limits
-    seen: Seen
+    seen: Evidence
     scene_before: Scene
     scene_after: Scene
 

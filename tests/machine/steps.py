@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from endwell import errors as e
-from endwell.machine.decision import Decision, Seen
+from endwell.machine.decision import Decision, Evidence
 from endwell.model import commands as c
 from endwell.model.card import instruction_id
 from endwell.policy.limits import Limits
@@ -67,7 +67,7 @@ SILENT_RULES: Final[tuple[Callable[[Step], None], ...]] = (
 
 
 def take(
-    scene: Scene, command: c.TaskCommand, decision: Decision, now: int, limits: Limits, seen: Seen
+    scene: Scene, command: c.TaskCommand, decision: Decision, now: int, limits: Limits, seen: Evidence
 ) -> Scene:
     """Fold what was decided, and check the step."""
     then = after(scene, command, decision, now)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from endwell.machine.decide import decide
-from endwell.machine.decision import Decision, Seen
+from endwell.machine.decision import Decision, Evidence
 from endwell.model import commands as c
 from endwell.model.task import Task
 from tests.machine.canonical import HOLDER, NOW, canonical_scene, key_of, message_names
@@ -49,12 +49,14 @@ class Pair:
     def canonical(self, scene: Scene, now: int) -> Scene:
         return canonical_scene(scene, now, self.limits, with_steps=self.graph.world.with_steps)
 
-    def answer(self, scene: Scene, command: c.TaskCommand, now: int, seen: Seen) -> tuple[Decision, Scene]:
+    def answer(
+        self, scene: Scene, command: c.TaskCommand, now: int, seen: Evidence
+    ) -> tuple[Decision, Scene]:
         sight = beside(scene, command, seen, self.graph.cards)
         decision = decide(scene.task, command, now, self.limits, sight)
         return decision, after(scene, command, decision, now)
 
-    def offered(self, same: Scene, index: int, seen: Seen) -> Offer:
+    def offered(self, same: Scene, index: int, seen: Evidence) -> Offer:
         """Mostly something that moves the task, without ending it too soon."""
         offers = [*self.graph.offers.to(same), *self.graph.offers.to_with_sight(same.task)]
         offers = [offer for offer in offers if not offer.is_neighbours]
@@ -62,14 +64,14 @@ class Pair:
         choice = moving if moving and index % 10 else offers
         return choice[index % len(choice)]
 
-    def _moves(self, same: Scene, offer: Offer, seen: Seen) -> bool:
+    def _moves(self, same: Scene, offer: Offer, seen: Evidence) -> bool:
         decision, _ = self.answer(same, offer.command, NOW, seen)
         return bool(decision.facts or decision.messages) and decision.refusal is None
 
     def step(self, number: int, index: int, ticks: int, is_live: bool) -> None:
         self.now += ticks * TICK
         same = self.canonical(self.scene, self.now)
-        seen = Seen(session_is_live=is_live)
+        seen = Evidence(session_is_live=is_live)
         offer = self.offered(same, index, seen)
         command = as_given(offer.command, self.scene, number)
         answer, then = self.answer(self.scene, command, self.now, seen)
@@ -100,7 +102,7 @@ def test_time_that_passes_while_a_person_holds_a_task_changes_nothing_but_the_re
     pair = Pair(ONE_TASK, 0)
     offers = pair.graph.offers.to(pair.scene)
     block = next(o.command for o in offers if isinstance(o.command, c.Block))
-    _, held = pair.answer(pair.scene, block, NOW, Seen())
+    _, held = pair.answer(pair.scene, block, NOW, Evidence())
 
     soon, late = (pair.canonical(held, at).task for at in (NOW, NOW + 50 * TICK))
 

@@ -9,7 +9,7 @@ import pytest
 from endwell import errors as e
 from endwell.machine.clocks import RULE_NAMES
 from endwell.machine.decide import decide
-from endwell.machine.decision import Seen
+from endwell.machine.decision import Evidence
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.task import Task, error_of
@@ -104,7 +104,7 @@ def test_a_task_that_no_worker_takes_ends_as_timeout_unless_the_person_acts() ->
     decision = offer(task, c.ClockFired, task.ends_by)
 
     kinds = [type(fact) for fact in decision.facts]
-    assert kinds == [f.TaskTimedOut, f.TaskDeadLettered]
+    assert kinds == [f.TimedOutEnding, f.TaskDeadLettered]
     ended = clock_fires(task, now=task.ends_by)
     assert (ended.status, ended.reason, ended.dead_letter) == ("timeout", "dispatch_timeout", "open")
     assert (ended.deliverable_card, len(decision.cards)) == (decision.cards[0].id, 1)
@@ -164,7 +164,7 @@ def test_a_delivery_that_is_refused_does_not_count() -> None:
     task = queued_task(agent_key="issue-42", delay=SECOND)
 
     too_early = offer(task, c.Dispatch)
-    busy = decide(task, to(c.Dispatch), NOW + SECOND, LIMITS, Seen(key_holder="another"))
+    busy = decide(task, to(c.Dispatch), NOW + SECOND, LIMITS, Evidence(key_holder="another"))
 
     assert (too_early.facts, busy.facts) == ((), ())
 

@@ -9,7 +9,7 @@ import pytest
 
 from endwell import errors as e
 from endwell.machine.decide import decide
-from endwell.machine.decision import Seen
+from endwell.machine.decision import Evidence
 from endwell.model import commands as c
 from endwell.model.task import Task
 from endwell.policy.limits import SECOND
@@ -77,10 +77,10 @@ def test_a_session_without_a_lease_claims_nothing() -> None:
 def test_one_turn_at_a_time_per_agent_key() -> None:
     task = queued_task(agent_key="issue-42")
 
-    refusal = decide(task, to(c.Claim, task), NOW, LIMITS, Seen(key_holder="another")).refusal
+    refusal = decide(task, to(c.Claim, task), NOW, LIMITS, Evidence(key_holder="another")).refusal
     assert refusal is not None
     assert refusal.code == "key_is_held"
-    assert decide(task, to(c.Claim, task), NOW, LIMITS, Seen(key_holder=task.id)).refusal is None
+    assert decide(task, to(c.Claim, task), NOW, LIMITS, Evidence(key_holder=task.id)).refusal is None
 
 
 def test_nothing_is_delivered_after_its_last_moment() -> None:

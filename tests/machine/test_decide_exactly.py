@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import asdict, replace
 
 from endwell.machine.decide import decide
-from endwell.machine.decision import Decision, Seen
+from endwell.machine.decision import Decision, Evidence
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.card import Card
-from endwell.model.inside import Asked, Family, Inside, packed_family, packed_inside
+from endwell.model.inside import Family, Inside, OpenApproval, packed_family, packed_inside
 from endwell.model.task import Task
 from endwell.policy.limits import SECOND, Limits
 from tests.machine.stages import (
@@ -60,7 +60,7 @@ FAMILY: dict[str, Any] = {
 
 
 def answered(task: Task | None, command: c.TaskCommand, limits: Limits = LIMITS, **seen: Any) -> Decision:
-    return decide(task, command, NOW, limits, Seen(**seen))
+    return decide(task, command, NOW, limits, Evidence(**seen))
 
 
 # asking for work
@@ -226,7 +226,7 @@ def test_the_guard_is_set_by_the_delivery_that_reaches_the_limit(
 def test_a_task_is_delivered_at_its_start_and_until_its_last_moment() -> None:
     task = queued_task(agent_key="k", deadline=5)
 
-    assert decide(task, to(c.Claim), NOW, LIMITS, Seen(key_holder="t")).refusal is None
+    assert decide(task, to(c.Claim), NOW, LIMITS, Evidence(key_holder="t")).refusal is None
     assert decide(task, to(c.Claim), NOW + 4, LIMITS).refusal is None
     assert decide(replace(task, clock_at=None), to(c.Claim), NOW, LIMITS).refusal is None
     guarded = replace(queued_task(), guard_at=NOW, clock_at=NOW, clock_rule="runaway_guard")
@@ -338,9 +338,9 @@ def test_a_task_is_blocked_for_an_effect_while_that_is_open() -> None:
     task = running_task()
     open_one = effect_after(None, task, offer(task, c.IntendEffect))
     assert open_one is not None
-    settled = Seen(effect=replace(open_one, status="done"))
+    settled = Evidence(effect=replace(open_one, status="done"))
 
-    for key, seen in (("mail", Seen(effect=open_one)), ("mail", Seen()), (None, settled)):
+    for key, seen in (("mail", Evidence(effect=open_one)), ("mail", Evidence()), (None, settled)):
         assert decide(task, to(c.Block, effect_key=key), NOW, LIMITS, seen).refusal is None
 
 
@@ -353,7 +353,7 @@ def test_a_dead_letter_is_given_up_by_somebody() -> None:
 def test_a_replay_asks_for_the_same_work_again() -> None:
     kept = ("agent", "agent_key", "channel", "fair_key", "agent_version", "trace", "priority", "retry_policy")
     made = {**PASSED_ON, "chain": 4, "lineage": "t0", "approval_within": 50}
-    asked = (Asked("t.s.ask", "", ("eve",), 9), Asked("t", "p", ("ada", "bob"), 2))
+    asked = (OpenApproval("t.s.ask", "", ("eve",), 9), OpenApproval("t", "p", ("ada", "bob"), 2))
     task = replace(
         queued_task(**made),
         status="failed",

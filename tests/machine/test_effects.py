@@ -8,7 +8,7 @@ import pytest
 
 from endwell import errors as e
 from endwell.machine.decide import decide
-from endwell.machine.decision import Decision, Seen
+from endwell.machine.decision import Decision, Evidence
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.effect import Effect
@@ -41,7 +41,7 @@ class Desk:
         self.effect = effect
 
     def ask(self, kind: type[c.TaskCommand], now: int = NOW, **options: Any) -> Decision:
-        return decide(self.task, to(kind, self.task, **options), now, LIMITS, Seen(effect=self.effect))
+        return decide(self.task, to(kind, self.task, **options), now, LIMITS, Evidence(effect=self.effect))
 
     def give(self, kind: type[c.TaskCommand], now: int = NOW, **options: Any) -> Decision:
         decision = self.ask(kind, now, **options)

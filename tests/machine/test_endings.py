@@ -36,7 +36,7 @@ BUSY = replace(TURN, inside=packed_inside(Inside(intents=("mail", "pay"), draft=
 
 
 def doubts(reason: str) -> tuple[f.Fact, ...]:
-    return tuple(f.EffectUnknown(key=key, reason=reason, is_left_behind=True) for key in ("mail", "pay"))
+    return tuple(f.EffectDoubted(key=key, reason=reason, is_left_behind=True) for key in ("mail", "pay"))
 
 
 def report_in(decision: Decision) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def test_a_success_is_the_turns_end_the_tasks_end_and_the_result() -> None:
     assert succeed(TURN, finish, NOW) == Decision(
         facts=(
             f.TurnEnded(turn_id="t.t2", outcome="success", epoch=4),
-            f.TaskSucceeded(deliverable_card="t.out", deliverable_hash="r"),
+            f.SucceededEnding(deliverable_card="t.out", deliverable_hash="r"),
         ),
         cards=(Card("n", "t.out", "t", "task.deliverable", b"[1]", "r", NOW),),
     )
@@ -114,7 +114,7 @@ def test_a_retry_comes_when_policy_or_the_agent_says(options: dict[str, Any], de
 def test_a_task_may_have_a_retry_policy_of_its_own() -> None:
     own = replace(TURN, retry_policy='{"max_retries":1}')
 
-    assert fact_of(retried(own), f.TaskFailed).reason == "retries_exhausted"
+    assert fact_of(retried(own), f.FailedEnding).reason == "retries_exhausted"
 
 
 def test_only_a_refused_output_is_tried_in_a_run_of_its_own() -> None:
@@ -208,10 +208,10 @@ def test_a_task_that_nobody_takes_gets_into_somebodys_hands(owner: str | None, h
 @pytest.mark.parametrize(
     ("code", "ends_as", "kind", "is_letter"),
     [
-        ("bad_input", "failed", f.TaskFailed, True),
-        ("bad_input", "timeout", f.TaskTimedOut, True),
-        ("approval_rejected", "failed", f.TaskFailed, False),
-        ("approval_expired", "failed", f.TaskTimedOut, False),
+        ("bad_input", "failed", f.FailedEnding, True),
+        ("bad_input", "timeout", f.TimedOutEnding, True),
+        ("approval_rejected", "failed", f.FailedEnding, False),
+        ("approval_expired", "failed", f.TimedOutEnding, False),
     ],
 )
 def test_a_failure_that_is_final_ends_the_task(
@@ -238,7 +238,7 @@ def test_a_failure_that_is_final_ends_the_task(
 
 
 def test_an_end_is_the_turns_end_the_terminal_event_and_the_dead_letter() -> None:
-    before = f.ApprovalExpired()
+    before = f.ExpiredApproval()
     decision = end(BUSY, NOW, "timeout", "ends_by", before=(before,))
 
     (card,) = decision.cards
@@ -247,7 +247,7 @@ def test_an_end_is_the_turns_end_the_terminal_event_and_the_dead_letter() -> Non
         *doubts("ends_by"),
         f.TaskReaped(reason="ends_by", epoch=5, attempt_id="a1", session_id="s1"),
         f.TurnEnded(turn_id="t.t2", outcome="timeout", epoch=5, error="ends_by"),
-        f.TaskTimedOut(
+        f.TimedOutEnding(
             reason="ends_by",
             deliverable_card="t.out",
             deliverable_hash=card.hash,
@@ -273,7 +273,7 @@ def test_an_end_is_the_turns_end_the_terminal_event_and_the_dead_letter() -> Non
 def test_the_turn_ends_by_the_error_and_the_task_by_the_reason() -> None:
     decision = end(TURN, NOW, "failed", "why", error=FINAL, retry_count=5)
 
-    turn, ended = fact_of(decision, f.TurnEnded), fact_of(decision, f.TaskFailed)
+    turn, ended = fact_of(decision, f.TurnEnded), fact_of(decision, f.FailedEnding)
     assert (turn.error, ended.reason, ended.error, ended.retry_count) == ("bad_input", "why", FINAL, 5)
     assert end(TURN, NOW, "failed", "why", dead_letter=False).facts[-1].type == "task.failed"
 
@@ -296,7 +296,7 @@ def test_a_cancellation_says_who_asked_for_it() -> None:
     assert decision.facts == (
         f.TaskReaped(reason="not needed", epoch=5, attempt_id="a1", session_id="s1"),
         f.TurnEnded(turn_id="t.t2", outcome="canceled", epoch=5, error="not needed"),
-        f.TaskCancelled(
+        f.CancelledEnding(
             reason="not needed",
             deliverable_card="t.out",
             deliverable_hash=decision.cards[0].hash,
@@ -310,7 +310,7 @@ def test_a_cancellation_says_who_asked_for_it() -> None:
         "cancelled",
         "not needed",
     )
-    assert fact_of(cancel(BUSY, NOW, "why", "ada"), f.TaskCancelled).partial
+    assert fact_of(cancel(BUSY, NOW, "why", "ada"), f.CancelledEnding).partial
     assert cancel(BUSY, NOW, "why", "ada").facts[:2] == doubts("why")
 
 

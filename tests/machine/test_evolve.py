@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from endwell.machine.evolve import evolve, stamp
 from endwell.model import facts as f
 from endwell.model.facts import encode_error
-from endwell.model.inside import Asked, Inside, inside_of, packed_inside
+from endwell.model.inside import Inside, OpenApproval, inside_of, packed_inside
 from endwell.model.task import ErrorInfo, Task, packed_waits
 from tests.machine.full import ASK, AT, BARE, FULL, OWN, QUESTION, TOOL, moved
 
@@ -32,7 +32,7 @@ MOVES: dict[str, tuple[f.Fact, dict[str, Any]]] = {
             "status": "waiting_approval",
             "remind_at": 30,
             "expire_at": 40,
-            "inside.asked": (QUESTION, Asked("t", "other", ("eve",), 3)),
+            "inside.asked": (QUESTION, OpenApproval("t", "other", ("eve",), 3)),
         },
     ),
     "an approval of the same thing, which keeps its votes": (
@@ -41,12 +41,12 @@ MOVES: dict[str, tuple[f.Fact, dict[str, Any]]] = {
             "status": "waiting_approval",
             "remind_at": 30,
             "expire_at": 40,
-            "inside.asked": (QUESTION, Asked("t", "payload", ("eve",), 3, ("bob",))),
+            "inside.asked": (QUESTION, OpenApproval("t", "payload", ("eve",), 3, ("bob",))),
         },
     ),
     "an approval inside a turn": (
         f.ApprovalRequested(id="t.s.ask2", remind_at=30, expire_at=40, shown_hash="payload"),
-        {"remind_at": 30, "inside.asked": (OWN, QUESTION, Asked("t.s.ask2", "payload"))},
+        {"remind_at": 30, "inside.asked": (OWN, QUESTION, OpenApproval("t.s.ask2", "payload"))},
     ),
     "a voice for the start": (
         f.ApprovalVoted(by="ada"),
@@ -65,12 +65,12 @@ MOVES: dict[str, tuple[f.Fact, dict[str, Any]]] = {
         {"remind_at": None, "inside.asked": (OWN,)},
     ),
     "a yes while another question is open": (f.ApprovalApproved(by="ada", run_at=33, id="t.s.other"), {}),
-    "a no to the start": (f.ApprovalRejected(by="ada"), {}),
+    "a no to the start": (f.RejectedApproval(by="ada"), {}),
     "a no inside a turn": (
-        f.ApprovalRejected(by="ada", id="t.s.ask"),
+        f.RejectedApproval(by="ada", id="t.s.ask"),
         {"remind_at": None, "inside.asked": (OWN,)},
     ),
-    "an expiry": (f.ApprovalExpired(id="t.s.ask"), {"remind_at": None, "inside.asked": (OWN,)}),
+    "an expiry": (f.ExpiredApproval(id="t.s.ask"), {"remind_at": None, "inside.asked": (OWN,)}),
     "a reminder of an approval": (f.ApprovalReminded(remind_at=31), {"remind_at": 31}),
     "a reminder": (f.TaskReminded(remind_at=31), {"remind_at": 31}),
     "an offer": (
@@ -155,7 +155,7 @@ MOVES: dict[str, tuple[f.Fact, dict[str, Any]]] = {
         f.EffectDone(key="mail", card="", card_hash=""),
         {"inside.intents": ("post",)},
     ),
-    "an effect in doubt": (f.EffectUnknown(key="mail", reason=""), {"inside.intents": ("post",)}),
+    "an effect in doubt": (f.EffectDoubted(key="mail", reason=""), {"inside.intents": ("post",)}),
     "a settlement": (f.EffectSettled(key="post", verdict="done", by=""), {"inside.intents": ("mail",)}),
     "a nudge": (
         f.TaskNudged(about="", message_id="", nudges=5, progress_by=33),
@@ -183,11 +183,11 @@ MOVES: dict[str, tuple[f.Fact, dict[str, Any]]] = {
         },
     ),
     "waits that are over": (
-        f.WaitTimedOut(reported=("t.s.w1",), wait_by=60),
+        f.WaitExpired(reported=("t.s.w1",), wait_by=60),
         {"waits": (ASK, replace(TOOL, is_reported=True)), "wait_by": 60},
     ),
     "waits that are over and cannot be told": (
-        f.WaitTimedOut(skipped=("t.s.ask",)),
+        f.WaitExpired(skipped=("t.s.ask",)),
         {"waits": (replace(ASK, is_reported=True), TOOL), "wait_by": None},
     ),
     "an answer": (
@@ -253,7 +253,7 @@ MOVES: dict[str, tuple[f.Fact, dict[str, Any]]] = {
     "another owner": (f.TaskAssigned(owner="eve", by="ada"), {"owner": "eve"}),
     "an orphan": (f.TaskOrphaned(parent_id="p", owner="eve"), {"owner": "eve"}),
     "a success": (
-        f.TaskSucceeded(deliverable_card="out", deliverable_hash="h"),
+        f.SucceededEnding(deliverable_card="out", deliverable_hash="h"),
         {
             "status": "succeeded",
             "reason": None,
@@ -283,10 +283,10 @@ def test_a_fact_moves_its_columns_and_no_other(what: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "status"),
-    [(f.TaskFailed, "failed"), (f.TaskTimedOut, "timeout"), (f.TaskCancelled, "cancelled")],
+    [(f.FailedEnding, "failed"), (f.TimedOutEnding, "timeout"), (f.CancelledEnding, "cancelled")],
 )
 def test_an_end_without_a_result_says_why_and_lets_go_of_every_clock(kind: Any, status: str) -> None:
-    by = {"by": "ada"} if kind is f.TaskCancelled else {}
+    by = {"by": "ada"} if kind is f.CancelledEnding else {}
     expected = {
         "status": status,
         "reason": "why",
@@ -392,7 +392,7 @@ def test_only_another_question_that_is_still_open_keeps_the_reminder() -> None:
     answered = replace(ASK, wait_status="applied")
     for waits, is_kept in (((ASK, TOOL), True), ((answered, TOOL), False), ((TOOL,), False)):
         task = replace(FULL, waits=packed_waits(waits))
-        assert evolve(task, f.ApprovalExpired(id="t.s.w1"), AT).remind_at == (16 if is_kept else None)
+        assert evolve(task, f.ExpiredApproval(id="t.s.w1"), AT).remind_at == (16 if is_kept else None)
 
 
 def test_a_cancelled_task_that_is_tried_again_becomes_no_dead_letter() -> None:

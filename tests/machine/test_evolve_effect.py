@@ -56,30 +56,30 @@ MOVES: dict[str, tuple[Effect, EffectFact, Effect]] = {
         f.EffectDone(key="mail", card="c", card_hash="h"),
         replace(NEXT, status="done", result_card="c", result_hash="h"),
     ),
-    "in doubt": (OLD, f.EffectUnknown(key="mail", reason=""), replace(NEXT, status="unknown")),
+    "in doubt": (OLD, f.EffectDoubted(key="mail", reason=""), replace(NEXT, status="unknown")),
     "in doubt, but another's": (
         ELSEWHERE,
-        f.EffectUnknown(key="mail", reason=""),
+        f.EffectDoubted(key="mail", reason=""),
         replace(NEXT, status="unknown", task_id="t7"),
     ),
     "another's doubt that is taken over": (
         ELSEWHERE,
-        f.EffectUnknown(key="mail", reason="", adopts=True),
+        f.EffectDoubted(key="mail", reason="", adopts=True),
         replace(NEXT, status="unknown"),
     ),
     "left behind": (
         OLD,
-        f.EffectUnknown(key="mail", reason="", is_left_behind=True),
+        f.EffectDoubted(key="mail", reason="", is_left_behind=True),
         replace(NEXT, status="unknown"),
     ),
     "left behind, but another is at it": (
         ELSEWHERE,
-        f.EffectUnknown(key="mail", reason="", is_left_behind=True),
+        f.EffectDoubted(key="mail", reason="", is_left_behind=True),
         ELSEWHERE,
     ),
     "left behind, but settled since": (
         replace(OLD, status="done"),
-        f.EffectUnknown(key="mail", reason="", is_left_behind=True),
+        f.EffectDoubted(key="mail", reason="", is_left_behind=True),
         replace(OLD, status="done"),
     ),
     "found done": (

@@ -14,7 +14,7 @@ from endwell.machine.decision import Decision
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
-from endwell.model.inside import Asked, Inside, packed_inside
+from endwell.model.inside import Inside, OpenApproval, packed_inside
 from endwell.model.task import Task
 from endwell.policy.limits import SECOND, Limits
 from tests.machine.stages import (
@@ -54,9 +54,9 @@ def test_nothing_follows_while_no_deadline_has_passed() -> None:
 @pytest.mark.parametrize(
     ("deadlines", "kind", "reason"),
     [
-        ({"ends_by": AT}, f.TaskTimedOut, "ends_by"),
-        ({"guard_at": AT, "guard_reason": "crash_limit"}, f.TaskFailed, "crash_limit"),
-        ({"guard_at": AT}, f.TaskFailed, "runaway_guard"),
+        ({"ends_by": AT}, f.TimedOutEnding, "ends_by"),
+        ({"guard_at": AT, "guard_reason": "crash_limit"}, f.FailedEnding, "crash_limit"),
+        ({"guard_at": AT}, f.FailedEnding, "runaway_guard"),
     ],
 )
 def test_the_clocks_that_end_a_task_leave_a_dead_letter_and_a_watchdogs_report(
@@ -73,8 +73,14 @@ def test_the_clocks_that_end_a_task_leave_a_dead_letter_and_a_watchdogs_report(
 @pytest.mark.parametrize(
     ("task", "deadlines", "code", "outcome", "gives_up_as"),
     [
-        (running_task(), {"progress_by": AT}, "timeout_reaped_by_watchdog", "failed", f.TaskFailed),
-        (suspended_task(), {"suspend_by": AT, "wait_by": None}, "suspend_timeout", "timeout", f.TaskTimedOut),
+        (running_task(), {"progress_by": AT}, "timeout_reaped_by_watchdog", "failed", f.FailedEnding),
+        (
+            suspended_task(),
+            {"suspend_by": AT, "wait_by": None},
+            "suspend_timeout",
+            "timeout",
+            f.TimedOutEnding,
+        ),
         (dispatched_task(), {"dispatch_by": AT}, "dispatch_timeout", "timeout", f.TaskBlocked),
     ],
 )
@@ -110,8 +116,8 @@ def test_an_approval_that_nobody_gave_ends_the_task_without_a_dead_letter() -> N
     decision = fired(replace(task_awaiting_approval(), expire_at=AT))
 
     expired, ended = decision.facts
-    assert expired == f.ApprovalExpired()
-    assert isinstance(ended, f.TaskTimedOut)
+    assert expired == f.ExpiredApproval()
+    assert isinstance(ended, f.TimedOutEnding)
     assert ended.reason == "approval_expired"
     assert kind_of_report(decision) == "failure_report"
 
@@ -154,14 +160,14 @@ def test_only_what_nobody_took_gets_its_retries_anew(reason: str, retry_count: i
     ("asked", "expected"),
     [
         (
-            (Asked("t.s.ask", "no", ("eve",), 9), Asked("t", "payload", ("ada", "bob"), 2)),
+            (OpenApproval("t.s.ask", "no", ("eve",), 9), OpenApproval("t", "payload", ("ada", "bob"), 2)),
             {"shown_hash": "payload", "by": ("ada", "bob"), "quorum": 2},
         ),
         ((), {}),
     ],
 )
 def test_what_nobody_has_agreed_to_is_asked_for_again_and_has_its_time_back(
-    asked: tuple[Asked, ...], expected: dict[str, Any]
+    asked: tuple[OpenApproval, ...], expected: dict[str, Any]
 ) -> None:
     held = replace(
         task_held_by_a_person(), expire_at=NOW + 50, inside=packed_inside(Inside(asked=asked)), owner="ada"

@@ -8,7 +8,7 @@ import pytest
 
 from endwell import errors as e
 from endwell.machine.decide import decide
-from endwell.machine.decision import Seen
+from endwell.machine.decision import Evidence
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.inside import inside_of
@@ -64,7 +64,7 @@ def test_signs_of_life_push_the_reaper_back_whatever_they_are_worth() -> None:
 def test_reading_the_nudges_consumes_them() -> None:
     task = running_task()
     nudge = offer(task, c.Repeat, count=10)
-    seen = Seen(messages=nudge.messages)
+    seen = Evidence(messages=nudge.messages)
     heard = decide(repeated(task, 10), to(c.HearNudges), NOW, LIMITS, seen)
 
     assert [(closing.message_id, closing.status) for closing in heard.closed] == [
@@ -96,8 +96,8 @@ def test_a_message_is_skipped_once() -> None:
     (message,) = offer(task, c.Answer).messages
     skip = to(c.SkipMessage, message_id=message.id, why="missing_channel")
 
-    first = decide(task, skip, NOW, LIMITS, Seen(messages=(message,)))
-    second = decide(task, skip, NOW, LIMITS, Seen())
+    first = decide(task, skip, NOW, LIMITS, Evidence(messages=(message,)))
+    second = decide(task, skip, NOW, LIMITS, Evidence())
 
     assert [type(fact) for fact in first.facts] == [f.InboxSkipped]
     assert (second.facts, second.closed) == ((), ())

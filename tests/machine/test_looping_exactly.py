@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from endwell.machine.decide import decide
-from endwell.machine.decision import Closing, Decision, Seen
+from endwell.machine.decision import Closing, Decision, Evidence
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.card import Card
@@ -85,7 +85,7 @@ def test_who_goes_on_is_stopped_for_good(command: c.TaskCommand, about: str) -> 
     turn, ended, letter = said(NUDGED, command).facts
 
     assert turn == f.TurnEnded(turn_id="t.t1", outcome="failed", epoch=1, error="no_progress")
-    assert isinstance(ended, f.TaskFailed)
+    assert isinstance(ended, f.FailedEnding)
     assert ended.reason == "no_progress"
     assert ended.error is not None
     assert (ended.error.code, ended.error.message, ended.error.retryable) == (
@@ -100,6 +100,6 @@ def test_only_nudges_are_consumed_by_reading_them() -> None:
     nudge = said(TASK, to(c.Repeat, count=3)).messages[0]
     others = (replace(nudge, id="m", message_type="signal"), nudge)
 
-    assert decide(NUDGED, to(c.HearNudges), NOW, LIMITS, Seen(messages=others)) == Decision(
+    assert decide(NUDGED, to(c.HearNudges), NOW, LIMITS, Evidence(messages=others)) == Decision(
         closed=(Closing("t.nudge1", "consumed"),)
     )

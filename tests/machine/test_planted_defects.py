@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from endwell.machine import clocks, decide, endings, evolve
-from endwell.machine.decision import Decision, Seen
+from endwell.machine.decision import Decision, Evidence
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
@@ -38,13 +38,15 @@ def _claims_do_not_count(right: Any, task: Task, *args: Any) -> Decision:
 
 
 def _no_lease_is_looked_at(
-    right: Any, task: Task, command: Any, now: int, limits: Any, seen: Seen
+    right: Any, task: Task, command: Any, now: int, limits: Any, seen: Evidence
 ) -> Decision:
     lapsed: Decision = right(task, command, now, limits, replace(seen, session_is_live=False))
     return lapsed
 
 
-def _no_key_is_looked_at(right: Any, task: Task, command: Any, now: int, limits: Any, seen: Seen) -> Decision:
+def _no_key_is_looked_at(
+    right: Any, task: Task, command: Any, now: int, limits: Any, seen: Evidence
+) -> Decision:
     delivered: Decision = right(task, command, now, limits, replace(seen, key_holder=None))
     return delivered
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from endwell.machine import approvals, clocks, endings, evolve_effect, repeat_guard, steps, waiting
-from endwell.machine.decision import NOTHING, Decision, Seen
+from endwell.machine.decision import NOTHING, Decision, Evidence
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.task import Task
@@ -112,7 +112,7 @@ def _an_open_step_is_forgotten(task: Task, now: int, limits: Any, allowed: int =
 
 
 def _no_card_is_looked_for(
-    right: Any, task: Task, command: Any, now: int, limits: Any, seen: Seen
+    right: Any, task: Task, command: Any, now: int, limits: Any, seen: Evidence
 ) -> Decision:
     every = frozenset(f"t.c.{name}" for name in ("w1", "w2", "lost"))
     reported: Decision = right(task, command, now, limits, replace(seen, calls=every))
@@ -154,11 +154,11 @@ DEFECTS: dict[str, tuple[World, Plant]] = {
     "a replay that forgets its lineage": (EFFECTS, handler(c.Replay, _no_lineage)),
     "a report that clears the siblings' deadlines": (
         WAITS,
-        folded(f.WaitTimedOut, lambda before, after, fact: replace(after, wait_by=None)),
+        folded(f.WaitExpired, lambda before, after, fact: replace(after, wait_by=None)),
     ),
     "a report that is told again and again": (
         WAITS,
-        folded(f.WaitTimedOut, lambda before, after, fact: replace(after, waits=before.waits)),
+        folded(f.WaitExpired, lambda before, after, fact: replace(after, waits=before.waits)),
     ),
     "a second answer that applies": (WAITS, handler(c.Answer, _a_second_answer_applies)),
     "a late answer that is thrown away": (WAITS, handler(c.Answer, _a_late_answer_is_thrown_away)),
@@ -170,7 +170,7 @@ DEFECTS: dict[str, tuple[World, Plant]] = {
     "a cap that comes before the reports": (WAITS, _the_cap_comes_first),
     "a skipped wait that loses its cap": (
         OTHER_WAITS,
-        folded(f.WaitTimedOut, lambda before, after, fact: replace(after, suspend_by=None)),
+        folded(f.WaitExpired, lambda before, after, fact: replace(after, suspend_by=None)),
     ),
     "a tool without a card that is reported": (OTHER_WAITS, handler(c.InjectTimeout, _no_card_is_looked_for)),
     "a sleep that cannot end": (EFFECTS, replaced(waiting, "_cannot_end", lambda *args: False)),

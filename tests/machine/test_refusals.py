@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from endwell import errors as e
 from endwell.machine.decide import decide
-from endwell.machine.decision import Decision, Seen
+from endwell.machine.decision import Decision, Evidence
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.inside import MAX_DEPTH
@@ -40,10 +40,10 @@ from tests.machine.stages import (
 INTENT = effect_after(None, running_task(), offer(running_task(), c.IntendEffect))
 assert INTENT is not None
 OVER = (INTENT.not_after or 0) + LIMITS.effect_margin
-OPEN = Seen(effect=INTENT)
-DONE = Seen(effect=replace(INTENT, status="done"))
-UNKNOWN = Seen(effect=replace(INTENT, status="unknown", attempt_id="a0"))
-ANOTHERS = Seen(effect=replace(INTENT, attempt_id="a0"))
+OPEN = Evidence(effect=INTENT)
+DONE = Evidence(effect=replace(INTENT, status="done"))
+UNKNOWN = Evidence(effect=replace(INTENT, status="unknown", attempt_id="a0"))
+ANOTHERS = Evidence(effect=replace(INTENT, attempt_id="a0"))
 
 
 class No(NamedTuple):
@@ -53,7 +53,7 @@ class No(NamedTuple):
     command: Any
     error: type[e.EndwellError]
     code: str
-    seen: Seen = Seen()
+    seen: Evidence = Evidence()
     now: int = NOW
     field: str | None = None
     has_hint: bool = False
@@ -132,7 +132,7 @@ REFUSALS: dict[str, No] = {
     ),
     "a start that lies ahead": No(queued_task(delay=1), to(c.Claim), e.WrongStatus, "too_early"),
     "a key that is held": No(
-        KEYED, to(c.Claim), e.WrongStatus, "key_is_held", Seen(key_holder="t7"), mentions="coder/k"
+        KEYED, to(c.Claim), e.WrongStatus, "key_is_held", Evidence(key_holder="t7"), mentions="coder/k"
     ),
     "a task whose time is up": No(
         queued_task(deadline=5), to(c.Dispatch), e.WrongStatus, "clock_is_due", now=NOW + 5

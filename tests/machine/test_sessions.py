@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from endwell.machine.decide import decide
-from endwell.machine.decision import Seen
+from endwell.machine.decision import Evidence
 from endwell.machine.sessions import Renewal, close_session, is_live, open_session, renew
-from endwell.model.commands import CloseSession, Evidence, Heartbeat, OpenSession, Reclaim
+from endwell.model.commands import CloseSession, Heartbeat, HolderEvidence, OpenSession, Reclaim
 from endwell.model.session import Session
 from endwell.model.status import RUNNING
 from endwell.model.task import Task
@@ -168,10 +168,10 @@ def test_a_session_lives_while_its_lease_holds_and_it_has_not_ended(
 def test_a_reclaim_that_waited_for_the_store_is_decided_again(waited: int, code: str | None) -> None:
     """The supervisor saw nothing while it waited for the lock; the holder may have waited for it as well."""
     task = replace(held("a"), status=RUNNING)
-    known = Evidence(holder_is_alive=None, watched_since=0, seen_at=NOW + 500, longest_gap=50)
+    known = HolderEvidence(holder_is_alive=None, watched_since=0, seen_at=NOW + 500, longest_gap=50)
     command = Reclaim(
         command_id="r", namespace="n", task_id=task.id, attempt_id="a", session_id="s1", evidence=known
     )
-    seen = Seen(session_is_live=False, session=SESSION)
+    seen = Evidence(session_is_live=False, session=SESSION)
     decision = decide(task, command, NOW + 500 + waited, Limits(), seen)
     assert (decision.refusal.code if decision.refusal is not None else None) == code

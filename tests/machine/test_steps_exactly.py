@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from endwell.machine.decide import decide
-from endwell.machine.decision import Decision, Seen
+from endwell.machine.decision import Decision, Evidence
 from endwell.machine.steps import progress_deadline, settle_effect
 from endwell.model import commands as c
 from endwell.model import facts as f
@@ -34,7 +34,7 @@ def intended(**changes: Any) -> Effect:
 
 
 def asked(kind: type[c.TaskCommand], effect: Effect | None, now: int = NOW, **options: Any) -> Decision:
-    return decide(TASK, to(kind, TASK, **options), now, LIMITS, Seen(effect=effect))
+    return decide(TASK, to(kind, TASK, **options), now, LIMITS, Evidence(effect=effect))
 
 
 # by when the next sign of life is due
@@ -99,7 +99,7 @@ def test_a_long_step_that_is_recorded_is_not_waited_for_any_more(kind: type[c.Ta
     busy = replace(TASK, inside=packed_inside(doing))
     said = {"step": EFFECT["step"], "content": b"1", "content_hash": "r"}
 
-    decision = decide(busy, to(kind, busy, **said), NOW, LIMITS, Seen(effect=intended()))
+    decision = decide(busy, to(kind, busy, **said), NOW, LIMITS, Evidence(effect=intended()))
 
     (recorded,) = [fact for fact in decision.facts if isinstance(fact, f.StepRecorded)]
     assert recorded.progress_by == DUE
@@ -139,7 +139,7 @@ def test_what_was_done_before_is_recorded_as_a_reference_to_its_result() -> None
     busy = replace(TASK, inside=packed_inside(Inside(doing=((EFFECT["step"], DUE + 5),))))
     content = b'{"inputs":"a","ref":"c"}'
 
-    assert decide(busy, to(c.IntendEffect), NOW, LIMITS, Seen(effect=done)) == Decision(
+    assert decide(busy, to(c.IntendEffect), NOW, LIMITS, Evidence(effect=done)) == Decision(
         facts=(
             f.StepRecorded(
                 step="1:()mail#1",
@@ -166,7 +166,7 @@ def test_what_was_done_before_is_recorded_as_a_reference_to_its_result() -> None
 def test_a_doubt_is_written_once_and_belongs_to_who_asks_now(effect: Effect, is_news: bool) -> None:
     decision = asked(c.IntendEffect, effect)
 
-    doubt = f.EffectUnknown(key="mail", reason="its attempt did not say how it ended", adopts=True)
+    doubt = f.EffectDoubted(key="mail", reason="its attempt did not say how it ended", adopts=True)
     assert decision.facts == ((doubt,) if is_news else ())
     assert isinstance(decision.ledger, ledger.Rejected)
     assert decision.ledger.code == "effect_unknown"
@@ -199,7 +199,7 @@ def test_an_effect_that_is_done_is_the_steps_record_too() -> None:
 
 def test_a_doubt_says_why() -> None:
     assert asked(c.DoubtEffect, intended(), reason="it timed out") == Decision(
-        facts=(f.EffectUnknown(key="mail", reason="it timed out"),)
+        facts=(f.EffectDoubted(key="mail", reason="it timed out"),)
     )
 
 
@@ -229,7 +229,7 @@ def test_an_intent_is_settled_by_its_own_attempt_or_when_nobody_can_be_at_it(
 
 
 def test_an_intent_without_a_time_is_over_after_the_margin() -> None:
-    timeless, command = Seen(effect=intended(not_after=None)), to(c.SettleEffect)
+    timeless, command = Evidence(effect=intended(not_after=None)), to(c.SettleEffect)
 
     assert settle_effect(TASK, command, MARGIN - 1, LIMITS, timeless).refusal is not None
     assert settle_effect(TASK, command, MARGIN, LIMITS, timeless).refusal is None
@@ -288,7 +288,7 @@ def test_a_persons_word_frees_only_the_task_that_is_held_for_it() -> None:
 
     def said_to(task: Task, verdict: str = "abandon") -> Decision:
         command = to(c.SettleEffect, verdict=verdict, actor="eve")
-        return decide(task, command, NOW, LIMITS, Seen(effect=intended(status="unknown")))
+        return decide(task, command, NOW, LIMITS, Evidence(effect=intended(status="unknown")))
 
     held = give(TASK, to(c.Block, reason="effect_unknown"))
     assert said_to(held) == Decision(facts=(settled, freed))

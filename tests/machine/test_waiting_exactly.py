@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from endwell.machine.approvals import expired
 from endwell.machine.decide import decide
-from endwell.machine.decision import Closing, Decision, Seen
+from endwell.machine.decision import Closing, Decision, Evidence
 from endwell.machine.wait_settlement import Answered, next_deadline, record, settle
 from endwell.model import commands as c
 from endwell.model import facts as f
@@ -350,7 +350,7 @@ def test_a_message_to_an_ended_task_is_skipped_and_the_log_says_so() -> None:
 # time
 
 
-def overdue(task: Task, now: int = AT, seen: Seen | None = None) -> Decision:
+def overdue(task: Task, now: int = AT, seen: Evidence | None = None) -> Decision:
     sight = waiting_cards(task) if seen is None else seen
     return decide(task, to(c.InjectTimeout, task), now, LIMITS, sight)
 
@@ -360,7 +360,7 @@ def test_a_tool_whose_time_is_over_is_told_to_the_inbox_once() -> None:
     content = json.dumps({"error": TOLD, "status": "timeout"}, separators=(",", ":")).encode()
 
     assert overdue(SUSPENDED) == Decision(
-        facts=(f.WaitTimedOut(reported=("t.s.w1",), wait_by=NOW + 90 * SECOND),),
+        facts=(f.WaitExpired(reported=("t.s.w1",), wait_by=NOW + 90 * SECOND),),
         cards=(card("t.a.w1~timeout", "tool.result", content, at=AT),),
         messages=(replace(report, card_id="t.a.w1~timeout"),),
     )
@@ -372,9 +372,9 @@ def test_a_tool_whose_time_is_over_is_told_to_the_inbox_once() -> None:
 def test_a_tool_without_a_card_is_skipped_and_a_signal_needs_none() -> None:
     waiting = task_waiting_for(tool("w1"), GO, call("call", "sub"))
 
-    decision = overdue(waiting, seen=Seen())
+    decision = overdue(waiting, seen=Evidence())
 
-    assert decision.facts == (f.WaitTimedOut(reported=("t.s.go", "t.s.sub"), skipped=("t.s.w1",)),)
+    assert decision.facts == (f.WaitExpired(reported=("t.s.go", "t.s.sub"), skipped=("t.s.w1",)),)
     assert [one.correlation_id for one in decision.messages] == ["t.s.go", "t.s.sub"]
 
 
@@ -397,12 +397,12 @@ def test_a_question_that_nobody_answered_expires_beside_what_is_reported() -> No
 
     later = NOW + 90 * SECOND
     assert decision.facts == (
-        f.WaitTimedOut(reported=("t.s.w1",), wait_by=AT),
-        f.ApprovalExpired(id="t.s.ask"),
+        f.WaitExpired(reported=("t.s.w1",), wait_by=AT),
+        f.ExpiredApproval(id="t.s.ask"),
         applied("ask", later, "expired"),
     )
     assert decision.cards[1:] == (record_of("ask", AT, status="expired"),)
-    assert expired("t.s.ask") == f.ApprovalExpired(id="t.s.ask")
+    assert expired("t.s.ask") == f.ExpiredApproval(id="t.s.ask")
 
 
 # settling
@@ -460,7 +460,7 @@ def test_a_no_inside_a_turn_is_the_turns_answer() -> None:
     waiting = task_waiting_for(asked(60, by=("ada", "bob"), quorum=2))
 
     assert offer(waiting, c.Reject, approval_id="t.s.ask", actor="bob") == Decision(
-        facts=(f.ApprovalRejected(by="bob", id="t.s.ask"), applied("ask", None), RESUMED),
+        facts=(f.RejectedApproval(by="bob", id="t.s.ask"), applied("ask", None), RESUMED),
         cards=(record_of("ask", status="rejected", by=["bob"], shown_hash="shown"),),
     )
 
@@ -493,8 +493,8 @@ def test_a_question_without_an_end_can_be_answered_at_any_time() -> None:
 def test_a_no_to_the_start_ends_the_task_without_a_dead_letter() -> None:
     rejected, ended = offer(task_awaiting_approval(), c.Reject).facts
 
-    assert rejected == f.ApprovalRejected(by="ada")
-    assert isinstance(ended, f.TaskFailed)
+    assert rejected == f.RejectedApproval(by="ada")
+    assert isinstance(ended, f.FailedEnding)
     assert ended.reason == "approval_rejected"
 
 

@@ -173,7 +173,7 @@ class Forger:
             hash=FORGED_HASH,
             created_at=card.created_at,
         )
-        self.lines.insert(place, export_format.Line(card=more))
+        self.lines.insert(place, export_format.ExportLine(card=more))
         end = self.lines[-1].end
         assert end is not None
         end.cards += 1

@@ -9,42 +9,42 @@ import pytest
 
 from endwell.errors import BadInput
 from endwell.policy.approval import (
+    AgentOptions,
     Approval,
     Guard,
-    Options,
     checked_guard,
     checked_risk,
     guard_for,
     options_of,
     packed_options,
 )
-from endwell.settings import Approval as ApprovalSettings
+from endwell.settings import ApprovalSettings as ApprovalSettings
 
 SETTINGS = ApprovalSettings(within_seconds=60.0, by=("boss",))
 
 
 def test_nobody_is_asked_where_no_rule_says_so() -> None:
-    assert guard_for(Options(risk="write_external"), SETTINGS) is None
-    assert guard_for(Options(), SETTINGS) is None
+    assert guard_for(AgentOptions(risk="write_external"), SETTINGS) is None
+    assert guard_for(AgentOptions(), SETTINGS) is None
 
 
 def test_a_risk_that_the_settings_name_must_be_agreed_to() -> None:
-    guard = guard_for(Options(risk="money_movement"), SETTINGS)
+    guard = guard_for(AgentOptions(risk="money_movement"), SETTINGS)
 
     assert guard == Guard(by=("boss",), within_seconds=60.0, quorum=1)
-    assert guard_for(Options(risk="money_movement"), ApprovalSettings(risks=())) is None
+    assert guard_for(AgentOptions(risk="money_movement"), ApprovalSettings(risks=())) is None
 
 
 def test_what_the_agent_says_itself_goes_before_the_settings() -> None:
     own = checked_guard(Approval(by=("ada", "bob"), within=timedelta(hours=1), quorum=2))
 
-    assert guard_for(Options(approval=own), SETTINGS) == Guard(
+    assert guard_for(AgentOptions(approval=own), SETTINGS) == Guard(
         by=("ada", "bob"), within_seconds=3600.0, quorum=2
     )
 
 
 def test_what_the_agent_leaves_out_the_settings_say() -> None:
-    assert guard_for(Options(approval=checked_guard(True)), SETTINGS) == Guard(
+    assert guard_for(AgentOptions(approval=checked_guard(True)), SETTINGS) == Guard(
         by=("boss",), within_seconds=60.0
     )
 
@@ -74,14 +74,14 @@ def test_an_unknown_risk_is_refused() -> None:
 
 
 def test_options_are_kept_as_text() -> None:
-    options = Options(timeout_seconds=5.0, risk="money_movement", approval=Guard(by=("ada",)))
+    options = AgentOptions(timeout_seconds=5.0, risk="money_movement", approval=Guard(by=("ada",)))
 
     assert options_of(packed_options(options)) == options
     assert packed_options(options) == (
         '{"approval":{"by":["ada"]},"risk":"money_movement","timeout_seconds":5.0}'
     )
-    assert packed_options(Options()) is None
-    assert options_of(None) == Options()
+    assert packed_options(AgentOptions()) is None
+    assert options_of(None) == AgentOptions()
 
 
 TEN_YEARS = 10 * 366 * 86_400
@@ -136,6 +136,6 @@ def test_a_refused_risk_is_named_by_its_field() -> None:
 
 
 def test_what_the_agent_says_itself_goes_before_its_risk() -> None:
-    options = Options(risk="money_movement", approval=Guard(by=("ada",), within_seconds=5.0, quorum=1))
+    options = AgentOptions(risk="money_movement", approval=Guard(by=("ada",), within_seconds=5.0, quorum=1))
 
     assert guard_for(options, SETTINGS) == Guard(by=("ada",), within_seconds=5.0)

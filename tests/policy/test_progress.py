@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from endwell.policy.limits import SECOND, Limits
-from endwell.policy.progress import Rounds, judge_rounds, judge_silence
+from endwell.policy.progress import RepeatLimits, judge_rounds, judge_silence
 
 LIMITS = Limits(repeat_limit=3, stall_after=60 * SECOND)
 
@@ -45,7 +45,7 @@ def test_it_can_be_switched_off_or_told_only_to_nudge() -> None:
 
 
 def test_a_row_is_broken_by_anything_else() -> None:
-    rounds = Rounds(3)
+    rounds = RepeatLimits(3)
 
     assert [rounds.note(what) for what in "aabaaa"] == [False] * 5 + [True]
     assert [rounds.note(what) for what in "aaa"] == [False, False, True], "and again at twice the limit"
@@ -55,12 +55,12 @@ def test_a_row_is_broken_by_anything_else() -> None:
 
 
 def test_without_a_limit_nothing_is_ever_due() -> None:
-    rounds = Rounds(None)
+    rounds = RepeatLimits(None)
 
     assert not any(rounds.note("a") for _ in range(100))
 
 
 def test_nothing_has_happened_before_anything_has() -> None:
-    assert Rounds(3).count == 0
-    assert not Rounds(1).note(None)
-    assert Rounds(1).note("a")
+    assert RepeatLimits(3).count == 0
+    assert not RepeatLimits(1).note(None)
+    assert RepeatLimits(1).note("a")

@@ -14,7 +14,7 @@ from endwell.model.card import child_id
 from endwell.model.commands import AgentSpec, Submit
 from endwell.model.inside import MAX_DEPTH, Family, packed_family
 from endwell.model.task import Task
-from endwell.policy.approval import Guard, Options, packed_options
+from endwell.policy.approval import AgentOptions, Guard, packed_options
 from endwell.policy.limits import SECOND
 from endwell.policy.submitting import (
     LONGEST_SECONDS,
@@ -27,7 +27,7 @@ from endwell.policy.submitting import (
     order_for,
     unknown_agent,
 )
-from endwell.settings import Approval as ApprovalSettings
+from endwell.settings import ApprovalSettings as ApprovalSettings
 from tests.machine.stages import running_task
 
 SPEC = AgentSpec(name="coder", version="7", retry_policy="{}", deadline=50 * SECOND)
@@ -104,7 +104,7 @@ def test_a_task_that_another_led_to_counts_on_from_it_and_outlives_it() -> None:
 
 def test_an_agent_that_somebody_must_agree_to_says_so_in_the_order() -> None:
     guard = Guard(by=("ada", "bob"), within_seconds=1.5, quorum=2)
-    spec = replace(SPEC, options=packed_options(Options(approval=guard)))
+    spec = replace(SPEC, options=packed_options(AgentOptions(approval=guard)))
 
     assert changed(ordered(spec), ordered()) == {
         "approval_within": 1_500_000,

@@ -11,7 +11,7 @@ from endwell.operate.verify import verify
 from endwell.pmo.relay.messages import Outgoing
 from endwell.pmo.relay.service import Relay
 from endwell.runtime import Runtime
-from endwell.settings import Relay as RelaySettings
+from endwell.settings import RelaySettings as RelaySettings
 from endwell.store.contract import Store
 from endwell.store.log import Event
 from tests.store.world import Database, PostgresDatabase, SqliteDatabase, World

@@ -14,7 +14,7 @@ from endwell.operate.doctor.finding import Patient
 from endwell.store.rows import Reply
 from endwell.streams.orchestrator import publisher
 from endwell.streams.orchestrator.announced import FROM_START_SECONDS
-from endwell.streams.orchestrator.service import Streams
+from endwell.streams.orchestrator.service import StreamOrchestratorService
 from endwell.streams.protocol import WORKERS_GROUP
 from tests.streams.streamed import Streamed
 from tests.support.world import Session, eventually
@@ -23,7 +23,7 @@ from tests.support.world import Session, eventually
 class Hall:
     """An orchestrator, and a worker with some slots that does nothing by itself."""
 
-    def __init__(self, streamed: Streamed, streams: Streams, worker: Session) -> None:
+    def __init__(self, streamed: Streamed, streams: StreamOrchestratorService, worker: Session) -> None:
         self.streamed = streamed
         self.world = streamed.world
         self.streams = streams

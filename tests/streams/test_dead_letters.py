@@ -13,7 +13,7 @@ from endwell.model.task import ErrorInfo
 from endwell.operate.dead_letters import DeadLetters, Replacement
 from endwell.operate.repair import edit_of
 from endwell.store.side_rows import DeadLetter
-from endwell.streams.orchestrator.dead_letters import StreamLetters
+from endwell.streams.orchestrator.dead_letters import StreamDeadLetters
 from tests.patience import PATIENCE_SECONDS
 from tests.streams.streamed import Streamed
 from tests.support.world import eventually
@@ -118,7 +118,9 @@ async def test_no_letter_is_put_twice_when_the_marks_are_dropped_during_a_look(
     await dead(streamed, {"sum": 1}, {"sum": 2})
     before = await streamed.letters()
     store = streamed.world.store
-    looking = StreamLetters(store, (await streamed.orchestrator()).stream, namespace=streamed.world.namespace)
+    looking = StreamDeadLetters(
+        store, (await streamed.orchestrator()).stream, namespace=streamed.world.namespace
+    )
     usual, asked = store.letters_changed, 0
 
     async def evicting(namespace: str, since: int, after: str, limit: int) -> list[DeadLetter]:
@@ -159,7 +161,7 @@ async def test_orchestrator_that_wakes_in_the_middle_puts_no_letter_twice(stream
                 fraction=0.0,
             )
         )
-    other = StreamLetters(world.store, streams.stream, namespace=world.namespace)
+    other = StreamDeadLetters(world.store, streams.stream, namespace=world.namespace)
     counts = await asyncio.gather(streams.letters.run_once(), other.run_once())
     assert sum(counts) == 3
     assert len(await streamed.letters()) == 3

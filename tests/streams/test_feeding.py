@@ -12,7 +12,7 @@ import pytest
 from endwell.streams.orchestrator import rounds
 from endwell.streams.orchestrator.publisher import COUNTED_SECONDS
 from endwell.streams.orchestrator.rounds import LOOK_SOON_SECONDS
-from endwell.streams.orchestrator.service import Streams
+from endwell.streams.orchestrator.service import StreamOrchestratorService
 from tests.streams.streamed import Streamed
 from tests.support.world import Session, eventually
 
@@ -20,7 +20,7 @@ from tests.support.world import Session, eventually
 class Office:
     """An orchestrator and a worker with a few slots that does nothing by itself."""
 
-    def __init__(self, streamed: Streamed, orchestrator: Streams, worker: Session) -> None:
+    def __init__(self, streamed: Streamed, orchestrator: StreamOrchestratorService, worker: Session) -> None:
         self.streamed = streamed
         self.streams = orchestrator
         self.worker = worker

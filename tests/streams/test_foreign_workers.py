@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from endwell import AsyncHandle
 from endwell.model import commands as c
-from endwell.streams.orchestrator.foreign import Foreign
-from endwell.streams.orchestrator.service import Streams
+from endwell.streams.orchestrator.foreign import ForeignWorkers
+from endwell.streams.orchestrator.service import StreamOrchestratorService
 from endwell.streams.server_check import lengths
 from tests.patience import PATIENCE_SECONDS
 from tests.streams.streamed import Streamed
@@ -107,7 +107,7 @@ async def test_bash_alone_does_tasks_and_passes_on_what_it_does_not_serve(
 class Hand:
     """A foreign worker moved by the test, one step at a time."""
 
-    def __init__(self, streamed: Streamed, streams: Streams, name: str = "hand-1") -> None:
+    def __init__(self, streamed: Streamed, streams: StreamOrchestratorService, name: str = "hand-1") -> None:
         self.streamed = streamed
         self.streams = streams
         self.name = name
@@ -281,7 +281,7 @@ async def test_entry_that_its_worker_left_alone_shows_no_progress(hand: Hand) ->
     """A worker whose tool hangs stops its heartbeats: its turn must be reaped, however long its lease is."""
     world, settings = hand.streamed.world, hand.streamed.world.app.settings
     quick = replace(settings, pmo=replace(settings.pmo, active_reap_seconds=10.0))
-    foreign = Foreign(
+    foreign = ForeignWorkers(
         world.store, world.app.runtime, hand.streams.stream, quick, namespace=world.namespace, actor="pmo"
     )
     foreign._progress_seconds = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from endwell.streams import commands as wire
-from endwell.streams.orchestrator.service import Streams
+from endwell.streams.orchestrator.service import StreamOrchestratorService
 from endwell.streams.protocol import WORKERS_GROUP
 from tests.streams.streamed import Streamed
 from tests.streams.test_foreign_workers import Hand
@@ -27,7 +27,7 @@ HOSTILE_JSON = (
 HOSTILE_NAMES = (b"\xff\xfe", b"a\0b", b"x" * 100_000, "a\u2028b".encode())
 
 
-async def taken_care_of(streamed: Streamed, streams: Streams) -> None:
+async def taken_care_of(streamed: Streamed, streams: StreamOrchestratorService) -> None:
     """One whole round of everything that the orchestrator looks after."""
     streams._is_leader = True
     streams._reclaimed_at = float("-inf")

@@ -11,7 +11,7 @@ import pytest
 
 from endwell import AsyncHandle, Context
 from endwell.runtime import SystemClock
-from endwell.streams.orchestrator.service import Streams
+from endwell.streams.orchestrator.service import StreamOrchestratorService
 from endwell.streams.pending import autoclaim_reply, entries_of
 from endwell.streams.protocol import WORKERS_GROUP
 from tests.patience import PATIENCE_SECONDS
@@ -44,7 +44,9 @@ async def on_old_server(sqlite_url: str, old_server: OldServer) -> AsyncIterator
         await streamed.redis.close()
 
 
-async def left_by_a_dead_worker(streamed: Streamed, count: int = 1) -> tuple[Streams, list[AsyncHandle]]:
+async def left_by_a_dead_worker(
+    streamed: Streamed, count: int = 1
+) -> tuple[StreamOrchestratorService, list[AsyncHandle]]:
     """Tasks that run under a session whose lease is gone, their entries pending and old."""
     world = streamed.world
 
@@ -66,7 +68,7 @@ async def left_by_a_dead_worker(streamed: Streamed, count: int = 1) -> tuple[Str
     return streams, handles
 
 
-def listened(streams: Streams) -> Counter[str]:
+def listened(streams: StreamOrchestratorService) -> Counter[str]:
     """How often each command is sent about pending entries from now on."""
     counts: Counter[str] = Counter()
     line = streams.stream.tasks._connection

@@ -11,7 +11,7 @@ import pytest
 from endwell.runtime import SystemClock
 from endwell.runtime.base import Runtime
 from endwell.streams.protocol import Names
-from endwell.streams.redis import Connect, Connection, Line, Refusal
+from endwell.streams.redis import Connect, RedisClient, RedisConnection, Refusal
 from endwell.streams.scripts import publish_results, put_letter
 from endwell.testing.redis.client import Network, SimulatedLine
 from endwell.testing.redis.server import Server
@@ -27,8 +27,8 @@ class Place:
 
     def __init__(self, connect: Connect, prefix: str, is_waited: Callable[[], Awaitable[bool]]) -> None:
         self.is_waited = is_waited
-        self.line: Line = connect()
-        self.waiting: Line = connect(blocking=True)
+        self.line: RedisClient = connect()
+        self.waiting: RedisClient = connect(blocking=True)
         self.stream = f"{prefix}stream"
         self.other = f"{prefix}other"
         self.group = "g"
@@ -65,7 +65,7 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
         runtime = Runtime.system()
         network = Network(Server(lambda: SystemClock().now_us() // 1000))
 
-        def simulated(*, blocking: bool = False) -> Line:
+        def simulated(*, blocking: bool = False) -> RedisClient:
             return SimulatedLine(network, runtime, "test", blocking=blocking)
 
         async def somebody_waits_there() -> bool:
@@ -76,8 +76,8 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
     options = "?health_check_interval=0" if request.param == "by_library" else ""  # which redis-py must read
     url = request.getfixturevalue("redis_url") + options
 
-    def real(*, blocking: bool = False) -> Line:
-        return Connection(url, blocking=blocking)
+    def real(*, blocking: bool = False) -> RedisClient:
+        return RedisConnection(url, blocking=blocking)
 
     async def somebody_waits() -> bool:
         listed: bytes = await found.ask("CLIENT", "LIST")
@@ -85,7 +85,7 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
 
     found = Place(real, prefix, somebody_waits)
     yield found
-    await Connection(url).remove_keys(prefix)
+    await RedisConnection(url).remove_keys(prefix)
     await found.line.close()
     await found.waiting.close()
 

@@ -10,7 +10,7 @@ from endwell.machine import decide
 from endwell.model import commands as c
 from endwell.runtime import ManualClock
 from endwell.runtime.processes import Child
-from endwell.worker.watchdog import Watch
+from endwell.worker.watchdog import WorkerWatchdog
 from tests.nursery import born
 from tests.support.world import QUICK, MovableApp
 
@@ -34,5 +34,5 @@ async def main(about: dict[str, Any]) -> None:
         about["url"], namespace=about["namespace"], clock=ManualClock(about["now"]), settings=QUICK
     )
     async with app.connect() as node:
-        watch = Watch(node.store, app.runtime, app.settings, namespace=app.namespace, actor="watch")
+        watch = WorkerWatchdog(node.store, app.runtime, app.settings, namespace=app.namespace, actor="watch")
         await watch.run_once()

@@ -22,14 +22,14 @@ from endwell.testing.installation import installation_for
 from endwell.testing.oracle.judging import Violation
 from endwell.testing.oracle.registry import INVARIANTS
 from endwell.testing.shrinking import shrink, simulate, told
-from endwell.testing.simulation import Result
-from endwell.turn.recorder import Bench
+from endwell.testing.simulation import SimulationResult
+from endwell.turn.recorder import Recorder
 from endwell.worker import worker
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def first_failure(seeds: range) -> Result:
+def first_failure(seeds: range) -> SimulationResult:
     """Of the first of these seeds that the oracle does not like."""
     found = next((result for seed in seeds if not (result := simulate(seed)).is_good), None)
     assert found is not None, "the oracle has noticed nothing"
@@ -60,10 +60,10 @@ def waits_are_not_dropped(patch: pytest.MonkeyPatch) -> None:
 def records_are_not_read(patch: pytest.MonkeyPatch) -> None:
     """A turn that goes on starts from nothing."""
 
-    async def nothing(self: Bench) -> dict[str, Any]:
+    async def nothing(self: Recorder) -> dict[str, Any]:
         return {}
 
-    patch.setattr(Bench, "_read_records", nothing)
+    patch.setattr(Recorder, "_read_records", nothing)
 
 
 def a_worker_without_a_session_does_not_rest(patch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_a_replay_with_another_payload_that_evades_the_approval_is_found(
     """Guarded tasks fail often here, and somebody changes what was agreed to."""
     plan = [Planned(200.0 + 300 * number, "replayed_otherwise", number) for number in range(12)]
     failing = [
-        workload.Order(
+        workload.TaskOrder(
             60.0 * number,
             "guarded",
             {"kind": "guarded", "n": number, "seconds": 1.0, "steps": 2, "fails": 0, "patience": 300},
@@ -129,10 +129,10 @@ def test_a_replay_with_another_payload_that_evades_the_approval_is_found(
         for number in range(12)
     ]
 
-    async def fails(self: workload.Work, ctx: Any, job: Any) -> None:
+    async def fails(self: workload.Workload, ctx: Any, job: Any) -> None:
         raise Fail("the bank is closed")
 
-    monkeypatch.setattr(workload.Work, "payer", fails)
+    monkeypatch.setattr(workload.Workload, "payer", fails)
     home = replace(installation_for(3, queue="native", relay=False), orders=tuple(failing))
     honest = simulate(3, plan, installation=home)
     assert honest.is_good, told(honest)
@@ -147,7 +147,7 @@ def test_a_failure_is_shrunk_to_the_faults_that_it_needs() -> None:
     plan = [Planned(float(number), "ring_lost", number) for number in range(40)]
     runs: list[int] = []
 
-    def run(seed: int, faults: Any, **_: Any) -> Result:
+    def run(seed: int, faults: Any, **_: Any) -> SimulationResult:
         runs.append(len(faults))
         salts = {fault.salt for fault in faults}
         return _pretended(seed, faults, is_broken={7, 31} <= salts)
@@ -157,8 +157,8 @@ def test_a_failure_is_shrunk_to_the_faults_that_it_needs() -> None:
     assert len(runs) <= 60
 
 
-def _pretended(seed: int, faults: Any, *, is_broken: bool) -> Result:
-    return Result(
+def _pretended(seed: int, faults: Any, *, is_broken: bool) -> SimulationResult:
+    return SimulationResult(
         seed=seed,
         digest="",
         violations=(Violation("pretended", "It holds.", "it did not"),) if is_broken else (),

@@ -7,10 +7,10 @@ from typing import Any
 
 from endwell.testing.faults.registry import Planned
 from endwell.testing.shrinking import simulate, told
-from endwell.testing.simulation import Result
+from endwell.testing.simulation import SimulationResult
 
 
-def lived(seed: int, faults: Sequence[str], *, queue: str = "redis", relay: bool = False) -> Result:
+def lived(seed: int, faults: Sequence[str], *, queue: str = "redis", relay: bool = False) -> SimulationResult:
     """Half an hour in which these go wrong, one after the other."""
     planned = [Planned(60.0 + 90 * number, name, number) for number, name in enumerate(faults)]
     options: dict[str, Any] = {"hours": 0.5, "orders": 20, "queue": queue, "relay": relay}

@@ -129,7 +129,7 @@ async def test_overdue_waits_are_reported_in_parts_until_none_is_left(
         await handle.result(PATIENCE_SECONDS)
     events = await boss.store.events_of_task(boss.namespace, handle.id)
     facts = [event.fact for event in events]
-    reported = [call for fact in facts if isinstance(fact, f.WaitTimedOut) for call in fact.reported]
+    reported = [call for fact in facts if isinstance(fact, f.WaitExpired) for call in fact.reported]
     assert len(set(reported)) == len(reported) == MANY
     assert await is_fold_of_log(boss, handle.id)
 

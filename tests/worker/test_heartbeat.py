@@ -16,7 +16,7 @@ from endwell.runtime import ManualClock, Runtime
 from endwell.runtime.ids import SystemIds
 from endwell.runtime.threads import ThreadPool
 from endwell.store.contract import Store
-from endwell.worker.heartbeat import Heart, Named
+from endwell.worker.heartbeat import HeartbeatLoop, HeldWork
 from tests.store.world import SqliteDatabase, World
 
 LEASE_SECONDS = 30.0
@@ -45,14 +45,14 @@ class Patient:
         self.clock = clock
         self.line = Line(world.store, clock)
         self.lost: list[str] = []
-        self.heart = Heart(
+        self.heart = HeartbeatLoop(
             world.store,
             Runtime.system(clock=clock),
             namespace="default",
             session_id="s1",
             lease_seconds=LEASE_SECONDS,
             interval_seconds=10.0,
-            named=Named,
+            named=HeldWork,
             on_stale=lambda stale: None,
             on_lost=self.lost.append,
         )
@@ -120,10 +120,12 @@ class NotedRuntime(Runtime):
         return False
 
 
-def resting(patient: Patient, named: Callable[[], Named], *, interval: float) -> tuple[Heart, list[float]]:
+def resting(
+    patient: Patient, named: Callable[[], HeldWork], *, interval: float
+) -> tuple[HeartbeatLoop, list[float]]:
     """A heart that only rests, and for how long it does."""
     runtime = NotedRuntime(clock=patient.clock, ids=SystemIds(patient.clock), pool=ThreadPool(1))
-    heart = Heart(
+    heart = HeartbeatLoop(
         patient.line,  # type: ignore[arg-type]  # a store as far as a heart can see
         runtime,
         namespace="default",
@@ -144,18 +146,18 @@ def resting(patient: Patient, named: Callable[[], Named], *, interval: float) ->
 async def test_a_worker_that_holds_nothing_beats_half_as_often_and_before_its_lease_is_over(
     patient: Patient, interval: float, held: float, idle: float
 ) -> None:
-    something = Named(attempts=(("task", "attempt"),))
+    something = HeldWork(attempts=(("task", "attempt"),))
     heart, waited = resting(patient, lambda: something, interval=interval)
     await heart._rest()
     assert sum(waited) == pytest.approx(held)
-    heart, waited = resting(patient, Named, interval=interval)
+    heart, waited = resting(patient, HeldWork, interval=interval)
     await heart._rest()
     assert sum(waited) == pytest.approx(idle)
 
 
 async def test_a_heart_that_rests_for_long_beats_soon_once_something_is_held(patient: Patient) -> None:
     held: list[tuple[str, str]] = []
-    heart, waited = resting(patient, lambda: Named(attempts=tuple(held)), interval=10.0)
+    heart, waited = resting(patient, lambda: HeldWork(attempts=tuple(held)), interval=10.0)
     usual = heart._pace_seconds
 
     def claims_meanwhile() -> float:

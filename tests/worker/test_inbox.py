@@ -12,7 +12,7 @@ from endwell.model import commands as c
 from endwell.model.message import INBOX_FIELDS, InboxRow
 from endwell.operate import inbox
 from endwell.policy.limits import SECOND
-from endwell.worker.watchdog import Watch
+from endwell.worker.watchdog import WorkerWatchdog
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import Session, World
 
@@ -37,10 +37,10 @@ async def offered(world: World, lease_seconds: float = LONG) -> tuple[AsyncHandl
     return handle, session
 
 
-def watch(world: World, **settings: Any) -> Watch:
+def watch(world: World, **settings: Any) -> WorkerWatchdog:
     """A worker's watchdog that ticks when it is told to."""
     app = world.app
-    return Watch(world.store, app.runtime, app.settings, namespace=world.namespace, actor="watch")
+    return WorkerWatchdog(world.store, app.runtime, app.settings, namespace=world.namespace, actor="watch")
 
 
 @pytest.mark.covers("S0.3", "S0.83")

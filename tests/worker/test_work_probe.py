@@ -10,7 +10,7 @@ import pytest
 from endwell.app import Node
 from endwell.policy.limits import SECOND
 from endwell.runtime import SystemClock
-from endwell.store.probe import Ask, Seen
+from endwell.store.probe import Probe, ProbeResult
 from endwell.worker.worker import Worker
 from tests.patience import PATIENCE_SECONDS
 from tests.support.worker_process import app_for, started
@@ -37,7 +37,7 @@ class Asked:
         self._glance = node.store.glance
         node.store.glance = self.glance  # type: ignore[method-assign]  # counted
 
-    async def glance(self, *asked: Ask) -> Seen:
+    async def glance(self, *asked: Probe) -> ProbeResult:
         self.count += 1
         return await self._glance(*asked)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from endwell.bench.place import Place
+from endwell.bench.place import BenchPlace
 from endwell.errors import NotFound
 from endwell.model import content
 from endwell.model.task import Task
@@ -14,7 +14,7 @@ PAGE = 2_000
 SIDE_BY_SIDE = 64
 
 
-class Checked(msgspec.Struct, frozen=True, kw_only=True):
+class CheckedRun(msgspec.Struct, frozen=True, kw_only=True):
     """What a look at every task of a place found."""
 
     tasks: int
@@ -28,7 +28,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.last_end - self.first_claim, 1) / 1_000_000
 
 
-async def check(place: Place, since: int = 0) -> Checked:
+async def check(place: BenchPlace, since: int = 0) -> CheckedRun:
     """Read everything back; claims before `since` were not made by the workers that are measured."""
     expected = {task_id: number for number, task_id in enumerate(place.ids)}
     seen, before = 0, None
@@ -44,12 +44,12 @@ async def check(place: Place, since: int = 0) -> Checked:
     if seen != len(expected):
         wrong.append(f"{seen} tasks where {len(expected)} were submitted")
     wrong += await _log_problems(place)
-    return Checked(
+    return CheckedRun(
         tasks=seen, problems=wrong, first_claim=min(claims, default=0), last_end=max(ends, default=0)
     )
 
 
-async def _wrong_in(place: Place, page: list[Task], expected: dict[str, int]) -> list[str]:
+async def _wrong_in(place: BenchPlace, page: list[Task], expected: dict[str, int]) -> list[str]:
     """Results are read side by side: one by one would take longer than the run itself."""
     wrong: list[str] = []
 
@@ -66,7 +66,7 @@ async def _wrong_in(place: Place, page: list[Task], expected: dict[str, int]) ->
     return wrong
 
 
-async def _result(place: Place, task: Task) -> object:
+async def _result(place: BenchPlace, task: Task) -> object:
     try:
         card = await place.node.store.card(place.namespace, task.deliverable_card or "")
     except NotFound:
@@ -74,6 +74,6 @@ async def _result(place: Place, task: Task) -> object:
     return content.decode_stored(card.content)
 
 
-async def _log_problems(place: Place) -> list[str]:
+async def _log_problems(place: BenchPlace) -> list[str]:
     found = await verify(place.node.store, [place.namespace])
     return [f"log of task {p['task_id']}: {p['kind']} at version {p['version']}" for p in found["problems"]]

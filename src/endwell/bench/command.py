@@ -18,14 +18,14 @@ from endwell.bench.place import Ground
 from endwell.bench.rows import BARE, FULL, QUICK, USUAL, Row, Sizes
 from endwell.bench.steps import inside, woken
 from endwell.bench.table import as_text, machine
-from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.options import EndwellCommand, Options, pass_asked
 from endwell.cli.base.output import say, show
 from endwell.demo.crew import run_interruptibly
 from endwell.errors import EndwellError
 from endwell.runtime.base import Runtime
 
 
-@click.command(cls=Command)
+@click.command(cls=EndwellCommand)
 @click.option("--quick", is_flag=True, help="Small sizes: does it work, not how fast is it.")
 @click.option("--full", is_flag=True, help="Also a backlog of a million; takes several minutes.")
 @click.option(
@@ -33,7 +33,7 @@ from endwell.runtime.base import Runtime
 )
 @click.option("--redis", metavar="URL", help="Measure the queue on Redis Streams at this server instead.")
 @pass_asked
-def bench(asked: Asked, quick: bool, full: bool, only: tuple[str, ...], redis: str | None) -> int:
+def bench(asked: Options, quick: bool, full: bool, only: tuple[str, ...], redis: str | None) -> int:
     """Measure speed on this machine.
 
     Each figure is kept only if afterwards every result is there and the log verifies; exit 1 if one
@@ -47,14 +47,14 @@ def bench(asked: Asked, quick: bool, full: bool, only: tuple[str, ...], redis: s
         raise click.UsageError("--quick and --full contradict each other")
     sizes = QUICK if quick else FULL if full else USUAL
     with tempfile.TemporaryDirectory(prefix="endwell-bench-", ignore_cleanup_errors=True) as made:
-        run = _Run(Runtime.system(), Path(made), asked.store, sizes, redis)
+        run = BenchRun(Runtime.system(), Path(made), asked.store, sizes, redis)
         run.choose(only)
         document = run_interruptibly(run.go())
     show(asked, document, as_text)
     return 1 if run.dropped else 0
 
 
-class _Run:
+class BenchRun:
     """Collects the rows that hold."""
 
     def __init__(

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from endwell.bench import agents
-from endwell.bench.checks import Checked, check
-from endwell.bench.place import Ground, Place
+from endwell.bench.checks import CheckedRun, check
+from endwell.bench.place import BenchPlace, Ground
 from endwell.bench.rows import Row, Sizes
-from endwell.demo.crew import Member
+from endwell.demo.crew import CrewMember
 from endwell.model import commands as c
 from endwell.runtime.processes import rss_bytes
 
@@ -91,7 +91,7 @@ async def _bulk(ground: Ground, count: int, *, workers: int) -> Measured:
         return Measured(rows, checked.problems)
 
 
-async def _drained(place: Place, workers: int) -> tuple[Checked, int]:
+async def _drained(place: BenchPlace, workers: int) -> tuple[CheckedRun, int]:
     """Start real workers on the backlog, wait for the last end, read all of it back. Also: memory."""
     since = await place.node.store.now()
     members = await place.start("worker", workers)
@@ -101,7 +101,7 @@ async def _drained(place: Place, workers: int) -> tuple[Checked, int]:
     return await check(place, since), memory
 
 
-def _memory(members: list[Member]) -> int:
+def _memory(members: list[CrewMember]) -> int:
     return max(rss_bytes(member.pid) or 0 for member in members)
 
 
@@ -120,7 +120,7 @@ async def _latency(ground: Ground, count: int) -> Measured:
         return Measured(rows, (await check(place)).problems)
 
 
-async def _round_trip(place: Place) -> float:
+async def _round_trip(place: BenchPlace) -> float:
     number = len(place.ids)
     begin = place.runtime.clock.monotonic()
     handle = await place.node.client.submit(agents.AGENT, number)
@@ -143,7 +143,7 @@ async def _backlog(ground: Ground, count: int, claims: int) -> Measured:
         return Measured(rows, checked.problems)
 
 
-async def _claims(place: Place, count: int) -> list[float]:
+async def _claims(place: BenchPlace, count: int) -> list[float]:
     """How long one claim through the door takes at this backlog. What was taken is handed back at no cost."""
     session = place.runtime.ids.new()
     await place.node.store.one(_opened(place, session))
@@ -158,11 +158,11 @@ async def _claims(place: Place, count: int) -> list[float]:
     return times
 
 
-def _about(place: Place) -> dict[str, Any]:
+def _about(place: BenchPlace) -> dict[str, Any]:
     return {"command_id": place.runtime.ids.new(), "namespace": place.namespace, "actor": "bench"}
 
 
-def _opened(place: Place, session: str) -> c.OpenSession:
+def _opened(place: BenchPlace, session: str) -> c.OpenSession:
     return c.OpenSession(
         **_about(place),
         session_id=session,
@@ -176,11 +176,11 @@ def _opened(place: Place, session: str) -> c.OpenSession:
     )
 
 
-def _claim(place: Place, session: str) -> c.ClaimNext:
+def _claim(place: BenchPlace, session: str) -> c.ClaimNext:
     return c.ClaimNext(**_about(place), session_id=session, agents=(agents.AGENT,), limit=1)
 
 
-def _handed_back(place: Place, task_id: str, attempt_id: str) -> c.HandBack:
+def _handed_back(place: BenchPlace, task_id: str, attempt_id: str) -> c.HandBack:
     return c.HandBack(**_about(place), task_id=task_id, attempt_id=attempt_id)
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from endwell.app import Endwell, Node
 from endwell.bench import agents
-from endwell.demo.crew import Crew, Member, clean_environment
+from endwell.demo.crew import Crew, CrewMember, clean_environment
 from endwell.model.status import TERMINAL
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings, override
 from endwell.settings.store_url import sqlite_path
-from endwell.streams.redis import Connection
+from endwell.streams.redis import RedisConnection
 
 STOP_SECONDS = 60.0
 MOST_AT_ONCE = 50_000
@@ -24,7 +24,7 @@ TAIL = 8
 """How many of the last tasks are looked at meanwhile: looking must not slow down what is measured."""
 
 
-class Place:
+class BenchPlace:
     """A namespace of its own with default settings; on SQLite also a file of its own."""
 
     def __init__(self, node: Node, crew: Crew, *, needs_pmo: bool) -> None:
@@ -43,7 +43,7 @@ class Place:
             handles = await self.node.client.submit_many(agents.AGENT, some)
             self.ids += [handle.id for handle in handles]
 
-    async def start(self, role: str, count: int = 1) -> list[Member]:
+    async def start(self, role: str, count: int = 1) -> list[CrewMember]:
         """Start real processes and wait until they are ready; a stream needs a PMO that feeds it."""
         if self._needs_pmo and role != "pmo" and "pmo-0" not in self.crew.members:
             await self.start("pmo")
@@ -117,12 +117,12 @@ class Ground:
 
     async def _leave_nothing(self, prefix: str) -> None:
         if self._redis is not None:
-            connection = Connection(self._redis)
+            connection = RedisConnection(self._redis)
             await connection.remove_keys(prefix)
             await connection.close()
 
     @contextlib.asynccontextmanager
-    async def place(self) -> AsyncIterator[Place]:
+    async def place(self) -> AsyncIterator[BenchPlace]:
         """A fresh place; whatever still runs there at the end is killed, and its file removed."""
         app = self.app()
         prefix = app.settings.redis.prefix
@@ -131,7 +131,7 @@ class Ground:
         directory = self._directory / f"crew-{self._runtime.ids.new()}"
         os.mkdir(directory, 0o700)
         async with app.connect() as node:
-            place = Place(node, Crew(self._runtime, directory, env), needs_pmo=self.is_streamed)
+            place = BenchPlace(node, Crew(self._runtime, directory, env), needs_pmo=self.is_streamed)
             try:
                 yield place
             finally:

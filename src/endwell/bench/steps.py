@@ -7,7 +7,7 @@ from typing import Any
 
 from endwell.bench import agents
 from endwell.bench.drain import Measured, Measurement, percentiles
-from endwell.bench.place import Ground, Place
+from endwell.bench.place import BenchPlace, Ground
 from endwell.bench.rows import Row, Sizes
 from endwell.operate.verify import verify
 
@@ -53,7 +53,7 @@ async def _many(ground: Ground, tasks: int, steps: int) -> Measured:
         return Measured(rows, await _problems(place, values, steps))
 
 
-async def _seconds(place: Place, ids: list[str]) -> float:
+async def _seconds(place: BenchPlace, ids: list[str]) -> float:
     """From the first claim to the last end, by the store's own timestamps."""
     first, last = [], []
     for start in range(0, len(ids), 500):
@@ -79,7 +79,7 @@ async def _resumed(ground: Ground, count: int) -> Measured:
         return Measured(percentiles("resume", ground.kind, times), await _problems(place, values, 7))
 
 
-async def _open_call(place: Place, task_id: str) -> str:
+async def _open_call(place: BenchPlace, task_id: str) -> str:
     limit = place.runtime.clock.monotonic() + LIMIT_SECONDS
     while place.runtime.clock.monotonic() < limit:
         calls = await place.node.store.open_calls(place.namespace, task_id=task_id)
@@ -99,7 +99,7 @@ async def _replayed(ground: Ground, steps: int) -> Measured:
         return Measured(rows, await _problems(place, [], None))
 
 
-async def _problems(place: Place, values: list[Any], expected: Any) -> list[str]:
+async def _problems(place: BenchPlace, values: list[Any], expected: Any) -> list[str]:
     await place.stop()
     wrong = [f"a task returned {value!r} instead of {expected!r}" for value in values if value != expected]
     found = await verify(place.node.store, [place.namespace])

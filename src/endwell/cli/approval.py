@@ -7,14 +7,14 @@ from typing import Any
 import click
 
 from endwell.cli.base.loading import with_node
-from endwell.cli.base.options import Asked, Group, pass_asked
+from endwell.cli.base.options import EndwellGroup, Options, pass_asked
 from endwell.cli.base.output import block, listed, pairs, show
 from endwell.operate import approvals
 
 _WHO = "Who decides; the submitting user unless said. Written down, not proved."
 
 
-@click.group(cls=Group)
+@click.group(cls=EndwellGroup)
 def approval() -> None:
     """What people are asked to agree to.
 
@@ -30,7 +30,7 @@ def approval() -> None:
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, help="At most so many; 50 unless said.")
 @click.option("--cursor", help="Go on where a page ended: its `next`.")
 @pass_asked
-def list_approvals(asked: Asked, /, **wanted: Any) -> None:
+def list_approvals(asked: Options, /, **wanted: Any) -> None:
     """Open approvals: before a task may start, or before its turn goes on.
 
     \b
@@ -43,7 +43,7 @@ def list_approvals(asked: Asked, /, **wanted: Any) -> None:
 @approval.command("show")
 @click.argument("approval_id", metavar="ID")
 @pass_asked
-def show_approval(asked: Asked, approval_id: str) -> None:
+def show_approval(asked: Options, approval_id: str) -> None:
     """One approval, with exactly what is to be agreed to.
 
     \b
@@ -58,7 +58,7 @@ def show_approval(asked: Asked, approval_id: str) -> None:
 @click.option("--as", "who", metavar="NAME", help=_WHO)
 @click.option("--shown", "shown_hash", metavar="HASH", help="Only if this is still what is shown.")
 @pass_asked
-def approve(asked: Asked, approval_id: str, who: str | None, shown_hash: str | None) -> None:
+def approve(asked: Options, approval_id: str, who: str | None, shown_hash: str | None) -> None:
     """Agree. Where several must, this is one voice.
 
     Nothing proves that the caller is NAME: one person can give several voices under several names.
@@ -74,7 +74,7 @@ def approve(asked: Asked, approval_id: str, who: str | None, shown_hash: str | N
 @click.argument("approval_id", metavar="ID")
 @click.option("--as", "who", metavar="NAME", help=_WHO)
 @pass_asked
-def reject(asked: Asked, approval_id: str, who: str | None) -> None:
+def reject(asked: Options, approval_id: str, who: str | None) -> None:
     """Decline. One no is enough.
 
     \b

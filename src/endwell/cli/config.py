@@ -8,14 +8,14 @@ import click
 
 from endwell.app import Node
 from endwell.cli.base.loading import settings_of, with_node
-from endwell.cli.base.options import Asked, Command, Group, pass_asked
+from endwell.cli.base.options import EndwellCommand, EndwellGroup, Options, pass_asked
 from endwell.cli.base.output import pairs, show, table
 from endwell.errors import BadSetting
 from endwell.settings import Settings, as_queued, check, describe, masked
 from endwell.store.migrations import migrations
 
 
-@click.group(cls=Group)
+@click.group(cls=EndwellGroup)
 def config() -> None:
     """Show the settings.
 
@@ -26,7 +26,7 @@ def config() -> None:
 
 @config.command("show")
 @pass_asked
-def show_settings(asked: Asked) -> int:
+def show_settings(asked: Options) -> int:
     """Every setting, its value and where it came from. Exit 1 if they contradict each other.
 
     \b
@@ -53,9 +53,9 @@ def _settings_text(answer: dict[str, Any]) -> str:
     return f"{text}\n\nproblem: {answer['problem']['message']}" if answer["problem"] else text
 
 
-@click.command(cls=Command)
+@click.command(cls=EndwellCommand)
 @pass_asked
-def migrate(asked: Asked) -> None:
+def migrate(asked: Options) -> None:
     """Bring the store's schema up to date.
 
     Every command does this when it opens a store; safe while others use it. Shows the schema's

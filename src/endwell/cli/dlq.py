@@ -9,7 +9,7 @@ import click
 
 from endwell.app import Node
 from endwell.cli.base.loading import with_node
-from endwell.cli.base.options import Asked, Group, pass_asked
+from endwell.cli.base.options import EndwellGroup, Options, pass_asked
 from endwell.cli.base.output import block, listed, pairs, say, show, table
 from endwell.cli.base.values import file_content
 from endwell.cli.dlq_entries import Replaying, replayed_id, unreadables
@@ -22,7 +22,7 @@ from endwell.operate.shapes import task_shape
 from endwell.streams.unreadable import is_entry_id
 
 
-@click.group(cls=Group)
+@click.group(cls=EndwellGroup)
 def dlq() -> None:
     """Dead letters: failed tasks that await a verdict.
 
@@ -38,7 +38,7 @@ def dlq() -> None:
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, help="At most so many; 50 unless said.")
 @click.option("--cursor", help="Go on where a page ended: its `next`.")
 @pass_asked
-def list_letters(asked: Asked, /, **wanted: Any) -> None:
+def list_letters(asked: Options, /, **wanted: Any) -> None:
     """The newest dead letters first. Failures of one kind have one fingerprint.
 
     Where Redis carries the turns, entries that nobody could read follow: they are on no task's account.
@@ -60,7 +60,7 @@ def list_letters(asked: Asked, /, **wanted: Any) -> None:
 @dlq.command("show")
 @click.argument("task_id", metavar="TASK|ENTRY")
 @pass_asked
-def show_letter(asked: Asked, task_id: str) -> None:
+def show_letter(asked: Options, task_id: str) -> None:
     """One dead letter, or unreadable entry: what was asked, and what went wrong.
 
     \b
@@ -86,7 +86,7 @@ def show_letter(asked: Asked, task_id: str) -> None:
 @click.option("--agent", help="Who is to do what an unreadable entry asked for, if it does not say.")
 @pass_asked
 def replay(
-    asked: Asked,
+    asked: Options,
     task_ids: tuple[str, ...],
     fingerprint: str | None,
     everything: bool,
@@ -142,7 +142,7 @@ def _ask_before(count: int, yes: bool) -> None:
 @click.argument("task_id", metavar="TASK|ENTRY")
 @click.option("--note", help="Why; kept in the log.")
 @pass_asked
-def abandon(asked: Asked, task_id: str, note: str | None) -> None:
+def abandon(asked: Options, task_id: str, note: str | None) -> None:
     """Close a dead letter for good, or throw an unreadable entry away.
 
     \b

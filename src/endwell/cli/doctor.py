@@ -8,7 +8,7 @@ import click
 
 from endwell.app import Node
 from endwell.cli.base.loading import with_node
-from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.options import EndwellCommand, Options, pass_asked
 from endwell.cli.base.output import show
 from endwell.cli.transfer import all_namespaces
 from endwell.errors import StoreError
@@ -20,10 +20,10 @@ from endwell.settings.store_url import sqlite_path
 MEGABYTE = 1024 * 1024
 
 
-@click.command(cls=Command)
+@click.command(cls=EndwellCommand)
 @click.option("--free", type=click.IntRange(0), default=256, metavar="MB", help="How much disk must be free.")
 @pass_asked
-def doctor(asked: Asked, free: int) -> int:
+def doctor(asked: Options, free: int) -> int:
     """Look at everything that must be in order, and say what to do about what is not.
 
     All namespaces are looked at unless --namespace names one. Exit 1 if anything is an error, 5 if the
@@ -41,7 +41,7 @@ def doctor(asked: Asked, free: int) -> int:
     return 0 if answer["ok"] else 1
 
 
-async def _examined(node: Node, asked: Asked, free: int) -> dict[str, Any]:
+async def _examined(node: Node, asked: Options, free: int) -> dict[str, Any]:
     url = node.app.url
     patient = Patient(
         store=node.store,
@@ -69,9 +69,9 @@ def _report_text(answer: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-@click.command(cls=Command)
+@click.command(cls=EndwellCommand)
 @pass_asked
-def metrics(asked: Asked) -> None:
+def metrics(asked: Options) -> None:
     """A few numbers for whoever watches from outside, as Prometheus reads them.
 
     \b

@@ -7,14 +7,14 @@ from typing import Any, cast, get_args
 import click
 
 from endwell.cli.base.loading import with_node
-from endwell.cli.base.options import Asked, Group, pass_asked
+from endwell.cli.base.options import EndwellGroup, Options, pass_asked
 from endwell.cli.base.output import block, listed, pairs, show
 from endwell.cli.base.values import payload_of
 from endwell.model.effect import EffectStatus, Verdict
 from endwell.operate import effects
 
 
-@click.group(cls=Group)
+@click.group(cls=EndwellGroup)
 def effect() -> None:
     """Effects outside, and those of which nobody knows.
 
@@ -30,7 +30,7 @@ def effect() -> None:
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, help="At most so many; 50 unless said.")
 @click.option("--cursor", help="Go on where a page ended: its `next`.")
 @pass_asked
-def list_effects(asked: Asked, /, **wanted: Any) -> None:
+def list_effects(asked: Options, /, **wanted: Any) -> None:
     """Effects by their keys.
 
     \b
@@ -43,7 +43,7 @@ def list_effects(asked: Asked, /, **wanted: Any) -> None:
 @effect.command("show")
 @click.argument("key")
 @pass_asked
-def show_effect(asked: Asked, key: str) -> None:
+def show_effect(asked: Options, key: str) -> None:
     """One effect with its result.
 
     \b
@@ -60,7 +60,7 @@ def show_effect(asked: Asked, key: str) -> None:
 @click.option("--result", metavar="JSON|@FILE|-", help="What it returned, if it was done.")
 @click.option("--force", is_flag=True, help="Say not-done although a call may be in progress; it is logged.")
 @pass_asked
-def settle(asked: Asked, key: str, verdict: str, who: str | None, result: str | None, force: bool) -> None:
+def settle(asked: Options, key: str, verdict: str, who: str | None, result: str | None, force: bool) -> None:
     """Say what became of an unknown effect. Its task goes on by that.
 
     Not done: it may be executed again. Abandon: it is never executed, and the task hears so. Not done is

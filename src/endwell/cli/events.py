@@ -11,7 +11,7 @@ import click
 
 from endwell.app import Node
 from endwell.cli.base.loading import with_node
-from endwell.cli.base.options import Asked, Group, pass_asked
+from endwell.cli.base.options import EndwellGroup, Options, pass_asked
 from endwell.cli.base.output import say, show, table, write, write_json
 from endwell.cli.tasks import event_line
 from endwell.cli.transfer import all_namespaces, export_events, import_events
@@ -25,7 +25,7 @@ HELD_BACK_SECONDS = 5.0
 """How old an event must be that cannot be shown yet before that is worth a line."""
 
 
-@click.group(cls=Group)
+@click.group(cls=EndwellGroup)
 def events() -> None:
     """Read the log, and check that nobody touched it.
 
@@ -43,7 +43,7 @@ def events() -> None:
 )
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Only these: task.dlq, task.*")
 @pass_asked
-def tail(asked: Asked, follow: bool, after: str, types: tuple[str, ...]) -> None:
+def tail(asked: Options, follow: bool, after: str, types: tuple[str, ...]) -> None:
     """The log in the order of commits, one event per line.
 
     \b
@@ -86,7 +86,7 @@ async def _is_held_back(node: Node, cursor: str) -> bool:
     return at is not None and await node.store.now() - at > HELD_BACK_SECONDS * SECOND
 
 
-def _write_event(asked: Asked, event: dict[str, Any]) -> None:
+def _write_event(asked: Options, event: dict[str, Any]) -> None:
     if asked.json:
         write_json(event, is_line=True)
     else:
@@ -95,7 +95,7 @@ def _write_event(asked: Asked, event: dict[str, Any]) -> None:
 
 @events.command()
 @pass_asked
-def verify(asked: Asked) -> int:
+def verify(asked: Options) -> int:
     """Check every task's log: changed, missing, reordered or cut off, and whether its row is what it says.
 
     All namespaces are checked unless --namespace names one. Exit 1 if anything is wrong.

@@ -7,13 +7,13 @@ from typing import Any, get_args
 import click
 
 from endwell.cli.base.loading import with_node
-from endwell.cli.base.options import Asked, Group, pass_asked
+from endwell.cli.base.options import EndwellGroup, Options, pass_asked
 from endwell.cli.base.output import block, listed, pairs, show
 from endwell.model.message import MessageStatus, MessageType
 from endwell.operate import inbox as operate_inbox
 
 
-@click.group(cls=Group)
+@click.group(cls=EndwellGroup)
 def inbox() -> None:
     """What was sent to agents, and what became of it.
 
@@ -31,7 +31,7 @@ def inbox() -> None:
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, help="At most so many; 50 unless said.")
 @click.option("--cursor", help="Go on where a page ended: its `next`.")
 @pass_asked
-def list_messages(asked: Asked, /, **wanted: Any) -> None:
+def list_messages(asked: Options, /, **wanted: Any) -> None:
     """The newest messages first. `skipped` ones could not be delivered, and say why.
 
     \b
@@ -44,7 +44,7 @@ def list_messages(asked: Asked, /, **wanted: Any) -> None:
 @inbox.command("show")
 @click.argument("message_id", metavar="MESSAGE")
 @pass_asked
-def show_message(asked: Asked, message_id: str) -> None:
+def show_message(asked: Options, message_id: str) -> None:
     """One message with its content.
 
     \b

@@ -8,17 +8,17 @@ from typing import Any
 
 import click
 
-from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.options import EndwellCommand, Options, pass_asked
 from endwell.cli.base.output import show
 from endwell.errors import Refused, UsageError
 
 FILES = ("app.py", "test_app.py", "endwell.toml", "README.md", ".gitignore")
 
 
-@click.command(cls=Command)
+@click.command(cls=EndwellCommand)
 @click.argument("directory", metavar="DIR")
 @pass_asked
-def init(asked: Asked, directory: str) -> None:
+def init(asked: Options, directory: str) -> None:
     """A runnable starter project: an app with an agent, its test, settings.
 
     Makes the directory if it is not there. No file is ever overwritten.

@@ -8,49 +8,55 @@ from collections.abc import Sequence
 import click
 
 from endwell.cli.base import failures
-from endwell.cli.base.lazy import LazyGroup, Place
+from endwell.cli.base.lazy import CommandPlace, LazyGroup
 
 PLACES = {
-    "init": Place(
+    "init": CommandPlace(
         "endwell.cli.init:init", "A runnable starter project: an app with an agent, its test, settings."
     ),
-    "submit": Place("endwell.cli.submit:submit", "Ask for work."),
-    "submit-many": Place(
+    "submit": CommandPlace("endwell.cli.submit:submit", "Ask for work."),
+    "submit-many": CommandPlace(
         "endwell.cli.submit_many:submit_many", "Ask for much work: one JSON value per line."
     ),
-    "task": Place("endwell.cli.tasks:task", "List, show, cancel, retry, unblock and assign tasks."),
-    "why": Place("endwell.cli.why:why", "Where a task is, what moves it next, when it ends at the latest."),
-    "bounds": Place("endwell.cli.why:bounds", "What is guaranteed about the tasks of each agent."),
-    "approval": Place("endwell.cli.approval:approval", "What people are asked to agree to."),
-    "tool": Place("endwell.cli.tool:tool", "Tool calls that somebody is to answer."),
-    "signal": Place("endwell.cli.signal:signal", "Tell a task something by name."),
-    "inbox": Place("endwell.cli.inbox:inbox", "What was sent to agents, and what became of it."),
-    "effect": Place("endwell.cli.effect:effect", "Effects outside, and those of which nobody knows."),
-    "dlq": Place("endwell.cli.dlq:dlq", "Dead letters: failed tasks that await a verdict."),
-    "events": Place("endwell.cli.events:events", "Read the log, and check that nobody touched it."),
-    "restored": Place("endwell.cli.transfer:restored", "Say that the store was restored from a backup."),
-    "relay": Place(
+    "task": CommandPlace("endwell.cli.tasks:task", "List, show, cancel, retry, unblock and assign tasks."),
+    "why": CommandPlace(
+        "endwell.cli.why:why", "Where a task is, what moves it next, when it ends at the latest."
+    ),
+    "bounds": CommandPlace("endwell.cli.why:bounds", "What is guaranteed about the tasks of each agent."),
+    "approval": CommandPlace("endwell.cli.approval:approval", "What people are asked to agree to."),
+    "tool": CommandPlace("endwell.cli.tool:tool", "Tool calls that somebody is to answer."),
+    "signal": CommandPlace("endwell.cli.signal:signal", "Tell a task something by name."),
+    "inbox": CommandPlace("endwell.cli.inbox:inbox", "What was sent to agents, and what became of it."),
+    "effect": CommandPlace("endwell.cli.effect:effect", "Effects outside, and those of which nobody knows."),
+    "dlq": CommandPlace("endwell.cli.dlq:dlq", "Dead letters: failed tasks that await a verdict."),
+    "events": CommandPlace("endwell.cli.events:events", "Read the log, and check that nobody touched it."),
+    "restored": CommandPlace(
+        "endwell.cli.transfer:restored", "Say that the store was restored from a backup."
+    ),
+    "relay": CommandPlace(
         "endwell.cli.relay:relay", "How far the outside was told, and a way past what it will never take."
     ),
-    "worker": Place("endwell.cli.serve:worker", "Execute tasks until stopped."),
-    "pmo": Place("endwell.cli.serve:pmo", "Supervise until stopped: fire clocks, reclaim, dispatch."),
-    "up": Place("endwell.cli.serve:up", "A worker and a PMO in one process."),
-    "config": Place("endwell.cli.config:config", "Show the settings."),
-    "doctor": Place(
+    "worker": CommandPlace("endwell.cli.serve:worker", "Execute tasks until stopped."),
+    "pmo": CommandPlace("endwell.cli.serve:pmo", "Supervise until stopped: fire clocks, reclaim, dispatch."),
+    "up": CommandPlace("endwell.cli.serve:up", "A worker and a PMO in one process."),
+    "config": CommandPlace("endwell.cli.config:config", "Show the settings."),
+    "doctor": CommandPlace(
         "endwell.cli.doctor:doctor",
         "Look at everything that must be in order, and say what to do about what is not.",
     ),
-    "metrics": Place(
+    "metrics": CommandPlace(
         "endwell.cli.doctor:metrics",
         "A few numbers for whoever watches from outside, as Prometheus reads them.",
     ),
-    "migrate": Place("endwell.cli.config:migrate", "Bring the store's schema up to date."),
-    "demo": Place("endwell.demo.command:demo", "Kill workers while tasks run, and count what was lost."),
-    "verify": Place("endwell.cli.verify:verify", "Try the promises on this machine."),
-    "selftest": Place(
+    "migrate": CommandPlace("endwell.cli.config:migrate", "Bring the store's schema up to date."),
+    "demo": CommandPlace(
+        "endwell.demo.command:demo", "Kill workers while tasks run, and count what was lost."
+    ),
+    "verify": CommandPlace("endwell.cli.verify:verify", "Try the promises on this machine."),
+    "selftest": CommandPlace(
         "endwell.selftest.command:selftest", "Try whether something outside does what Endwell needs of it."
     ),
-    "bench": Place("endwell.bench.command:bench", "Measure speed on this machine."),
+    "bench": CommandPlace("endwell.bench.command:bench", "Measure speed on this machine."),
 }
 
 

@@ -8,12 +8,12 @@ import click
 
 from endwell.app import Node
 from endwell.cli.base.loading import with_node
-from endwell.cli.base.options import Asked, Group, pass_asked
+from endwell.cli.base.options import EndwellGroup, Options, pass_asked
 from endwell.cli.base.output import pairs, show, table
 from endwell.operate import relay as operate_relay
 
 
-@click.group(cls=Group)
+@click.group(cls=EndwellGroup)
 def relay() -> None:
     """How far the outside was told, and a way past what it will never take.
 
@@ -25,7 +25,7 @@ def relay() -> None:
 
 @relay.command("status")
 @pass_asked
-def show_status(asked: Asked) -> None:
+def show_status(asked: Options) -> None:
     """Where the relay is in the log, what holds it up, and what was left out.
 
     \b
@@ -39,7 +39,7 @@ def show_status(asked: Asked) -> None:
 @click.argument("event_id", metavar="EVENT")
 @click.option("--as", "who", required=True, metavar="NAME", help="Who says so; it stays written down.")
 @pass_asked
-def skip_event(asked: Asked, event_id: str, who: str) -> None:
+def skip_event(asked: Options, event_id: str, who: str) -> None:
     """Leave out the messages of one event, because its receiver will never take them.
 
     Acts when the relay next tries, within `relay.pause_seconds`. What was told already cannot be left out.

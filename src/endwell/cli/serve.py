@@ -18,7 +18,7 @@ from endwell.app import Endwell, Node
 from endwell.cli.base.failures import INTERRUPTED
 from endwell.cli.base.loading import installation, required_app
 from endwell.cli.base.logs import say_more
-from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.options import EndwellCommand, Options, pass_asked
 from endwell.cli.base.output import say, write, write_json
 from endwell.errors import UsageError
 from endwell.pmo.service import Pmo
@@ -35,12 +35,12 @@ YOUNG_OBJECTS = 20_000
 """So many are made before Python looks for garbage among them; a batch of turns makes several thousand."""
 
 
-@click.command(cls=Command)
+@click.command(cls=EndwellCommand)
 @click.option("--agents", metavar="A,B", help="Serve only these agents of the app.")
 @click.option("--concurrency", type=_CONCURRENCY, help="Most tasks at once; worker.concurrency unless said.")
 @click.option("--name", help="What this worker is called; host and process id unless said.")
 @pass_asked
-def worker(asked: Asked, agents: str | None, concurrency: int | None, name: str | None) -> None:
+def worker(asked: Options, agents: str | None, concurrency: int | None, name: str | None) -> None:
     """Execute tasks until stopped.
 
     \b
@@ -51,10 +51,10 @@ def worker(asked: Asked, agents: str | None, concurrency: int | None, name: str 
     _serve(asked, app, lambda node: [node.worker(name=name, concurrency=concurrency, agents=served)])
 
 
-@click.command(cls=Command)
+@click.command(cls=EndwellCommand)
 @click.option("--name", help="What this PMO is called; host and process id unless said.")
 @pass_asked
-def pmo(asked: Asked, name: str | None) -> None:
+def pmo(asked: Options, name: str | None) -> None:
     """Supervise until stopped: fire clocks, reclaim, dispatch.
 
     Needs no app, only the store. Any number of them may run.
@@ -65,11 +65,11 @@ def pmo(asked: Asked, name: str | None) -> None:
     _serve(asked, installation(asked), lambda node: [node.pmo(name=name)])
 
 
-@click.command(cls=Command)
+@click.command(cls=EndwellCommand)
 @click.option("--agents", metavar="A,B", help="Serve only these agents of the app.")
 @click.option("--concurrency", type=_CONCURRENCY, help="Most tasks at once; worker.concurrency unless said.")
 @pass_asked
-def up(asked: Asked, agents: str | None, concurrency: int | None) -> None:
+def up(asked: Options, agents: str | None, concurrency: int | None) -> None:
     """A worker and a PMO in one process.
 
     \b
@@ -91,7 +91,7 @@ def _served(app: Endwell, agents: str | None) -> list[str]:
     return names
 
 
-def _serve(asked: Asked, app: Endwell, make: Callable[[Node], Sequence[Part]]) -> None:
+def _serve(asked: Options, app: Endwell, make: Callable[[Node], Sequence[Part]]) -> None:
     say_more()
     _settle_in()
     with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -104,7 +104,7 @@ def _settle_in() -> None:
     count_no_memory()
 
 
-async def _until_stopped(asked: Asked, app: Endwell, make: Callable[[Node], Sequence[Part]]) -> None:
+async def _until_stopped(asked: Options, app: Endwell, make: Callable[[Node], Sequence[Part]]) -> None:
     stop = asyncio.Event()
     restore = on_stop_signals(asyncio.get_running_loop(), lambda count: _asked_to_stop(count, stop))
     try:
@@ -139,7 +139,7 @@ async def _run(runtime: Runtime, parts: Sequence[Part], stop: asyncio.Event) -> 
         await run
 
 
-def _announce(asked: Asked, parts: Sequence[Part]) -> None:
+def _announce(asked: Options, parts: Sequence[Part]) -> None:
     """Said once it can work: JSON to a program, which reads a pipe or says so; words to a person."""
     first = parts[0]
     if asked.json or not sys.stdout.isatty():

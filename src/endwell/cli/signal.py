@@ -5,17 +5,17 @@ from __future__ import annotations
 import click
 
 from endwell.cli.base.loading import with_node
-from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.options import EndwellCommand, Options, pass_asked
 from endwell.cli.base.output import show
 from endwell.cli.base.values import payload_of
 
 
-@click.command(cls=Command)
+@click.command(cls=EndwellCommand)
 @click.argument("task_id", metavar="TASK")
 @click.argument("name")
 @click.argument("value", metavar="[JSON|@FILE|-]", required=False)
 @pass_asked
-def signal(asked: Asked, task_id: str, name: str, value: str | None) -> None:
+def signal(asked: Options, task_id: str, name: str, value: str | None) -> None:
     """Tell a task something by name.
 
     A task that does not wait for it yet finds it when it does.

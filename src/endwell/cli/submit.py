@@ -9,7 +9,7 @@ import click
 
 from endwell.app import Node
 from endwell.cli.base.loading import with_node
-from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.options import EndwellCommand, Options, pass_asked
 from endwell.cli.base.output import say, show
 from endwell.cli.base.values import duration, payload_of
 from endwell.cli.tasks import task_text
@@ -31,7 +31,7 @@ def how(function: F) -> F:
     return function
 
 
-@click.command(cls=Command)
+@click.command(cls=EndwellCommand)
 @click.argument("agent", metavar="AGENT[/KEY]")
 @click.argument("payload", required=False, metavar="[JSON|@FILE|-]")
 @click.option("--key", help="Idempotency key: the same key and payload is the same task.")
@@ -40,7 +40,7 @@ def how(function: F) -> F:
 @click.option("--timeout", type=duration, help="Wait at most so long; exit 6 when it passes.")
 @pass_asked
 def submit(
-    asked: Asked,
+    asked: Options,
     /,
     agent: str,
     payload: str | None,

@@ -9,7 +9,7 @@ import click
 
 from endwell.app import Node
 from endwell.cli.base.loading import with_node
-from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.options import EndwellCommand, Options, pass_asked
 from endwell.cli.base.output import say, show
 from endwell.cli.base.values import in_line, many_opened, numbered_values
 from endwell.cli.submit import how
@@ -21,12 +21,12 @@ CHUNK = 2_000
 REMARK_EVERY = 50_000
 
 
-@click.command("submit-many", cls=Command)
+@click.command("submit-many", cls=EndwellCommand)
 @click.argument("agent", metavar="AGENT[/KEY]")
 @click.argument("source", metavar="@FILE.jsonl|-")
 @how
 @pass_asked
-def submit_many(asked: Asked, /, agent: str, source: str, **options: Any) -> None:
+def submit_many(asked: Options, /, agent: str, source: str, **options: Any) -> None:
     """Ask for much work: one JSON value per line.
 
     Everything is checked first: if one line is bad, it is named and nothing is stored.

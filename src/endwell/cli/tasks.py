@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from endwell.cli.base.loading import with_node
-from endwell.cli.base.options import Asked, Group, pass_asked
+from endwell.cli.base.options import EndwellGroup, Options, pass_asked
 from endwell.cli.base.output import block, listed, pairs, plain, show, table
 from endwell.model import status as s
 from endwell.operate import questions
@@ -18,7 +18,7 @@ from endwell.operate.tree import tree
 _LIMITS = click.IntRange(1, 1000)
 
 
-@click.group(cls=Group)
+@click.group(cls=EndwellGroup)
 def task() -> None:
     """List, show, cancel, retry, unblock and assign tasks.
 
@@ -35,7 +35,7 @@ def task() -> None:
 @click.option("--limit", type=_LIMITS, default=50, help="At most so many; 50 unless said.")
 @click.option("--cursor", help="Go on where a page ended: its `next`.")
 @pass_asked
-def list_tasks(asked: Asked, /, **wanted: Any) -> None:
+def list_tasks(asked: Options, /, **wanted: Any) -> None:
     """The newest tasks first. Payloads and results are left out; `task show` has them.
 
     \b
@@ -48,7 +48,7 @@ def list_tasks(asked: Asked, /, **wanted: Any) -> None:
 @task.command("show")
 @click.argument("task_id", metavar="TASK")
 @pass_asked
-def show_task(asked: Asked, task_id: str) -> None:
+def show_task(asked: Options, task_id: str) -> None:
     """All about one task: what was asked, what came of it, the error and its traceback, the turns.
 
     \b
@@ -61,7 +61,7 @@ def show_task(asked: Asked, task_id: str) -> None:
 @task.command()
 @click.argument("task_id", metavar="TASK")
 @pass_asked
-def history(asked: Asked, task_id: str) -> None:
+def history(asked: Options, task_id: str) -> None:
     """Everything that ever happened to a task: its events, oldest first.
 
     \b
@@ -75,7 +75,7 @@ def history(asked: Asked, task_id: str) -> None:
 @click.argument("task_id", metavar="TASK")
 @click.option("--reason", default="cancelled", help="Why; kept with the task.")
 @pass_asked
-def cancel(asked: Asked, task_id: str, reason: str) -> None:
+def cancel(asked: Options, task_id: str, reason: str) -> None:
     """End a task now, whatever it is doing.
 
     \b
@@ -88,7 +88,7 @@ def cancel(asked: Asked, task_id: str, reason: str) -> None:
 @task.command()
 @click.argument("task_id", metavar="TASK")
 @pass_asked
-def retry(asked: Asked, task_id: str) -> None:
+def retry(asked: Options, task_id: str) -> None:
     """Start a waiting task now; ask again for one that ended, as a new task.
 
     \b
@@ -101,7 +101,7 @@ def retry(asked: Asked, task_id: str) -> None:
 @task.command()
 @click.argument("task_id", metavar="TASK")
 @pass_asked
-def unblock(asked: Asked, task_id: str) -> None:
+def unblock(asked: Options, task_id: str) -> None:
     """Let a blocked task go on. The time that it was held is given back to it.
 
     \b
@@ -115,7 +115,7 @@ def unblock(asked: Asked, task_id: str) -> None:
 @click.argument("task_id", metavar="TASK")
 @click.option("--to", "owner", required=True, metavar="NAME", help="Who answers for it from now on.")
 @pass_asked
-def assign(asked: Asked, task_id: str, owner: str) -> None:
+def assign(asked: Options, task_id: str, owner: str) -> None:
     """Name another person who answers for a task, and who is reminded when it is blocked.
 
     \b
@@ -128,7 +128,7 @@ def assign(asked: Asked, task_id: str, owner: str) -> None:
 @task.command("tree")
 @click.argument("task_id", metavar="TASK")
 @pass_asked
-def show_tree(asked: Asked, task_id: str) -> None:
+def show_tree(asked: Options, task_id: str) -> None:
     """A task and everything that was asked for on its behalf.
 
     \b

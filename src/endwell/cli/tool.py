@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from endwell.cli.base.loading import with_node
-from endwell.cli.base.options import Asked, Group, pass_asked
+from endwell.cli.base.options import EndwellGroup, Options, pass_asked
 from endwell.cli.base.output import show, table
 from endwell.cli.base.values import payload_of
 from endwell.operate import tool_calls
 
 
-@click.group(cls=Group)
+@click.group(cls=EndwellGroup)
 def tool() -> None:
     """Tool calls that somebody is to answer.
 
@@ -27,7 +27,7 @@ def tool() -> None:
 @click.option("--task", "task_id", metavar="TASK", help="Only those of this task.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, help="At most so many; 50 unless said.")
 @pass_asked
-def list_calls(asked: Asked, /, **wanted: Any) -> None:
+def list_calls(asked: Options, /, **wanted: Any) -> None:
     """Open calls, the most urgent first.
 
     \b
@@ -42,7 +42,7 @@ def list_calls(asked: Asked, /, **wanted: Any) -> None:
 @click.argument("value", metavar="JSON|@FILE|-")
 @click.option("--fail", "is_failure", is_flag=True, help="The tool failed; the JSON is the error.")
 @pass_asked
-def answer_call(asked: Asked, call_id: str, value: str, is_failure: bool) -> None:
+def answer_call(asked: Options, call_id: str, value: str, is_failure: bool) -> None:
     """Give a call its result. The first answer counts; the others are kept.
 
     \b

@@ -15,7 +15,7 @@ import msgspec
 
 from endwell.app import Node
 from endwell.cli.base.loading import with_node
-from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.options import EndwellCommand, Options, pass_asked
 from endwell.cli.base.output import say, show
 from endwell.errors import UsageError
 from endwell.model.names import person_name
@@ -24,10 +24,10 @@ from endwell.operate.transfer.exporting import export
 from endwell.operate.transfer.importing import import_lines, mark_restored
 
 
-@click.command("export", cls=Command)
+@click.command("export", cls=EndwellCommand)
 @click.argument("file", default="-", metavar="[FILE|-]")
 @pass_asked
-def export_events(asked: Asked, file: str) -> None:
+def export_events(asked: Options, file: str) -> None:
     """The whole record as JSON lines: content, events, and messages that wait.
 
     All namespaces unless --namespace names one. Without a file, or with -, to stdout. Safe while others
@@ -66,10 +66,10 @@ def _new_file(name: str) -> Iterator[IO[bytes]]:
         raise
 
 
-@click.command("import", cls=Command)
+@click.command("import", cls=EndwellCommand)
 @click.argument("file", metavar="FILE|-")
 @pass_asked
-def import_events(asked: Asked, file: str) -> None:
+def import_events(asked: Options, file: str) -> None:
     """Make an export the record of an empty store.
 
     Every line is checked first: that it can be read, that names are allowed, that hash chains are whole, that
@@ -91,10 +91,10 @@ def import_events(asked: Asked, file: str) -> None:
         show(asked, with_node(asked, ask, may_be_new=True), _imported)
 
 
-@click.command(cls=Command)
+@click.command(cls=EndwellCommand)
 @click.option("--as", "who", metavar="NAME", help="Who says so; the submitting user unless said.")
 @pass_asked
-def restored(asked: Asked, who: str | None) -> None:
+def restored(asked: Options, who: str | None) -> None:
     """Say that the store was restored from a backup.
 
     Run it after every restore, before the workers start. What was done outside since the backup is not in
@@ -135,7 +135,7 @@ def _imported(answer: dict[str, Any]) -> str:
     return f"already there, nothing was changed: {amount}" if answer["already_there"] else amount
 
 
-async def all_namespaces(node: Node, asked: Asked) -> list[str]:
+async def all_namespaces(node: Node, asked: Options) -> list[str]:
     """The one that was named, or all that there are."""
     if asked.namespace:
         return [asked.namespace]

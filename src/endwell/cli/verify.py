@@ -6,17 +6,17 @@ from typing import Any
 
 import click
 
-from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.options import EndwellCommand, Options, pass_asked
 from endwell.cli.base.output import say, show
 from endwell.testing.campaign import Campaign, Figures, seeds
 
 
-@click.command(cls=Command)
+@click.command(cls=EndwellCommand)
 @click.option("--seconds", type=click.FloatRange(min=1), default=100.0, help="Begin nothing new after that.")
 @click.option("--seeds", "count", type=click.IntRange(min=1), default=400, help="So many histories at most.")
 @click.option("--jobs", type=click.IntRange(min=1), help="So many processes; one for each processor.")
 @pass_asked
-def verify(asked: Asked, seconds: float, count: int, jobs: int | None) -> int:
+def verify(asked: Options, seconds: float, count: int, jobs: int | None) -> int:
     """Try the promises on this machine.
 
     Simulated hours, hundreds of faults, every transaction judged. Takes about two minutes; nothing is

@@ -9,16 +9,16 @@ from typing import Any, Final
 import click
 
 from endwell.cli.base.loading import required_app, with_node
-from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.options import EndwellCommand, Options, pass_asked
 from endwell.cli.base.output import pairs, plain, show, table
 from endwell.cli.base.proposals import proposals
 from endwell.operate import bounds as operate_bounds
 
 
-@click.command(cls=Command)
+@click.command(cls=EndwellCommand)
 @click.argument("task_id", metavar="TASK")
 @pass_asked
-def why(asked: Asked, task_id: str) -> None:
+def why(asked: Options, task_id: str) -> None:
     """Where a task is, what moves it next, when it ends at the latest.
 
     \b
@@ -98,9 +98,9 @@ def _wait_text(wait: dict[str, Any]) -> str:
     return f"{_WAITS.get(wait['kind'], wait['kind'])}{name}{about}{by}{until}"
 
 
-@click.command(cls=Command)
+@click.command(cls=EndwellCommand)
 @pass_asked
-def bounds(asked: Asked) -> int:
+def bounds(asked: Options) -> int:
     """What is guaranteed about the tasks of each agent.
 
     Read off the settings and the clock table; nothing is asked of the store. Exit 1 if a task of some agent

@@ -11,11 +11,11 @@ import click
 import msgspec
 from rich.console import Console
 
-from endwell.cli.base.options import Asked, Command, pass_asked
+from endwell.cli.base.options import EndwellCommand, Options, pass_asked
 from endwell.cli.base.output import write_json
 from endwell.demo.crew import run_interruptibly
 from endwell.demo.run import Plan, run
-from endwell.demo.screen import Plain, Screen, show_table
+from endwell.demo.screen import PlainScreen, Screen, show_table
 from endwell.demo.table import Table, shortcomings
 from endwell.runtime.clock import Clock, SystemClock
 from endwell.runtime.ids import SystemIds
@@ -24,14 +24,14 @@ LIMIT_SECONDS = 50.0
 """When all is to be at rest; what is not by then shows as stuck."""
 
 
-@click.command(cls=Command)
+@click.command(cls=EndwellCommand)
 @click.option(
     "--tasks", type=click.IntRange(40, 2000), default=200, show_default=True, help="How many tasks."
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Which tasks and victims.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep store, sink and logs in this directory.")
 @pass_asked
-def demo(asked: Asked, tasks: int, seed: int, keep: Path | None) -> None:
+def demo(asked: Options, tasks: int, seed: int, keep: Path | None) -> None:
     """200 tasks, workers killed -9 while you watch: none lost, none stuck, none finished twice.
 
     Starts a PMO and three workers on a fresh SQLite file (or in a fresh namespace of --store), kills
@@ -61,7 +61,7 @@ def demo(asked: Asked, tasks: int, seed: int, keep: Path | None) -> None:
 def _watched(plan: Plan, clock: Clock, as_json: bool) -> Table:
     console = Console()
     is_live = console.is_terminal and not as_json
-    show = Screen(clock, console) if is_live else Plain(clock, on_stderr=as_json)
+    show = Screen(clock, console) if is_live else PlainScreen(clock, on_stderr=as_json)
     with show:
         return run_interruptibly(run(plan, show))
 

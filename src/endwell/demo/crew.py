@@ -72,7 +72,7 @@ async def _until_interrupted(running: Coroutine[Any, Any, T]) -> T:
         restore()
 
 
-class Member:
+class CrewMember:
     """One started process. A successor after a kill is a new member with the same name."""
 
     def __init__(self, name: str, role: str, child: Child, output: Path) -> None:
@@ -115,9 +115,9 @@ class Crew:
         self._directory = directory
         self._env = env
         self._started = 0
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, CrewMember] = {}
 
-    def start(self, name: str, role: str, *options: str) -> Member:
+    def start(self, name: str, role: str, *options: str) -> CrewMember:
         """Start `endwell <role>`; its output goes to files beside the store."""
         self._started += 1
         stem = f"{self._started:02}-{name}"
@@ -125,10 +125,10 @@ class Crew:
         with _private(output) as stdout, _private(self._directory / f"{stem}.log") as stderr:
             argv = command_line(role, "--json", *options)
             child = start(argv, self._env, cwd=self._directory, stdout=stdout, stderr=stderr)
-        member = self.members[name] = Member(name, role, child, output)
+        member = self.members[name] = CrewMember(name, role, child, output)
         return member
 
-    async def wait_ready(self, members: Sequence[Member]) -> None:
+    async def wait_ready(self, members: Sequence[CrewMember]) -> None:
         """Until each has said so; a process that ends instead is an error that says why."""
         limit = self._runtime.clock.monotonic() + READY_SECONDS
         while waiting := [member for member in members if not member.is_ready]:
@@ -143,7 +143,7 @@ class Crew:
                 )
             await self._runtime.sleep(_LOOK_SECONDS)
 
-    def workers(self) -> list[Member]:
+    def workers(self) -> list[CrewMember]:
         """The workers that run and are not frozen."""
         return [member for member in self.members.values() if member.role == "worker" and member.is_ready]
 

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple
 
-from endwell.demo.crew import Crew, Member
-from endwell.demo.journal import Frozen, Journal, Killed
+from endwell.demo.crew import Crew, CrewMember
+from endwell.demo.journal import Frozen, Journal, KilledRecord
 from endwell.demo.watcher import Holding, Show, Watcher, holdings
 from endwell.errors import EndwellError
 from endwell.runtime.base import Runtime
@@ -33,7 +33,7 @@ class FaultNotPossible(EndwellError):
 class Asleep(NamedTuple):
     """A worker that was frozen while it held work."""
 
-    victim: Member
+    victim: CrewMember
     held: Holding
     at: int
 
@@ -52,7 +52,7 @@ class Faults:
         watcher: Watcher,
         show: Show,
         dice: Ids,
-        start: Callable[[str, str], Member],
+        start: Callable[[str, str], CrewMember],
     ) -> None:
         self._runtime = runtime
         self._store = store
@@ -82,9 +82,9 @@ class Faults:
         await self._runtime.sleep(0.3)
         self._start(victim.name, victim.role)
 
-    async def _note_kill(self, victim: Member, session_id: str | None) -> None:
+    async def _note_kill(self, victim: CrewMember, session_id: str | None) -> None:
         at = await self._store.now()
-        self._journal.write(Killed(victim.pid, victim.role, victim.name, session_id, at))
+        self._journal.write(KilledRecord(victim.pid, victim.role, victim.name, session_id, at))
 
     async def freeze(self, write: Callable[[], Awaitable[None]], count: int = 1) -> None:
         """SIGSTOP to workers that hold tasks; `write` shows that the store is still free to be written.
@@ -113,7 +113,7 @@ class Faults:
             await self._runtime.sleep(LOOK_SECONDS)
         return writing.done()
 
-    async def _still_holds(self, victim: Member) -> bool:
+    async def _still_holds(self, victim: CrewMember) -> bool:
         held = (await holdings(self._store, self._namespace)).get(victim.pid)
         return held is not None and held.tasks > 0
 
@@ -139,7 +139,7 @@ class Faults:
             await self._runtime.sleep(LOOK_SECONDS)
         return true()
 
-    async def _at_work(self) -> tuple[Member, Holding]:
+    async def _at_work(self) -> tuple[CrewMember, Holding]:
         """A worker that holds tasks at this moment, by the store's word."""
         limit = self._runtime.clock.monotonic() + PATIENCE_SECONDS
         while self._runtime.clock.monotonic() < limit:

@@ -14,7 +14,7 @@ class Submitted(msgspec.Struct, frozen=True, tag="submitted"):
     ids: list[str]
 
 
-class Killed(msgspec.Struct, frozen=True, tag="killed"):
+class KilledRecord(msgspec.Struct, frozen=True, tag="killed"):
     """A process was killed; `session_id` is the one it had in the store before, `at` the store's time."""
 
     pid: int
@@ -34,7 +34,7 @@ class Frozen(msgspec.Struct, frozen=True, tag="frozen"):
     woken_at: int
 
 
-Entry = Submitted | Killed | Frozen
+Entry = Submitted | KilledRecord | Frozen
 _decoder = msgspec.json.Decoder(Entry)
 
 

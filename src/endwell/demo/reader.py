@@ -17,7 +17,7 @@ import msgspec
 
 from endwell.app import Endwell
 from endwell.demo.agents import NAMESPACE, SINK
-from endwell.demo.journal import Entry, Frozen, Journal, Killed, Submitted
+from endwell.demo.journal import Entry, Frozen, Journal, KilledRecord, Submitted
 from endwell.demo.table import Freeze, Kill, Table
 from endwell.errors import NotFound
 from endwell.model import facts as f
@@ -88,7 +88,7 @@ def fill(found: Found) -> Table:
     return Table(
         submitted=len(submitted),
         ended=dict(Counter(task.status for task in found.tasks.values() if task.is_ended)),
-        kills=[_kill(entry, found.log) for entry in found.journal if isinstance(entry, Killed)],
+        kills=[_kill(entry, found.log) for entry in found.journal if isinstance(entry, KilledRecord)],
         freezes=[_freeze(entry, found.log) for entry in found.journal if isinstance(entry, Frozen)],
         reclaims=types["task.reclaimed"],
         refused_stale=types["write.refused"],
@@ -128,7 +128,7 @@ def _taken_from(session_id: str | None, since: int, log: list[Event]) -> int:
     return sum(isinstance(e.fact, f.TaskReclaimed) and e.fact.session_id == session_id for e in reclaims)
 
 
-def _kill(entry: Killed, log: list[Event]) -> Kill:
+def _kill(entry: KilledRecord, log: list[Event]) -> Kill:
     held = _taken_from(entry.session_id, entry.at, log) if entry.session_id else 0
     return Kill(
         pid=entry.pid,

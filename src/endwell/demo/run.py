@@ -12,7 +12,7 @@ import msgspec
 from endwell.app import Endwell, Node
 from endwell.demo import agents
 from endwell.demo.agents import NAMESPACE, SINK, Job
-from endwell.demo.crew import Crew, Member, clean_environment
+from endwell.demo.crew import Crew, CrewMember, clean_environment
 from endwell.demo.faults import FaultNotPossible, Faults
 from endwell.demo.journal import Journal, Submitted
 from endwell.demo.table import Table
@@ -72,7 +72,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return app
 
 
-class Run:
+class DemoRun:
     """Processes, tasks and faults of one run."""
 
     def __init__(self, plan: Plan, runtime: Runtime, node: Node, show: Show) -> None:
@@ -97,7 +97,7 @@ class Run:
             start=self._start,
         )
 
-    def _start(self, name: str, role: str) -> Member:
+    def _start(self, name: str, role: str) -> CrewMember:
         where = ("--namespace", self._plan.namespace)
         if role == "pmo":
             return self.crew.start(name, role, *where)
@@ -208,9 +208,9 @@ async def run(plan: Plan, show: Show) -> Table:
 
 
 @contextlib.asynccontextmanager
-async def _open(plan: Plan, runtime: Runtime, show: Show) -> AsyncIterator[Run]:
+async def _open(plan: Plan, runtime: Runtime, show: Show) -> AsyncIterator[DemoRun]:
     async with plan.app(runtime).connect() as node:
-        yield Run(plan, runtime, node, show)
+        yield DemoRun(plan, runtime, node, show)
 
 
 async def _read(plan: Plan, runtime: Runtime, journal: Journal) -> Table:

@@ -15,7 +15,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from endwell.demo.table import Table, shortcomings
-from endwell.demo.watcher import View
+from endwell.demo.watcher import DemoView
 from endwell.runtime.clock import Clock
 
 COLOURS = {
@@ -31,7 +31,7 @@ STATES = {"alive": "green", "starting": "cyan", "frozen": "blue", "killed": "red
 TICKER_LINES = 8
 
 
-class Plain:
+class PlainScreen:
     """Lines on stderr, or on stdout when nothing else is wanted there."""
 
     def __init__(self, clock: Clock, *, on_stderr: bool) -> None:
@@ -52,7 +52,7 @@ class Plain:
         self._stream.write(f"{passed:6.1f} s  {text}\n")
         self._stream.flush()
 
-    def update(self, view: View) -> None:
+    def update(self, view: DemoView) -> None:
         """Every few seconds, how far it is."""
         now = self._clock.monotonic()
         if now - self._said_at >= 3:
@@ -68,7 +68,7 @@ class Screen:
         self._clock = clock
         self._begin = clock.monotonic()
         self._ticker: deque[Text] = deque(maxlen=TICKER_LINES)
-        self._view: View | None = None
+        self._view: DemoView | None = None
         self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> Self:
@@ -84,7 +84,7 @@ class Screen:
         self._ticker.append(Text(f"{self._clock.monotonic() - self._begin:6.1f} s  {text}", style=style))
         self._draw()
 
-    def update(self, view: View) -> None:
+    def update(self, view: DemoView) -> None:
         """The next picture."""
         self._view = view
         self._draw()
@@ -99,7 +99,7 @@ class Screen:
 _WORDS = {"kill": "red", "froze": "blue", "woke": "blue", "supervisor": "yellow", "store": "magenta"}
 
 
-def _bars(view: View) -> Panel:
+def _bars(view: DemoView) -> Panel:
     grid = Grid.grid(padding=(0, 1))
     for status in ("queued", "running", "succeeded", *sorted(set(view.counts) - _USUAL)):
         count = view.counts.get(status, 0)
@@ -112,7 +112,7 @@ def _bars(view: View) -> Panel:
 _USUAL = {"queued", "running", "succeeded"}
 
 
-def _people(view: View) -> Panel:
+def _people(view: DemoView) -> Panel:
     grid = Grid.grid(padding=(0, 2))
     for person in view.people:
         colour = STATES.get(person.state, "white")

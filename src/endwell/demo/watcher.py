@@ -35,7 +35,7 @@ class Person(msgspec.Struct, frozen=True):
     tasks: int
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+class DemoView(msgspec.Struct, frozen=True, kw_only=True):
     """One moment of the run."""
 
     total: int
@@ -50,7 +50,7 @@ class Show(Protocol):
 
     def say(self, text: str) -> None: ...
 
-    def update(self, view: View) -> None: ...
+    def update(self, view: DemoView) -> None: ...
 
 
 async def holdings(store: Store, namespace: str) -> dict[int, Holding]:
@@ -95,7 +95,7 @@ class Watcher:
         await self._follow()
         counts = await self._store.counts(self._namespace)
         self._show.update(
-            View(
+            DemoView(
                 total=self._total,
                 submitted=sum(counts.values()),
                 counts=counts,

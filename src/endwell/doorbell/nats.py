@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Any, ClassVar
 
-from endwell.doorbell.server_bell import ANSWER_SECONDS, CLOSED, Line, ServedDoorbell, Take
+from endwell.doorbell.server_bell import ANSWER_SECONDS, CLOSED, ServerDoorbell, Subscription, Take
 from endwell.doorbell.subjects import BELL, VERSION, notes, topics_of
 from endwell.errors import UsageError
 from endwell.runtime import Runtime
@@ -80,7 +80,7 @@ async def confirmed(client: Any, seconds: float) -> None:
         await client.flush(max(1, int(seconds)))
 
 
-class NatsDoorbell(ServedDoorbell):
+class NatsDoorbell(ServerDoorbell):
     """Rings every process that has opened a bell at the same servers."""
 
     kind: ClassVar[str] = "nats"
@@ -90,10 +90,10 @@ class NatsDoorbell(ServedDoorbell):
         super().__init__(url, runtime=runtime, look_seconds=half, patience_seconds=half)
         nats_module()  # a missing package is told at once
 
-    async def _connect(self, take: Take) -> Line:
+    async def _connect(self, take: Take) -> Subscription:
         lost, remarks = asyncio.Event(), list[Exception]()
         client = await nats_client(self._url, lost, remarks)
-        line = _NatsLine(client, lost, remarks, self._runtime.ids.new(), take)
+        line = NatsSubscription(client, lost, remarks, self._runtime.ids.new(), take)
         try:
             await line.listen()
         except BaseException:
@@ -102,7 +102,7 @@ class NatsDoorbell(ServedDoorbell):
         return line
 
 
-class _NatsLine:
+class NatsSubscription:
     def __init__(
         self, client: Any, lost: asyncio.Event, remarks: list[Exception], sender: str, take: Take
     ) -> None:

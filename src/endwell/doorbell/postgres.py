@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Any, ClassVar
 
 from endwell.doorbell.contract import EVERYTHING
-from endwell.doorbell.server_bell import CLOSED, Line, ServedDoorbell, Take
+from endwell.doorbell.server_bell import CLOSED, ServerDoorbell, Subscription, Take
 from endwell.runtime import Runtime
 from endwell.store.postgres.connection import STEADY, connect
 
@@ -30,7 +30,7 @@ POOLED = (
 """What answers is not the process that let us in: who listens there is somebody else's tomorrow."""
 
 
-class PostgresDoorbell(ServedDoorbell):
+class PostgresDoorbell(ServerDoorbell):
     """Rings every process that has opened a bell on the same database."""
 
     kind: ClassVar[str] = "postgresql"
@@ -45,8 +45,8 @@ class PostgresDoorbell(ServedDoorbell):
     ) -> None:
         super().__init__(url, runtime=runtime, look_seconds=look_seconds, patience_seconds=patience_seconds)
 
-    async def _connect(self, take: Take) -> Line:
-        line = _PostgresLine(await connect(self._url, RINGING), take)
+    async def _connect(self, take: Take) -> Subscription:
+        line = PostgresSubscription(await connect(self._url, RINGING), take)
         try:
             await line.listen()
         except BaseException:
@@ -55,7 +55,7 @@ class PostgresDoorbell(ServedDoorbell):
         return line
 
 
-class _PostgresLine:
+class PostgresSubscription:
     def __init__(self, connection: Any, take: Take) -> None:
         self._connection = connection
         self._pid = connection.get_server_pid()  # a closed connection has none, and may still hear

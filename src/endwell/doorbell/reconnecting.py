@@ -29,7 +29,7 @@ class Endable(Protocol):
 Connection = TypeVar("Connection", bound=Endable)
 
 
-class Lasting(Generic[Connection]):
+class Reconnecting(Generic[Connection]):
     """Runs `serve(connection)` on one connection after another, until `serve` returns by itself."""
 
     def __init__(

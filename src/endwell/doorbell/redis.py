@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar, Protocol
 
-from endwell.doorbell.server_bell import ANSWER_SECONDS, CLOSED, Line, ServedDoorbell, Take
+from endwell.doorbell.server_bell import ANSWER_SECONDS, CLOSED, ServerDoorbell, Subscription, Take
 from endwell.doorbell.subjects import BELL, VERSION, Note, notes, topics_of
 from endwell.errors import UsageError
 from endwell.runtime import Runtime
@@ -50,7 +50,7 @@ def redis_client(url: str) -> Any:
         raise UsageError(f"{masked(url)} is not a Redis URL", hint="redis://host:6379/0") from None
 
 
-class RedisDoorbell(ServedDoorbell):
+class RedisDoorbell(ServerDoorbell):
     """Rings every process that has opened a bell with the same prefix on the same server."""
 
     kind: ClassVar[str] = "redis"
@@ -63,10 +63,10 @@ class RedisDoorbell(ServedDoorbell):
         self._prefix = prefix
         redis_client(url)  # a missing package or a malformed URL is told at once
 
-    async def _connect(self, take: Take) -> Line:
+    async def _connect(self, take: Take) -> Subscription:
         address = plain_address(self._url) if has_hiredis() else None
-        way = _Library(redis_client(self._url)) if address is None else _Plain(address)
-        line = _RedisLine(way, self._prefix, self._runtime.ids.new(), take)
+        way = LibrarySubscription(redis_client(self._url)) if address is None else PlainSubscription(address)
+        line = RedisSubscription(way, self._prefix, self._runtime.ids.new(), take)
         try:
             await line.listen(self._runtime)
         except BaseException:
@@ -75,7 +75,7 @@ class RedisDoorbell(ServedDoorbell):
         return line
 
 
-class _Way(Protocol):
+class SubscriptionWay(Protocol):
     """How messages are sent and heard."""
 
     async def publish(self, notes: Sequence[Note]) -> None:
@@ -88,8 +88,8 @@ class _Way(Protocol):
         """Let go."""
 
 
-class _RedisLine:
-    def __init__(self, way: _Way, prefix: str, sender: str, take: Take) -> None:
+class RedisSubscription:
+    def __init__(self, way: SubscriptionWay, prefix: str, sender: str, take: Take) -> None:
         self._way = way
         self._prefix = prefix
         self._sender = sender
@@ -131,7 +131,7 @@ class _RedisLine:
         await self._way.end()
 
 
-class _Plain:
+class PlainSubscription:
     """Two sockets."""
 
     def __init__(self, address: Address) -> None:
@@ -166,7 +166,7 @@ def _checked(answers: list[Any]) -> list[Any]:
     return answers
 
 
-class _Library:
+class LibrarySubscription:
     """By redis-py: TLS, Unix sockets, and all its options."""
 
     def __init__(self, client: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 
 from endwell.doorbell.coalesce import MOST_TOPICS, Coalescer
 from endwell.doorbell.contract import EVERYTHING, BellHealth, Heard, Unsubscribe
-from endwell.doorbell.reconnecting import Lasting
+from endwell.doorbell.reconnecting import Reconnecting
 from endwell.runtime.base import Deadline, Runtime
 from endwell.runtime.processes import process_id
 from endwell.settings import masked
@@ -41,7 +41,7 @@ Take = Callable[[Collection[str]], None]
 log = logging.getLogger(__name__)
 
 
-class Line(Protocol):
+class Subscription(Protocol):
     """One connection on which rings are sent and heard."""
 
     lost: asyncio.Event
@@ -61,7 +61,7 @@ class Line(Protocol):
         """Let go of the connection."""
 
 
-class ServedDoorbell(ABC):
+class ServerDoorbell(ABC):
     """Rings every process that has opened a bell at the same server.
 
     `look_seconds`: how often a silent line is asked; `patience_seconds`: after how long without an answer
@@ -84,11 +84,11 @@ class ServedDoorbell(ABC):
         self._is_closing = False
         self._is_silent = False
         self._waiting: Deadline | None = None
-        self._line: Lasting[Line] | None = None
+        self._line: Reconnecting[Subscription] | None = None
         self._last_error: str | None = None
 
     @abstractmethod
-    async def _connect(self, take: Take) -> Line:
+    async def _connect(self, take: Take) -> Subscription:
         """A line that already listens; `take` is told what others rang."""
 
     async def open(self) -> None:
@@ -102,7 +102,7 @@ class ServedDoorbell(ABC):
         self._is_closing = self._is_silent = False
         self._last_error = None
         self._heard.start(self._loop, self._runtime.lock())
-        self._line = Lasting(self._connected, self._serve, on_error=self._note)
+        self._line = Reconnecting(self._connected, self._serve, on_error=self._note)
         await self._line.open(self._runtime, f"endwell-doorbell-{self.kind}")
         if self._line.connection is None and self._last_error is None:
             self._note(ConnectionError(NOT_YET))  # when it does, look: until then others ring unheard
@@ -145,7 +145,7 @@ class ServedDoorbell(ABC):
             if len(self._topics) > MOST_TOPICS:
                 self._topics = {EVERYTHING}
 
-    async def _connected(self) -> Line:
+    async def _connected(self) -> Subscription:
         line = await self._connect(self._heard.add)
         if self._last_error is not None:
             log.info("the doorbell at %s is back", masked(self._url))
@@ -153,7 +153,7 @@ class ServedDoorbell(ABC):
             self._heard.add({EVERYTHING})
         return line
 
-    async def _serve(self, line: Line) -> None:
+    async def _serve(self, line: Subscription) -> None:
         """One request at a time; what is rung meanwhile goes into the next."""
         watching = self._runtime.spawn(self._watch(line), f"endwell-doorbell-{self.kind}-line")
         asked_at = self._runtime.clock.monotonic()
@@ -173,13 +173,13 @@ class ServedDoorbell(ABC):
             watching.cancel()
         raise ConnectionError(line.why)
 
-    async def _watch(self, line: Line) -> None:
+    async def _watch(self, line: Subscription) -> None:
         await line.lost.wait()
         self._something.set()
         if self._waiting is not None:
             self._waiting.reschedule(0)  # nobody will answer
 
-    async def _send_what_waits(self, line: Line) -> bool:
+    async def _send_what_waits(self, line: Subscription) -> bool:
         with self._lock:
             topics, self._topics = self._topics, set()
         if not topics:

@@ -17,21 +17,21 @@ MAIN: Final = "__endwell_main__"
 _HINT: Final = "keep the app in a variable of a module or script: app = Endwell(…)"
 
 
-class Place(TypedDict):
+class AppPlace(TypedDict):
     """A module by its name, or a script by its file."""
 
     module: str | None
     file: str | None
 
 
-class Home(TypedDict):
+class AppLocation(TypedDict):
     """The app is `variable` of the first place; the second is where the agent's function is."""
 
-    places: list[Place]
+    places: list[AppPlace]
     variable: str
 
 
-def home_of(app: object, function: Callable[..., Any], agent: str) -> Home:
+def home_of(app: object, function: Callable[..., Any], agent: str) -> AppLocation:
     """Where to find the app; `UsageError` when only this process has it."""
     if MAIN in sys.modules:
         problem = f"a worker was started while the script was loaded for agent {agent!r}"
@@ -40,11 +40,11 @@ def home_of(app: object, function: Callable[..., Any], agent: str) -> Home:
     for module in [own, *sys.modules]:
         for variable in _variables(module, app):
             places = [_place(module, agent), _place(own, agent)]
-            return Home(places=places, variable=variable)
+            return AppLocation(places=places, variable=variable)
     raise UsageError(f"another process cannot find the app of agent {agent!r}", hint=_HINT)
 
 
-def load(home: Home) -> Any:
+def load(home: AppLocation) -> Any:
     """The app, loaded in this process."""
     modules = [_module(place) for place in home["places"]]
     return getattr(modules[0], home["variable"])
@@ -56,20 +56,20 @@ def _variables(module: str, app: object) -> Iterator[str]:
             yield name
 
 
-def _place(module: str, agent: str) -> Place:
+def _place(module: str, agent: str) -> AppPlace:
     if module != "__main__":
-        return Place(module=module, file=None)
+        return AppPlace(module=module, file=None)
     main = sys.modules["__main__"]
     if (spec := getattr(main, "__spec__", None)) is not None:  # python -m
-        return Place(module=spec.name, file=None)
+        return AppPlace(module=spec.name, file=None)
     file = getattr(main, "__file__", None)
     if file is None or not Path(file).is_file():
         problem = f"agent {agent!r} was defined interactively, where another process cannot find it"
         raise UsageError(problem, hint="write it to a file and start that")
-    return Place(module=None, file=str(Path(file).resolve()))
+    return AppPlace(module=None, file=str(Path(file).resolve()))
 
 
-def _module(place: Place) -> ModuleType:
+def _module(place: AppPlace) -> ModuleType:
     if place["module"] is not None:
         return importlib.import_module(place["module"])
     if MAIN in sys.modules:

@@ -19,7 +19,7 @@ import msgspec
 
 from endwell import errors
 from endwell.external.app_location import load
-from endwell.external.child_pipe import LINE_BYTES, Leased, Link
+from endwell.external.child_pipe import LINE_BYTES, ChildPipe, Leased
 from endwell.external.remote_store import RemoteStore, error_said, waiting_said
 from endwell.external.runner import MEGABYTE
 from endwell.model import content
@@ -30,20 +30,20 @@ from endwell.runtime.current import CURRENT_TURN
 from endwell.runtime.loops import new_loop
 from endwell.runtime.processes import lift_memory_limit, limit_memory
 from endwell.runtime.signals import on_stop_signals
-from endwell.settings.sections import Approval as ApprovalSettings
-from endwell.settings.sections import Worker as WorkerSettings
+from endwell.settings.sections import ApprovalSettings as ApprovalSettings
+from endwell.settings.sections import WorkerSettings as WorkerSettings
 from endwell.turn.agents import Agent
 from endwell.turn.captured import captured
 from endwell.turn.context import Context, SyncContext
 from endwell.turn.directory import Directory
 from endwell.turn.endings import error_info, refused
-from endwell.turn.recorder import LOOK_SECONDS, Bench
+from endwell.turn.recorder import LOOK_SECONDS, Recorder
 from endwell.turn.suspension import HandedOver, Suspended, meant
 from endwell.turn.threads import TurnThreads, with_step_threads
 from endwell.turn.turns import current_turn
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class TurnOrder(msgspec.Struct, frozen=True, kw_only=True):
     """One turn, and what its worker knows that is needed to carry it out."""
 
     task: Task
@@ -54,13 +54,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     payload: msgspec.Raw
 
 
-_order_decoder = msgspec.json.Decoder(Order)
+_order_decoder = msgspec.json.Decoder(TurnOrder)
 
 
 def main(order: str) -> None:
     """Load the agent that the order names, say so, and wait for its turn."""
     runtime = Runtime.system()
-    link = Link(*_taken_over(), runtime.clock)
+    link = ChildPipe(*_taken_over(), runtime.clock)
     about = json.loads(order)
     try:
         app = load(about)
@@ -98,7 +98,7 @@ def _broken(error: BaseException) -> ErrorInfo:
     return ErrorInfo(code="agent_not_loaded", type=kind, message=message)
 
 
-async def _serve(app: Any, agent: Agent, link: Link, runtime: Runtime, memory_mb: int | None) -> None:
+async def _serve(app: Any, agent: Agent, link: ChildPipe, runtime: Runtime, memory_mb: int | None) -> None:
     await link.open()
     line = await link.read()
     if not line:
@@ -115,7 +115,7 @@ async def _serve(app: Any, agent: Agent, link: Link, runtime: Runtime, memory_mb
 class ChildTurn:
     """One turn, carried out here as the worker would."""
 
-    def __init__(self, app: Any, agent: Agent, link: Link, runtime: Runtime, order: Order) -> None:
+    def __init__(self, app: Any, agent: Agent, link: ChildPipe, runtime: Runtime, order: TurnOrder) -> None:
         self._app = app
         self._agent = agent
         self._link = link
@@ -142,7 +142,7 @@ class ChildTurn:
             if bench is not None:
                 await bench.runs.close()
 
-    async def _with(self, bench: Bench | None, payload: Any, limit: int | None) -> Any:
+    async def _with(self, bench: Recorder | None, payload: Any, limit: int | None) -> Any:
         agent = self._agent
         if not agent.signature.is_async:
             blocking = None if bench is None else SyncContext(bench, _waiter(self._runtime))
@@ -152,10 +152,10 @@ class ChildTurn:
         _let_clean_up()
         return await _limited(limit, agent.function, arguments)
 
-    async def _bench(self) -> Bench:
+    async def _bench(self) -> Recorder:
         """With all records of the run, read in one question."""
         order, runtime, store = self._order, self._runtime, RemoteStore(self._link.ask)
-        bench = Bench(
+        bench = Recorder(
             order.task,
             Leased(self._link, runtime.clock),
             actor=order.actor,
@@ -174,7 +174,7 @@ class ChildTurn:
         self._runtime.spawn(self._tell(bench), "endwell-doing")
         return bench
 
-    async def _tell(self, bench: Bench) -> None:
+    async def _tell(self, bench: Recorder) -> None:
         """Which steps take long: the worker's heartbeat tells everybody."""
         told: dict[str, int] = {}
         while True:

@@ -23,7 +23,7 @@ IN_FLIGHT: Final = 16
 """Requests that a child has open at a time; the worker reads no further ones until it has answered."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class PipeAnswer(msgspec.Struct, frozen=True):
     """What the worker answers to one request. For `lease_left` seconds its lease still held just then."""
 
     answer: int
@@ -32,10 +32,10 @@ class Answer(msgspec.Struct, frozen=True):
     error: ErrorSaid | None = None
 
 
-_answer_decoder = msgspec.json.Decoder(Answer)
+_answer_decoder = msgspec.json.Decoder(PipeAnswer)
 
 
-class Link:
+class ChildPipe:
     """The pipes to the worker: requests go out, answers come back in any order."""
 
     def __init__(self, reading: int, writing: int, clock: Clock) -> None:
@@ -110,7 +110,7 @@ class Link:
             if not waiting.done():
                 waiting.set_exception(self._broken)
 
-    def _hand_out(self, said: Answer) -> None:
+    def _hand_out(self, said: PipeAnswer) -> None:
         sent, waiting = self._asked.get(said.answer, (None, None))
         if sent is None or waiting is None:
             return
@@ -132,7 +132,7 @@ class Leased:
 
     is_lost: Final = False  # the worker kills whoever has lost its turn
 
-    def __init__(self, link: Link, clock: Clock) -> None:
+    def __init__(self, link: ChildPipe, clock: Clock) -> None:
         self._link = link
         self._clock = clock
         self._sent = self._good_until = float("-inf")

@@ -23,7 +23,7 @@ from endwell.policy.limits import SECOND
 from endwell.policy.submitting import LONGEST_SECONDS
 from endwell.turn.effects import KEY_LIMIT
 from endwell.turn.endings import MESSAGE_LIMIT, TRACEBACK_LIMIT
-from endwell.turn.recorder import Bench
+from endwell.turn.recorder import Recorder
 from endwell.turn.waits import asked_question
 
 STEP_LIMIT: Final = 4_000
@@ -61,7 +61,7 @@ def refused(why: str) -> Refused:
     return Refused(why, code="not_of_this_turn")
 
 
-def own_command(bench: Bench, said: CommandSaid) -> c.TaskCommand:
+def own_command(bench: Recorder, said: CommandSaid) -> c.TaskCommand:
     """The command, if this attempt may give it."""
     kind = COMMANDS.get(said.type)
     if kind is None:
@@ -81,7 +81,7 @@ def own_command(bench: Bench, said: CommandSaid) -> c.TaskCommand:
     return command
 
 
-def _check_sender(bench: Bench, command: c.TaskCommand) -> None:
+def _check_sender(bench: Recorder, command: c.TaskCommand) -> None:
     task, attempt_id = bench.task, getattr(command, "attempt_id", None)
     ours = (task.namespace, task.id, bench.attempt_id, bench.actor, None)
     theirs = (command.namespace, command.task_id, attempt_id, command.actor, command.causation_id)
@@ -109,19 +109,19 @@ def check_sealed(data: bytes | None, digest: str) -> None:
         raise refused(f"this content is no JSON: {error}") from None
 
 
-def _is_time(_: Bench, value: int) -> bool:
+def _is_time(_: Recorder, value: int) -> bool:
     return 0 <= value <= _LONGEST
 
 
-def _is_step(bench: Bench, value: Any) -> bool:
+def _is_step(bench: Recorder, value: Any) -> bool:
     return _is_line(value, STEP_LIMIT) and value.startswith(f"{bench.run}:(")
 
 
-def _is_key(_: Bench, value: Any) -> bool:
+def _is_key(_: Recorder, value: Any) -> bool:
     return value is None or (bool(value) and _is_line(value, KEY_LIMIT))
 
 
-def _is_text(_: Bench, value: Any) -> bool:
+def _is_text(_: Recorder, value: Any) -> bool:
     return value is None or value == content.clean_text(value, TEXT_LIMIT)
 
 
@@ -129,7 +129,7 @@ def _is_line(value: str, limit: int) -> bool:
     return len(value) <= limit and value.isprintable()
 
 
-_CHECKS: Final[Mapping[str, Callable[[Bench, Any], bool]]] = {
+_CHECKS: Final[Mapping[str, Callable[[Recorder, Any], bool]]] = {
     "about": _is_text,
     "args_hash": lambda _, value: _is_line(value, CALL_LIMIT),
     "cooldown": lambda _, value: value is None,
@@ -155,7 +155,7 @@ def check_block(command: c.Block) -> None:
         raise refused("a turn may ask a person about an effect of its own only")
 
 
-def check_call(bench: Bench, call: c.Call) -> None:
+def check_call(bench: Recorder, call: c.Call) -> None:
     """One thing that the turn waits for: named after a step of this run, asking what its kind asks."""
     is_own = call.tool_call_id.startswith(record_id(bench.task.id, f"{bench.run}:("))
     if not is_own or not _is_line(call.tool_call_id, STEP_LIMIT):

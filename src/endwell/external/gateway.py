@@ -36,7 +36,7 @@ from endwell.policy.submitting import ChildCall, child_order, unknown_agent
 from endwell.policy.waiting import refuse_too_many, refuse_twice
 from endwell.store.rows import Reply
 from endwell.turn.effect_doubt import is_holder_gone
-from endwell.turn.recorder import REFERRING, Bench, reference
+from endwell.turn.recorder import REFERRING, Recorder, reference
 from endwell.turn.suspension import Suspended
 
 MOST_COMMANDS: Final = 16
@@ -56,10 +56,10 @@ _PAUSE_EVERY: Final = 64
 """Calls of one suspension that are checked before other turns of the worker run."""
 
 
-class ChildAccess:
+class Gateway:
     """One per turn in a child process."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Recorder) -> None:
         self._bench = bench
         self._store = bench.store
         self._namespace = bench.task.namespace

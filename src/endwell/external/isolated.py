@@ -37,7 +37,7 @@ from endwell.errors import EndwellError, Refused, UsageError
 from endwell.external.app_location import home_of
 from endwell.external.child_pipe import IN_FLIGHT, LINE_BYTES, REQUEST_BYTES
 from endwell.external.command_checks import child_error, clean_doing
-from endwell.external.gateway import ChildAccess, is_refusal
+from endwell.external.gateway import Gateway, is_refusal
 from endwell.external.remote_store import error_said
 from endwell.external.runner import GRACE_SECONDS, checked_memory, checked_seconds, failure
 from endwell.model.content import MAX_BYTES, MAX_INTEGER
@@ -49,7 +49,7 @@ from endwell.turn.outside import Reported
 from endwell.turn.suspension import GivenBack, HandedOver
 
 if TYPE_CHECKING:
-    from endwell.turn.recorder import Bench
+    from endwell.turn.recorder import Recorder
     from endwell.turn.turns import Turn
 
 LOAD_SECONDS = 120.0
@@ -73,7 +73,7 @@ class Question(msgspec.Struct, frozen=True):
     arguments: msgspec.Raw = msgspec.Raw(b"[]")
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ChildRequest(msgspec.Struct, frozen=True):
     """One request of a child, whose answer goes by the same number."""
 
     ask: Literal["store", "lease"]
@@ -81,7 +81,7 @@ class Asked(msgspec.Struct, frozen=True):
     about: Question = msgspec.field(name="with")
 
 
-class Said(msgspec.Struct, frozen=True):
+class ChildOutput(msgspec.Struct, frozen=True):
     """One line of a child. Each part stays JSON, which takes less room, until it is read by its type."""
 
     ready: msgspec.Raw = msgspec.Raw()
@@ -96,8 +96,8 @@ class Said(msgspec.Struct, frozen=True):
     lost: msgspec.Raw = msgspec.Raw()
 
 
-_said_decoder = msgspec.json.Decoder(Said)
-_asked_decoder = msgspec.json.Decoder(Asked)
+_said_decoder = msgspec.json.Decoder(ChildOutput)
+_asked_decoder = msgspec.json.Decoder(ChildRequest)
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -122,14 +122,14 @@ class Isolated:
             raise UsageError(problem, hint="register it at the top level of a module") from None
         self._spare = self.runtime.spawn(_itself(child), f"endwell-spare-{self.agent}")
 
-    async def run(self, bench: Bench, turn: Turn) -> Any:
+    async def run(self, bench: Recorder, turn: Turn) -> Any:
         """One turn in one child, which is gone when this returns, however it does."""
         async with await self._taken() as child:
             child.limit(float("inf") if self.timeout is None else self.timeout)
             child.write(_order(turn, bench))
             if self._spare is None:
                 self._spare = self.runtime.spawn(self._loaded(), f"endwell-spare-{self.agent}")
-            return await _Conversation(self, child, turn, bench).result()
+            return await ChildConversation(self, child, turn, bench).result()
 
     async def close(self) -> None:
         """End the spare."""
@@ -180,22 +180,22 @@ class Isolated:
             raise
         return child
 
-    async def _not_loaded(self, child: Guarded, said: Said) -> Reported:
+    async def _not_loaded(self, child: Guarded, said: ChildOutput) -> Reported:
         with contextlib.suppress(*_UNREADABLE):
             return Reported(child_error(msgspec.json.decode(said.broken, type=ErrorInfo)))
         child.stop()
         return failure("agent_not_loaded", f"its process {await child.ended()} while loading", child.tail)
 
 
-class _Conversation:
+class ChildConversation:
     """What a child asks during its turn, until it says how the turn ended."""
 
-    def __init__(self, isolated: Isolated, child: Guarded, turn: Turn, bench: Bench) -> None:
+    def __init__(self, isolated: Isolated, child: Guarded, turn: Turn, bench: Recorder) -> None:
         self._isolated = isolated
         self._child = child
         self._turn = turn
         self._bench = bench
-        self._access = ChildAccess(bench)
+        self._access = Gateway(bench)
         self._asking: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._cards = asyncio.Lock()
@@ -223,7 +223,7 @@ class _Conversation:
         except _UNREADABLE:
             raise self._died(ended) from None
 
-    async def _left(self, said: Said) -> BaseException | None:
+    async def _left(self, said: ChildOutput) -> BaseException | None:
         """What left the agent's function, as it would have inside the worker; the child is not believed."""
         try:
             if said.suspended:
@@ -250,7 +250,7 @@ class _Conversation:
             return failure("agent_timeout", late)
         return failure("agent_died", f"its process {ended}", self._child.tail)
 
-    async def _last_word(self) -> Said:
+    async def _last_word(self) -> ChildOutput:
         """How the turn ended; empty when the child ends without a word of it."""
         try:
             while (line := await self._child.read_line()) is not None:
@@ -269,9 +269,9 @@ class _Conversation:
         except _UNREADABLE as nonsense:
             self._child.stop()
             self._raised = self._raised or _bad_word(nonsense)
-        return Said()
+        return ChildOutput()
 
-    def _begin(self, asked: Asked) -> None:
+    def _begin(self, asked: ChildRequest) -> None:
         asking = self._isolated.runtime.spawn(self._answer(asked), f"endwell-ask-{asked.ask}")
         self._asking.add(asking)
         asking.add_done_callback(self._on_answered)
@@ -280,7 +280,7 @@ class _Conversation:
         self._asking.discard(asking)
         self._slots.release()
 
-    async def _answer(self, asked: Asked) -> None:
+    async def _answer(self, asked: ChildRequest) -> None:
         """Cards are large: the next ones are read when the child has taken these."""
         if asked.about.method.startswith("card"):
             async with self._cards:
@@ -288,7 +288,7 @@ class _Conversation:
         else:
             await self._say(asked)
 
-    async def _say(self, asked: Asked) -> None:
+    async def _say(self, asked: ChildRequest) -> None:
         """An `EndwellError` is an answer; a lost turn, or anything else, ends the child and is raised."""
         answer: dict[str, Any] = {"answer": asked.id}
         try:
@@ -324,7 +324,7 @@ def checked_isolation(
     }
 
 
-def _order(turn: Turn, bench: Bench) -> bytes:
+def _order(turn: Turn, bench: Recorder) -> bytes:
     """The turn as `child.Order` reads it."""
     order = {
         "task": turn.task,
@@ -337,24 +337,24 @@ def _order(turn: Turn, bench: Bench) -> bytes:
     return msgspec.json.encode(order) + b"\n"
 
 
-async def _first_word(child: Guarded) -> Said:
+async def _first_word(child: Guarded) -> ChildOutput:
     """What the child says when it has loaded the app, or could not."""
     try:
         return _decoded(await child.read_line())
     except LineTooLong:
-        return Said()
+        return ChildOutput()
 
 
 async def _itself(child: Guarded) -> Guarded:
     return child
 
 
-def _decoded(line: bytes | None) -> Said:
+def _decoded(line: bytes | None) -> ChildOutput:
     """One message; empty at the end of the output, or when the line was cut by the child's death."""
     try:
         return _said_decoder.decode(line or b"{}")
     except _UNREADABLE:
-        return Said()
+        return ChildOutput()
 
 
 def _bad_word(nonsense: Exception) -> Reported:

@@ -28,7 +28,7 @@ from endwell.turn.outside import Reported
 from endwell.turn.steps import NOTE_LIMIT, tell_progress
 
 if TYPE_CHECKING:
-    from endwell.turn.recorder import Bench
+    from endwell.turn.recorder import Recorder
     from endwell.turn.turns import Turn
 
 OUTPUT_BYTES = 64 * MEGABYTE
@@ -65,7 +65,7 @@ class Program:
     async def close(self) -> None:
         """Nothing of a program outlives its turn."""
 
-    async def run(self, bench: Bench, turn: Turn) -> Any:
+    async def run(self, bench: Recorder, turn: Turn) -> Any:
         """One start of the program; it is gone when this returns, however it does."""
         try:
             process = await self._started(turn)
@@ -76,7 +76,7 @@ class Program:
                 process.limit(self.timeout)
             process.write(turn.payload)
             process.write_end()
-            return await _Conversation(self, process, bench).deliverable()
+            return await ProgramConversation(self, process, bench).deliverable()
 
     async def _started(self, turn: Turn) -> Guarded:
         task = turn.task
@@ -96,10 +96,10 @@ class Program:
         )
 
 
-class _Conversation:
+class ProgramConversation:
     """What a program says, and what is made of it in the end."""
 
-    def __init__(self, program: Program, process: Guarded, bench: Bench) -> None:
+    def __init__(self, program: Program, process: Guarded, bench: Recorder) -> None:
         self._program = program
         self._process = process
         self._circles = bench.circles
@@ -230,7 +230,7 @@ class Heard:
 class _Pulse:
     """Every line is a sign of life, but only one a second is stored: the newest. So with drafts."""
 
-    def __init__(self, runtime: Runtime, heard: Heard, bench: Bench, on_error: Callable[[], None]) -> None:
+    def __init__(self, runtime: Runtime, heard: Heard, bench: Recorder, on_error: Callable[[], None]) -> None:
         self._runtime = runtime
         self._heard = heard
         self._bench = bench

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from endwell import errors as e
 from endwell.machine import endings
-from endwell.machine.decision import Decision, Seen, refuse
+from endwell.machine.decision import Decision, Evidence, refuse
 from endwell.machine.wait_settlement import known_waits, record, settle
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
-from endwell.model.inside import Asked, inside_of
+from endwell.model.inside import OpenApproval, inside_of
 from endwell.model.names import same_person
 from endwell.model.task import Task
 from endwell.policy.approval import Guard, strictest
@@ -45,7 +45,7 @@ def before_start(
     return (requested, carried)
 
 
-def before_first_claim(task: Task, now: int, limits: Limits, seen: Seen) -> Decision | None:
+def before_first_claim(task: Task, now: int, limits: Limits, seen: Evidence) -> Decision | None:
     """Ask about a task that was submitted before a worker registered a rule for its agent.
 
     The claim of a turn that is already dispatched is refused: the turn's own clock ends the offer.
@@ -84,13 +84,13 @@ def _submitted(command: c.Submit) -> Guard | None:
     return Guard(by=command.approval_by, within_seconds=within / SECOND, quorum=command.approval_quorum)
 
 
-def asked_before(task: Task, seen: Seen) -> dict[str, Any]:
+def asked_before(task: Task, seen: Evidence) -> dict[str, Any]:
     """What a replay takes over from the question about the task that it replays.
 
     The rule registered now takes the place of the old one; without any, the old one stands.
     """
     if task.expire_at is not None:  # never approved
-        old = next((one for one in inside_of(task).asked if one.id == task.id), Asked(task.id, ""))
+        old = next((one for one in inside_of(task).asked if one.id == task.id), OpenApproval(task.id, ""))
         return _old_rule(seen, task.expire_at - task.created_at, old.by, old.quorum)
     row = seen.approval
     if row is None or row.decision != "approved":
@@ -104,7 +104,7 @@ def asked_before(task: Task, seen: Seen) -> dict[str, Any]:
     }
 
 
-def _old_rule(seen: Seen, within: int, by: tuple[str, ...], quorum: int) -> dict[str, Any]:
+def _old_rule(seen: Evidence, within: int, by: tuple[str, ...], quorum: int) -> dict[str, Any]:
     if seen.rules:
         return {}
     return {"approval_within": max(within, 0), "approval_by": by, "approval_quorum": quorum}
@@ -128,12 +128,12 @@ def asked(task: Task, calls: tuple[c.Call, ...], now: int, limits: Limits) -> tu
     )
 
 
-def expired(approval_id: str) -> f.ApprovalExpired:
+def expired(approval_id: str) -> f.ExpiredApproval:
     """Nobody decided in time."""
-    return f.ApprovalExpired(id=approval_id)
+    return f.ExpiredApproval(id=approval_id)
 
 
-def approve(task: Task, command: c.Approve, now: int, limits: Limits, seen: Seen) -> Decision:
+def approve(task: Task, command: c.Approve, now: int, limits: Limits, seen: Evidence) -> Decision:
     """One voice of those that must agree; the last of them lets the work go on."""
     open_one = _open(task, command.approval_id, seen)
     if open_one is None:
@@ -151,7 +151,7 @@ def approve(task: Task, command: c.Approve, now: int, limits: Limits, seen: Seen
     return _decided(task, approved, own_id, now, seen, status="approved", by=list(agreed))
 
 
-def reject(task: Task, command: c.Reject, now: int, limits: Limits, seen: Seen) -> Decision:
+def reject(task: Task, command: c.Reject, now: int, limits: Limits, seen: Evidence) -> Decision:
     """One no is enough."""
     open_one = _open(task, command.approval_id, seen)
     if open_one is None:
@@ -160,14 +160,14 @@ def reject(task: Task, command: c.Reject, now: int, limits: Limits, seen: Seen) 
     if no is not None:
         return refuse(no)
     if open_one.id == task.id:
-        rejected = f.ApprovalRejected(by=command.actor)
+        rejected = f.RejectedApproval(by=command.actor)
         return endings.end(task, now, s.FAILED, "approval_rejected", dead_letter=False, before=(rejected,))
-    rejected = f.ApprovalRejected(by=command.actor, id=open_one.id)
+    rejected = f.RejectedApproval(by=command.actor, id=open_one.id)
     return _decided(task, rejected, open_one.id, now, seen, status="rejected", by=[command.actor])
 
 
 def _decided(
-    task: Task, fact: f.Fact, approval_id: str, now: int, seen: Seen, *, status: str, by: list[str]
+    task: Task, fact: f.Fact, approval_id: str, now: int, seen: Evidence, *, status: str, by: list[str]
 ) -> Decision:
     shown = next(one.shown_hash for one in inside_of(task).asked if one.id == approval_id)
     answer = record(task, approval_id, now, status=status, by=by, shown_hash=shown)
@@ -176,7 +176,7 @@ def _decided(
     return replace(settled, facts=(fact, *settled.facts))
 
 
-def _open(task: Task, approval_id: str | None, seen: Seen) -> Asked | None:
+def _open(task: Task, approval_id: str | None, seen: Evidence) -> OpenApproval | None:
     """What is asked and waited for: a turn that was blocked may go on without asking again."""
     wanted = approval_id or task.id
     if wanted != task.id and _deadline(task, wanted, seen) is None:
@@ -184,7 +184,7 @@ def _open(task: Task, approval_id: str | None, seen: Seen) -> Asked | None:
     return next((one for one in inside_of(task).asked if one.id == wanted), None)
 
 
-def _deadline(task: Task, approval_id: str, seen: Seen) -> int | None:
+def _deadline(task: Task, approval_id: str, seen: Evidence) -> int | None:
     """Until when a decision counts."""
     if approval_id == task.id:
         return task.expire_at
@@ -197,7 +197,7 @@ def _not_open(task: Task, approval_id: str | None) -> e.WrongStatus:
     return e.WrongStatus(why, code="approval_not_open", task_id=task.id)
 
 
-def _may_not(open_one: Asked, command: c.Approve | c.Reject) -> e.Refused | None:
+def _may_not(open_one: OpenApproval, command: c.Approve | c.Reject) -> e.Refused | None:
     if open_one.by and command.actor not in open_one.by:
         who = ", ".join(open_one.by)
         why = f"{command.actor} may not decide on this; {who} may"
@@ -210,7 +210,7 @@ def _may_not(open_one: Asked, command: c.Approve | c.Reject) -> e.Refused | None
     return None
 
 
-def _too_late(task: Task, open_one: Asked, now: int, seen: Seen) -> e.WrongStatus | None:
+def _too_late(task: Task, open_one: OpenApproval, now: int, seen: Evidence) -> e.WrongStatus | None:
     """Its time is its end, also while no supervisor has looked at the clock yet."""
     deadline = _deadline(task, open_one.id, seen)
     if deadline is None or now < deadline:

@@ -16,7 +16,7 @@ from endwell.machine import endings, repeat_guard, steps, waiting
 from endwell.machine.approvals import approve, asked_before, before_first_claim, before_start, reject
 from endwell.machine.clock_actions import FIRED
 from endwell.machine.clocks import due
-from endwell.machine.decision import NOTHING, Decision, Seen, refuse
+from endwell.machine.decision import NOTHING, Decision, Evidence, refuse
 from endwell.machine.offers import next_turn, offered_turn
 from endwell.machine.steps import progress_deadline
 from endwell.machine.unblock import is_held_for, unblock, waits_for_person
@@ -40,12 +40,12 @@ from endwell.model.task import Task
 from endwell.policy.guard import Cost, cost_of_reclaim, count_crash, is_runaway
 from endwell.policy.limits import Limits
 
-_EVERYTHING = Seen()
+_EVERYTHING = Evidence()
 _NO_FAMILY: Final = astuple(Family())
 
 
 def decide(
-    task: Task | None, command: c.TaskCommand, now: int, limits: Limits, seen: Seen = _EVERYTHING
+    task: Task | None, command: c.TaskCommand, now: int, limits: Limits, seen: Evidence = _EVERYTHING
 ) -> Decision:
     """What follows from the command. `now` never runs back within a task."""
     if isinstance(command, c.Submit):
@@ -80,7 +80,7 @@ def _refuse_stale(task: Task, command: c.AttemptCommand) -> Decision:
     return refuse(refusal, refused)
 
 
-def _submit(task: Task | None, command: c.Submit, now: int, limits: Limits, seen: Seen) -> Decision:
+def _submit(task: Task | None, command: c.Submit, now: int, limits: Limits, seen: Evidence) -> Decision:
     if task is not None:
         return _submit_again(task, command)
     refused = _refuse_call(command)
@@ -168,7 +168,7 @@ def _submit_again(task: Task, command: c.Submit) -> Decision:
     )
 
 
-def _dispatch(task: Task, command: c.Dispatch, now: int, limits: Limits, seen: Seen) -> Decision:
+def _dispatch(task: Task, command: c.Dispatch, now: int, limits: Limits, seen: Evidence) -> Decision:
     blocker = _not_deliverable(task, now, seen) or before_first_claim(task, now, limits, seen)
     if blocker is not None:
         return blocker
@@ -179,7 +179,7 @@ def _dispatch(task: Task, command: c.Dispatch, now: int, limits: Limits, seen: S
     return Decision(facts=(replace(offered, **about),))
 
 
-def _claim(task: Task, command: c.Claim, now: int, limits: Limits, seen: Seen) -> Decision:
+def _claim(task: Task, command: c.Claim, now: int, limits: Limits, seen: Evidence) -> Decision:
     """A queued task goes straight to running in one commit, and both events are written."""
     if not seen.session_is_live:
         return refuse(e.StaleAttempt(f"session {command.session_id} has lost its lease", task_id=task.id))
@@ -219,7 +219,7 @@ def _is_offer(task: Task, command: c.Claim) -> bool:
     return turn is not None and turn.key == (command.turn_id, command.epoch)
 
 
-def _not_deliverable(task: Task, now: int, seen: Seen) -> Decision | None:
+def _not_deliverable(task: Task, now: int, seen: Evidence) -> Decision | None:
     if task.run_at > now:
         return refuse(e.WrongStatus(f"task {task.id} is not to start yet", code="too_early", task_id=task.id))
     if seen.key_holder is not None and seen.key_holder != task.id:
@@ -252,21 +252,21 @@ def _dispatched(task: Task, slot: int | None, now: int, limits: Limits) -> f.Tas
     )
 
 
-def _finish(task: Task, command: c.Finish, now: int, limits: Limits, seen: Seen) -> Decision:
+def _finish(task: Task, command: c.Finish, now: int, limits: Limits, seen: Evidence) -> Decision:
     return endings.succeed(task, command, now)
 
 
-def _fail_turn(task: Task, command: c.FailTurn, now: int, limits: Limits, seen: Seen) -> Decision:
+def _fail_turn(task: Task, command: c.FailTurn, now: int, limits: Limits, seen: Evidence) -> Decision:
     return endings.fail_turn(
         task, now, limits, command.error, fraction=command.fraction, asked_after=command.retry_after
     )
 
 
-def _hand_back(task: Task, command: c.HandBack, now: int, limits: Limits, seen: Seen) -> Decision:
+def _hand_back(task: Task, command: c.HandBack, now: int, limits: Limits, seen: Evidence) -> Decision:
     return Decision(facts=(f.TaskHandedBack(attempt_id=command.attempt_id, reason=command.reason),))
 
 
-def _reclaim(task: Task, command: c.Reclaim, now: int, limits: Limits, seen: Seen) -> Decision:
+def _reclaim(task: Task, command: c.Reclaim, now: int, limits: Limits, seen: Evidence) -> Decision:
     """Redeliver the same turn. At the crash limit only a clock is set; the PMO carries it out."""
     if command.attempt_id != task.attempt_id:
         return refuse(e.WrongStatus(f"task {task.id} is held by a newer attempt", task_id=task.id))
@@ -304,8 +304,8 @@ def _is_too_late(command: c.Reclaim, now: int) -> bool:
     return now - known.seen_at > known.longest_gap
 
 
-def _cost(command: c.Reclaim, seen: Seen) -> Cost:
-    session, known = seen.session, command.evidence or c.Evidence()
+def _cost(command: c.Reclaim, seen: Evidence) -> Cost:
+    session, known = seen.session, command.evidence or c.HolderEvidence()
     is_alive = True if command.reason == "forgotten_by_its_worker" else known.holder_is_alive
     return cost_of_reclaim(
         is_alive=is_alive,
@@ -315,35 +315,35 @@ def _cost(command: c.Reclaim, seen: Seen) -> Cost:
     )
 
 
-def _clock_fired(task: Task, command: c.ClockFired, now: int, limits: Limits, seen: Seen) -> Decision:
+def _clock_fired(task: Task, command: c.ClockFired, now: int, limits: Limits, seen: Evidence) -> Decision:
     rule = due(task, now)
     return NOTHING if rule is None else FIRED[rule.name](task, command, now, limits, seen)
 
 
-def _cancel(task: Task, command: c.Cancel, now: int, limits: Limits, seen: Seen) -> Decision:
+def _cancel(task: Task, command: c.Cancel, now: int, limits: Limits, seen: Evidence) -> Decision:
     return endings.cancel(task, now, command.reason, command.actor)
 
 
-def _run_now(task: Task, command: c.RunNow, now: int, limits: Limits, seen: Seen) -> Decision:
+def _run_now(task: Task, command: c.RunNow, now: int, limits: Limits, seen: Evidence) -> Decision:
     if task.status == s.BLOCKED:
         return unblock(task, now, limits, by=command.actor, run_at=now)
     return Decision(facts=(f.TaskRushed(run_at=now, by=command.actor),)) if task.run_at > now else NOTHING
 
 
-def _unblock(task: Task, command: c.Unblock, now: int, limits: Limits, seen: Seen) -> Decision:
+def _unblock(task: Task, command: c.Unblock, now: int, limits: Limits, seen: Evidence) -> Decision:
     if command.effect_key is not None and not is_held_for(task, command.effect_key):
         why = f"task {task.id} is not held for the effect {command.effect_key!r}"
         return refuse(e.WrongStatus(why, task_id=task.id))
     return unblock(task, now, limits, by=command.actor, run_at=now)
 
 
-def _assign(task: Task, command: c.Assign, now: int, limits: Limits, seen: Seen) -> Decision:
+def _assign(task: Task, command: c.Assign, now: int, limits: Limits, seen: Evidence) -> Decision:
     """A blocked task that is assigned is held by that person: from then on `ends_by` stands still."""
     assigned = f.TaskAssigned(owner=command.owner, by=command.actor, accepts_hold=waits_for_person(task))
     return Decision(facts=(assigned,))
 
 
-def _block(task: Task, command: c.Block, now: int, limits: Limits, seen: Seen) -> Decision:
+def _block(task: Task, command: c.Block, now: int, limits: Limits, seen: Evidence) -> Decision:
     if command.attempt_id is not None and command.attempt_id != task.attempt_id:
         why = f"attempt {command.attempt_id} no longer holds task {task.id}"
         return refuse(e.StaleAttempt(why, task_id=task.id))
@@ -364,7 +364,7 @@ def _block(task: Task, command: c.Block, now: int, limits: Limits, seen: Seen) -
     return Decision(facts=(held,))
 
 
-def _replay(task: Task, command: c.Replay, now: int, limits: Limits, seen: Seen) -> Decision:
+def _replay(task: Task, command: c.Replay, now: int, limits: Limits, seen: Evidence) -> Decision:
     if task.status == s.SUCCEEDED:
         why = f"task {task.id} succeeded; there is nothing to try again"
         return refuse(e.WrongStatus(why, code="already_succeeded", task_id=task.id))
@@ -401,14 +401,14 @@ def _replay(task: Task, command: c.Replay, now: int, limits: Limits, seen: Seen)
     return Decision(facts=(replayed,), spawn=new)
 
 
-def _abandon(task: Task, command: c.Abandon, now: int, limits: Limits, seen: Seen) -> Decision:
+def _abandon(task: Task, command: c.Abandon, now: int, limits: Limits, seen: Evidence) -> Decision:
     if task.dead_letter != "open":
         why = f"task {task.id} is not an open dead letter"
         return refuse(e.WrongStatus(why, code="dead_letter_closed", task_id=task.id))
     return Decision(facts=(f.DeadLetterAbandoned(by=command.actor, note=command.note),))
 
 
-def _disown(task: Task, command: c.Disown, now: int, limits: Limits, seen: Seen) -> Decision:
+def _disown(task: Task, command: c.Disown, now: int, limits: Limits, seen: Evidence) -> Decision:
     """What the call said is to become of the child when its parent ends."""
     if task.parent_id != command.parent_id:
         return NOTHING
@@ -418,7 +418,7 @@ def _disown(task: Task, command: c.Disown, now: int, limits: Limits, seen: Seen)
     return Decision(facts=(f.TaskOrphaned(parent_id=command.parent_id, owner=owner),))
 
 
-_Handler = Callable[[Task, Any, int, Limits, Seen], Decision]
+_Handler = Callable[[Task, Any, int, Limits, Evidence], Decision]
 _ENDED: Final[tuple[Status, ...]] = (s.SUCCEEDED, s.FAILED, s.TIMEOUT, s.CANCELLED)
 
 # commands that only the task's current attempt may give

@@ -37,7 +37,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     refusal: Refused | NotFound | None = None
 
 
-class Seen(msgspec.Struct, frozen=True, gc=False):
+class Evidence(msgspec.Struct, frozen=True, gc=False):
     """What the door saw beside the task itself, where the command asks for it.
 
     `waits` are those that the command may concern, where they are rows of their own; a clock is shown the

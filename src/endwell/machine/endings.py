@@ -36,7 +36,7 @@ from endwell.model.task import ErrorInfo, Task, error_of
 from endwell.policy.limits import Limits
 from endwell.policy.retry import RetryAt, after_failure, unpack
 
-_ENDINGS: dict[Status, type[f.Ending]] = {"failed": f.TaskFailed, "timeout": f.TaskTimedOut}
+_ENDINGS: dict[Status, type[f.Ending]] = {"failed": f.FailedEnding, "timeout": f.TimedOutEnding}
 _TURN_OUTCOME: dict[Status, str] = {"failed": "failed", "timeout": "timeout", "cancelled": "canceled"}
 _A_PERSON_DECIDED = ("approval_rejected", "approval_expired")
 """Nothing to be tried again: these are no dead letters."""
@@ -52,7 +52,7 @@ def succeed(task: Task, command: Finish, now: int) -> Decision:
         task.namespace, card_id, task.id, "task.deliverable", command.result, command.result_hash, now
     )
     turn = f.TurnEnded(turn_id=task.turn_id or "", outcome="success", epoch=task.epoch)
-    end = f.TaskSucceeded(deliverable_card=card_id, deliverable_hash=command.result_hash)
+    end = f.SucceededEnding(deliverable_card=card_id, deliverable_hash=command.result_hash)
     told = tell_family(task, now, "success", card_id, None)
     return Decision(facts=(*open_intents(task, "the turn ended"), turn, end), cards=(card,), messages=told)
 
@@ -168,7 +168,7 @@ def end(
 def cancel(task: Task, now: int, reason: str, by: str) -> Decision:
     """The task ends because somebody asked; whoever holds it finds out at its next write."""
     card = _report(task, now, "cancelled", reason, None)
-    ending = f.TaskCancelled(
+    ending = f.CancelledEnding(
         reason=reason,
         deliverable_card=card.id,
         deliverable_hash=card.hash,
@@ -186,7 +186,7 @@ def open_intents(task: Task, reason: str) -> tuple[f.Fact, ...]:
     if task.inside is None:
         return ()
     return tuple(
-        f.EffectUnknown(key=key, reason=reason, is_left_behind=True) for key in inside_of(task).intents
+        f.EffectDoubted(key=key, reason=reason, is_left_behind=True) for key in inside_of(task).intents
     )
 
 

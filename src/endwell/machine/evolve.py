@@ -16,7 +16,7 @@ from endwell.machine.evolve_hold import LET_GO
 from endwell.machine.evolve_wait import WaitFact, evolve_waits
 from endwell.model import facts as f
 from endwell.model import status as s
-from endwell.model.inside import Asked, changed_inside, inside_of, packed_inside
+from endwell.model.inside import OpenApproval, changed_inside, inside_of, packed_inside
 from endwell.model.task import (
     ErrorInfo,
     Redelivery,
@@ -106,7 +106,7 @@ def _approval_requested(task: Task, fact: f.ApprovalRequested, at: int) -> Task:
 
 def _asked(task: Task, fact: f.ApprovalRequested) -> str | None:
     """Asked again about the same thing, who has agreed need not do so again."""
-    new = Asked(fact.id or task.id, fact.shown_hash, fact.by, fact.quorum)
+    new = OpenApproval(fact.id or task.id, fact.shown_hash, fact.by, fact.quorum)
     others = []
     for one in inside_of(task).asked:
         if one.id != new.id:
@@ -132,7 +132,7 @@ def _approval_approved(task: Task, fact: f.ApprovalApproved, at: int) -> Task:
     return replace(task, status=s.QUEUED, run_at=fact.run_at, remind_at=None, expire_at=None, inside=inside)
 
 
-_Decided = f.ApprovalApproved | f.ApprovalRejected | f.ApprovalExpired
+_Decided = f.ApprovalApproved | f.RejectedApproval | f.ExpiredApproval
 
 
 def _approval_over(task: Task, fact: _Decided, at: int) -> Task:
@@ -230,7 +230,7 @@ def _effect_intended(task: Task, fact: f.EffectIntended, at: int) -> Task:
     return replace(task, progress_by=fact.progress_by, inside=inside)
 
 
-def _effect_over(task: Task, fact: f.EffectDone | f.EffectUnknown | f.EffectSettled, at: int) -> Task:
+def _effect_over(task: Task, fact: f.EffectDone | f.EffectDoubted | f.EffectSettled, at: int) -> Task:
     return replace(task, inside=changed_inside(task, intents=_other_intents(task, fact.key)))
 
 
@@ -349,7 +349,7 @@ def _rushed(task: Task, fact: f.TaskRushed, at: int) -> Task:
     return replace(task, run_at=fact.run_at)
 
 
-def _succeeded(task: Task, fact: f.TaskSucceeded, at: int) -> Task:
+def _succeeded(task: Task, fact: f.SucceededEnding, at: int) -> Task:
     """With the names of `_ENDED` written out, since most tasks end so."""
     return replace(
         task,
@@ -413,8 +413,8 @@ _FOLDS: Final[dict[type[f.Fact], Callable[[Task, Any, int], Task]]] = {
     f.ApprovalReminded: _approval_reminded,
     f.ApprovalVoted: _approval_voted,
     f.ApprovalApproved: _approval_approved,
-    f.ApprovalRejected: _approval_over,
-    f.ApprovalExpired: _approval_over,
+    f.RejectedApproval: _approval_over,
+    f.ExpiredApproval: _approval_over,
     f.TaskDispatched: _dispatched,
     f.TaskRang: _rang,
     f.TaskClaimed: _claimed,
@@ -424,7 +424,7 @@ _FOLDS: Final[dict[type[f.Fact], Callable[[Task, Any, int], Task]]] = {
     f.DraftKept: _draft_kept,
     f.EffectIntended: _effect_intended,
     f.EffectDone: _effect_over,
-    f.EffectUnknown: _effect_over,
+    f.EffectDoubted: _effect_over,
     f.EffectSettled: _effect_over,
     f.TaskNudged: _nudged,
     f.TaskHandedBack: _handed_back,
@@ -432,7 +432,7 @@ _FOLDS: Final[dict[type[f.Fact], Callable[[Task, Any, int], Task]]] = {
     f.TaskSuspended: _suspended,
     f.WaitsAdded: _nothing_moves,
     f.WaitAnswered: _wait_moved,
-    f.WaitTimedOut: _wait_moved,
+    f.WaitExpired: _wait_moved,
     f.TaskResumed: _resumed,
     f.TaskReaped: _reaped,
     f.TurnEnded: _turn_ended,
@@ -442,10 +442,10 @@ _FOLDS: Final[dict[type[f.Fact], Callable[[Task, Any, int], Task]]] = {
     f.TaskReminded: evolve_hold.reminded,
     f.TaskUnblocked: evolve_hold.unblocked,
     f.TaskAssigned: evolve_hold.assigned,
-    f.TaskSucceeded: _succeeded,
-    f.TaskFailed: _ended_as(s.FAILED),
-    f.TaskTimedOut: _ended_as(s.TIMEOUT),
-    f.TaskCancelled: _ended_as(s.CANCELLED),
+    f.SucceededEnding: _succeeded,
+    f.FailedEnding: _ended_as(s.FAILED),
+    f.TimedOutEnding: _ended_as(s.TIMEOUT),
+    f.CancelledEnding: _ended_as(s.CANCELLED),
     f.TaskDeadLettered: _dead_lettered,
     f.DeadLetterReplayed: _replayed,
     f.DeadLetterAbandoned: _abandoned,

@@ -10,8 +10,8 @@ from endwell.model import facts as f
 from endwell.model.effect import Effect, EffectStatus
 from endwell.model.task import Task
 
-EffectFact = f.EffectIntended | f.EffectDone | f.EffectUnknown | f.EffectSettled
-EFFECT_FACTS: Final = (f.EffectIntended, f.EffectDone, f.EffectUnknown, f.EffectSettled)
+EffectFact = f.EffectIntended | f.EffectDone | f.EffectDoubted | f.EffectSettled
+EFFECT_FACTS: Final = (f.EffectIntended, f.EffectDone, f.EffectDoubted, f.EffectSettled)
 _SETTLED: Final[dict[str, EffectStatus]] = {"done": "done", "not_done": "not_done", "abandon": "abandoned"}
 
 
@@ -21,13 +21,13 @@ def evolve_effect(effect: Effect | None, fact: EffectFact, task: Task, at: int) 
         return _intended(effect, fact, task, at)
     if effect is None:
         raise ValueError(f"{fact.type} of an effect that was never intended")
-    if isinstance(fact, f.EffectUnknown) and fact.is_left_behind and not _is_still(effect, task):
+    if isinstance(fact, f.EffectDoubted) and fact.is_left_behind and not _is_still(effect, task):
         return effect
     effect = replace(effect, version=effect.version + 1, updated_at=at)
     match fact:
         case f.EffectDone():
             return replace(effect, status="done", result_card=fact.card, result_hash=fact.card_hash)
-        case f.EffectUnknown():
+        case f.EffectDoubted():
             owner = task.id if fact.adopts else effect.task_id
             return replace(effect, status="unknown", task_id=owner)
         case f.EffectSettled():

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from endwell.model import facts as f
 from endwell.model.task import Wait
 
-WaitFact = f.WaitAnswered | f.WaitTimedOut
+WaitFact = f.WaitAnswered | f.WaitExpired
 
 
 def settled_calls(fact: WaitFact) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from endwell.model.status import DISPATCHED, QUEUED
 from endwell.model.task import Task
 
 
-class Waiting(Protocol):
+class WaitingTask(Protocol):
     """As much of a task's row as the name of its next turn takes."""
 
     @property
@@ -25,7 +25,7 @@ class Waiting(Protocol):
     def epoch(self) -> int: ...
 
 
-class Named(NamedTuple):
+class OfferName(NamedTuple):
     """A turn with its number and epoch."""
 
     turn_id: str
@@ -38,16 +38,16 @@ class Named(NamedTuple):
         return self.turn_id, self.epoch
 
 
-def next_turn(task: Waiting) -> Named:
+def next_turn(task: WaitingTask) -> OfferName:
     """As the next dispatch of a queued task names it: a turn that goes on stays the same, in a new epoch."""
     if task.turn_id is not None:
-        return Named(task.turn_id, task.turn_number, task.epoch + 1)
+        return OfferName(task.turn_id, task.turn_number, task.epoch + 1)
     number = task.turn_number + 1
-    return Named(f"{task.id}.t{number}", number, task.epoch + 1)
+    return OfferName(f"{task.id}.t{number}", number, task.epoch + 1)
 
 
-def offered_turn(task: Task) -> Named | None:
+def offered_turn(task: Task) -> OfferName | None:
     """By which name it can be taken now: as it was dispatched, or as it would be. None if it cannot."""
     if task.status == DISPATCHED:
-        return Named(task.turn_id or "", task.turn_number, task.epoch)
+        return OfferName(task.turn_id or "", task.turn_number, task.epoch)
     return next_turn(task) if task.status == QUEUED else None

@@ -7,7 +7,7 @@ import hashlib
 import msgspec
 
 from endwell.machine import endings
-from endwell.machine.decision import Closing, Decision, Seen
+from endwell.machine.decision import Closing, Decision, Evidence
 from endwell.machine.steps import progress_deadline
 from endwell.model import commands as c
 from endwell.model import facts as f
@@ -20,20 +20,20 @@ from endwell.policy.limits import SECOND, Limits
 from endwell.policy.progress import REASON, Verdict, judge_rounds, judge_silence
 
 
-def progress(task: Task, command: c.Progress, now: int, limits: Limits, seen: Seen) -> Decision:
+def progress(task: Task, command: c.Progress, now: int, limits: Limits, seen: Evidence) -> Decision:
     """The attempt says that it is getting somewhere; for how long has nothing new come of it?"""
     verdict = judge_silence(command.without_news, inside_of(task).nudges, limits)
     about = f"nothing new for {command.without_news // SECOND} s"
     return _judged(task, verdict, about, now, limits, command.note)
 
 
-def repeat(task: Task, command: c.Repeat, now: int, limits: Limits, seen: Seen) -> Decision:
+def repeat(task: Task, command: c.Repeat, now: int, limits: Limits, seen: Evidence) -> Decision:
     """The attempt does the same again and again."""
     verdict = judge_rounds(command.count, inside_of(task).nudges, limits)
     return _judged(task, verdict, f"{command.about}, {command.count} times in a row", now, limits)
 
 
-def hear(task: Task, command: c.HearNudges, now: int, limits: Limits, seen: Seen) -> Decision:
+def hear(task: Task, command: c.HearNudges, now: int, limits: Limits, seen: Evidence) -> Decision:
     """The agent has read them all."""
     unread = (message for message in seen.messages if message.message_type == "nudge")
     return Decision(closed=tuple(Closing(message.id, "consumed") for message in unread))

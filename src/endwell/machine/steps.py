@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from endwell import errors as e
-from endwell.machine.decision import Decision, Seen, refuse
+from endwell.machine.decision import Decision, Evidence, refuse
 from endwell.machine.unblock import EFFECT_UNKNOWN, is_held_for, unblock
 from endwell.model import commands as c
 from endwell.model import facts as f
@@ -34,13 +34,13 @@ def progress_deadline(task: Task, now: int, limits: Limits, allowed: int = 0, ov
     return max([due, *(until for step, until in open_steps if step != over)]) if open_steps else due
 
 
-def start_step(task: Task, command: c.StartStep, now: int, limits: Limits, seen: Seen) -> Decision:
+def start_step(task: Task, command: c.StartStep, now: int, limits: Limits, seen: Evidence) -> Decision:
     """A step that may outlast the reap limit is waited for, until its own timeout and a little longer."""
     deadline = progress_deadline(task, now, limits, command.timeout)
     return Decision(facts=(f.StepStarted(step=command.step, progress_by=deadline),))
 
 
-def record_step(task: Task, command: c.RecordStep, now: int, limits: Limits, seen: Seen) -> Decision:
+def record_step(task: Task, command: c.RecordStep, now: int, limits: Limits, seen: Evidence) -> Decision:
     """One fact, and the result as a card that the step's identity finds."""
     cards: tuple[Card, ...] = ()
     if command.content is not None:
@@ -69,7 +69,7 @@ def _told_kind(*cards: Card) -> CardKind | None:
     return "step.checked" if cards and cards[0].kind == "step.checked" else None
 
 
-def keep_draft(task: Task, command: c.KeepDraft, now: int, limits: Limits, seen: Seen) -> Decision:
+def keep_draft(task: Task, command: c.KeepDraft, now: int, limits: Limits, seen: Evidence) -> Decision:
     """The last draft counts; earlier ones stay as cards."""
     card_id = draft_id(task.id, task.version + 1)
     card = Card(task.namespace, card_id, task.id, "task.draft", command.content, command.content_hash, now)
@@ -77,7 +77,7 @@ def keep_draft(task: Task, command: c.KeepDraft, now: int, limits: Limits, seen:
     return Decision(facts=(kept,), cards=(card,))
 
 
-def intend_effect(task: Task, command: c.IntendEffect, now: int, limits: Limits, seen: Seen) -> Decision:
+def intend_effect(task: Task, command: c.IntendEffect, now: int, limits: Limits, seen: Evidence) -> Decision:
     """The intent is written before anything happens outside; whoever comes later finds it."""
     lineage = lineage_of(task)
     answer = ledger.answer(
@@ -108,7 +108,7 @@ def intend_effect(task: Task, command: c.IntendEffect, now: int, limits: Limits,
             return _made_before_restore(task, command, answer, now, limits, seen.restored_at or now)
         case ledger.Rejected(code="effect_unknown") if _is_news(seen.effect, task):
             reason = "its attempt did not say how it ended"
-            doubt = f.EffectUnknown(key=command.key, reason=reason, adopts=True)
+            doubt = f.EffectDoubted(key=command.key, reason=reason, adopts=True)
             return Decision(facts=(doubt,), ledger=answer)
     return Decision(ledger=answer)
 
@@ -128,7 +128,7 @@ def _made_before_restore(
         not_after=min(restored_at, now) + command.timeout,
         progress_by=progress_deadline(task, now, limits, command.timeout),
     )
-    doubt = f.EffectUnknown(key=command.key, reason=answer.message)
+    doubt = f.EffectDoubted(key=command.key, reason=answer.message)
     return Decision(facts=(intended, doubt), ledger=answer)
 
 
@@ -154,7 +154,7 @@ def _found_done(
     return Decision(facts=(recorded,), cards=(card,), ledger=answer)
 
 
-def finish_effect(task: Task, command: c.FinishEffect, now: int, limits: Limits, seen: Seen) -> Decision:
+def finish_effect(task: Task, command: c.FinishEffect, now: int, limits: Limits, seen: Evidence) -> Decision:
     """Both phases in one commit: the effect's result under its key, and the step's record."""
     if not _is_ours(seen.effect, command.attempt_id):
         return refuse(_not_ours(task, command.key))
@@ -172,14 +172,14 @@ def finish_effect(task: Task, command: c.FinishEffect, now: int, limits: Limits,
     return Decision(facts=(done, recorded), cards=(card,))
 
 
-def doubt_effect(task: Task, command: c.DoubtEffect, now: int, limits: Limits, seen: Seen) -> Decision:
+def doubt_effect(task: Task, command: c.DoubtEffect, now: int, limits: Limits, seen: Evidence) -> Decision:
     """Never a failure that may simply be tried again."""
     if not _is_ours(seen.effect, command.attempt_id):
         return refuse(_not_ours(task, command.key))
-    return Decision(facts=(f.EffectUnknown(key=command.key, reason=command.reason),))
+    return Decision(facts=(f.EffectDoubted(key=command.key, reason=command.reason),))
 
 
-def settle_effect(task: Task, command: c.SettleEffect, now: int, limits: Limits, seen: Seen) -> Decision:
+def settle_effect(task: Task, command: c.SettleEffect, now: int, limits: Limits, seen: Evidence) -> Decision:
     """The holder's `reconcile` may settle what is unknown, and so may a person."""
     effect = seen.effect
     if effect is None:

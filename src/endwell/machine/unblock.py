@@ -5,7 +5,7 @@ from __future__ import annotations
 from endwell.machine.decision import Decision
 from endwell.model import facts as f
 from endwell.model import status as s
-from endwell.model.inside import Asked, inside_of
+from endwell.model.inside import OpenApproval, inside_of
 from endwell.model.task import Task
 from endwell.policy.limits import Limits
 
@@ -49,7 +49,7 @@ def unblock(task: Task, now: int, limits: Limits, *, by: str, run_at: int) -> De
     )
     if task.expire_at is None:
         return Decision(facts=(unblocked,))
-    before = next((one for one in inside_of(task).asked if one.id == task.id), Asked(task.id, ""))
+    before = next((one for one in inside_of(task).asked if one.id == task.id), OpenApproval(task.id, ""))
     asked = f.ApprovalRequested(
         remind_at=now + limits.remind_every,
         expire_at=task.expire_at + held,

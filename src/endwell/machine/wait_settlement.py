@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from endwell.machine.decision import NOTHING, Decision, Seen
+from endwell.machine.decision import NOTHING, Decision, Evidence
 from endwell.model import facts as f
 from endwell.model.card import Card
 from endwell.model.content import fingerprint
@@ -42,7 +42,7 @@ class Rest(NamedTuple):
 NO_REST = Rest()
 
 
-def known_waits(task: Task, seen: Seen) -> tuple[tuple[Wait, ...], Rest]:
+def known_waits(task: Task, seen: Evidence) -> tuple[tuple[Wait, ...], Rest]:
     """The waits that a decision looks at, and what it must know of the others.
 
     An answer is shown its own wait only. The next deadline then stays as it was, which may be too early; a

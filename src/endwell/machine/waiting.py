@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from endwell import errors as e
 from endwell.machine import approvals
-from endwell.machine.decision import NOTHING, Closing, Decision, Seen, refuse
+from endwell.machine.decision import NOTHING, Closing, Decision, Evidence, refuse
 from endwell.machine.wait_settlement import Answered, known_waits, next_deadline, record, settle
 from endwell.model import commands as c
 from endwell.model import facts as f
@@ -40,7 +40,7 @@ _ANSWERED_BY: Final[dict[str, tuple[WaitKind, ...]]] = {
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
-def suspend(task: Task, command: c.Suspend, now: int, limits: Limits, seen: Seen) -> Decision:
+def suspend(task: Task, command: c.Suspend, now: int, limits: Limits, seen: Evidence) -> Decision:
     """`ends_by` cuts every wait; the cap after the last one is the final net."""
     if not command.calls:
         return refuse(e.BadInput("a turn cannot suspend without waiting for something", code="no_waits"))
@@ -162,7 +162,7 @@ def _answer_of(task: Task, tool_call_id: str, message: Message, now: int) -> Ans
     return answered._replace(answer=(message.card_id, report.hash))
 
 
-def answer(task: Task, command: c.Answer, now: int, limits: Limits, seen: Seen) -> Decision:
+def answer(task: Task, command: c.Answer, now: int, limits: Limits, seen: Evidence) -> Decision:
     """The first answer applies; a second one, or one that is early, is kept in the inbox."""
     report = Report(command.status, hash=command.content_hash)
     message = _arrived(task, command, "tool_result", command.tool_call_id, report, now)
@@ -178,7 +178,7 @@ def answer(task: Task, command: c.Answer, now: int, limits: Limits, seen: Seen) 
     return _applied_or_kept(task, message, card, now, seen)
 
 
-def signal(task: Task, command: c.Signal, now: int, limits: Limits, seen: Seen) -> Decision:
+def signal(task: Task, command: c.Signal, now: int, limits: Limits, seen: Evidence) -> Decision:
     """A task that does not wait for it yet finds it when it does."""
     if task.is_ended:
         return refuse(e.TaskEnded(f"task {task.id} has already ended as {task.status}", task_id=task.id))
@@ -189,7 +189,7 @@ def signal(task: Task, command: c.Signal, now: int, limits: Limits, seen: Seen) 
     return _applied_or_kept(task, message, card, now, seen)
 
 
-def _applied_or_kept(task: Task, message: Message, card: Card, now: int, seen: Seen) -> Decision:
+def _applied_or_kept(task: Task, message: Message, card: Card, now: int, seen: Evidence) -> Decision:
     settled = _settled_by(task, message, now, seen)
     if settled is None:
         is_late = task.is_ended or _was_answered(task, message, seen)
@@ -199,7 +199,7 @@ def _applied_or_kept(task: Task, message: Message, card: Card, now: int, seen: S
     return replace(settled, cards=(card, *settled.cards), messages=(consumed,))
 
 
-def _settled_by(task: Task, message: Message, now: int, seen: Seen) -> Decision | None:
+def _settled_by(task: Task, message: Message, now: int, seen: Evidence) -> Decision | None:
     """What follows from a message that answers an open wait; None if it answers none."""
     waits, rest = known_waits(task, seen)
     wait = _wait_for(waits, message) if task.status == s.SUSPENDED else None
@@ -209,7 +209,7 @@ def _settled_by(task: Task, message: Message, now: int, seen: Seen) -> Decision 
     return settle(task, waits, now, answers, rest)
 
 
-def _was_answered(task: Task, message: Message, seen: Seen) -> bool:
+def _was_answered(task: Task, message: Message, seen: Evidence) -> bool:
     waits, _ = known_waits(task, seen)
     return any(w.tool_call_id == message.correlation_id and w.is_answered for w in waits)
 
@@ -248,7 +248,7 @@ def _message(
     )
 
 
-def deliver(task: Task, command: c.Deliver, now: int, limits: Limits, seen: Seen) -> Decision:
+def deliver(task: Task, command: c.Deliver, now: int, limits: Limits, seen: Evidence) -> Decision:
     """Consume a pending message, or leave it for when the turn waits for it.
 
     A `stop` is not for the task but for its children, and stays until they have been settled.
@@ -265,7 +265,7 @@ def deliver(task: Task, command: c.Deliver, now: int, limits: Limits, seen: Seen
     return replace(settled, closed=(Closing(message.id, "consumed"),))
 
 
-def skip(task: Task, command: c.SkipMessage, now: int, limits: Limits, seen: Seen) -> Decision:
+def skip(task: Task, command: c.SkipMessage, now: int, limits: Limits, seen: Evidence) -> Decision:
     """Only what is still pending; whoever came first has said so already."""
     message = next((m for m in seen.messages if m.id == command.message_id), None)
     return NOTHING if message is None else _skipped(message, command.why)
@@ -277,7 +277,7 @@ def _skipped(message: Message, why: str) -> Decision:
     return Decision(facts=(skipped,), closed=(Closing(message.id, "skipped", why),))
 
 
-def inject(task: Task, command: c.TaskCommand, now: int, limits: Limits, seen: Seen) -> Decision:
+def inject(task: Task, command: c.TaskCommand, now: int, limits: Limits, seen: Evidence) -> Decision:
     """Overdue waits: timers and approvals are settled, of the others the inbox is told, once each.
 
     A tool whose `tool.call` card is missing is skipped; the suspend cap remains as its net.
@@ -310,7 +310,7 @@ def _corrected_clock(task: Task, wait_by: int | None) -> Decision:
     """The wait whose deadline it was has been answered: the clock is set to that of the next one."""
     if not has_wait_rows(task) or wait_by == task.wait_by:
         return NOTHING
-    return Decision(facts=(f.WaitTimedOut(wait_by=wait_by),))
+    return Decision(facts=(f.WaitExpired(wait_by=wait_by),))
 
 
 def _timed_out(told: list[Wait], missing: list[Wait], wait_by: int | None) -> tuple[f.Fact, ...]:
@@ -320,7 +320,7 @@ def _timed_out(told: list[Wait], missing: list[Wait], wait_by: int | None) -> tu
         part = slice(at, at + WAITS_PER_EVENT)
         reported = tuple(w.tool_call_id for w in told[part])
         skipped = tuple(w.tool_call_id for w in missing[part])
-        facts.append(f.WaitTimedOut(reported=reported, skipped=skipped, wait_by=wait_by))
+        facts.append(f.WaitExpired(reported=reported, skipped=skipped, wait_by=wait_by))
     return tuple(facts)
 
 

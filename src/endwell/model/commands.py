@@ -20,7 +20,7 @@ from endwell.model.effect_commands import DoubtEffect as DoubtEffect
 from endwell.model.effect_commands import FinishEffect as FinishEffect
 from endwell.model.effect_commands import IntendEffect as IntendEffect
 from endwell.model.effect_commands import SettleEffect as SettleEffect
-from endwell.model.evidence import Evidence as Evidence
+from endwell.model.evidence import HolderEvidence as HolderEvidence
 from endwell.model.inside import OnParentEnd
 from endwell.model.message import Message, MessageStatus
 from endwell.model.task import ErrorInfo
@@ -219,7 +219,7 @@ class Reclaim(AttemptCommand, frozen=True, kw_only=True):
 
     session_id: str
     reason: str = "lease_lapsed"
-    evidence: Evidence | None = None
+    evidence: HolderEvidence | None = None
     old_consumer: str | None = None
     new_consumer: str | None = None
     message_id: str | None = None

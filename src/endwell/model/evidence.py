@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class HolderEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """What a supervisor knows about the holder of a turn that it reclaims.
 
     `holder_is_alive`: what this machine's process table says; None if it cannot say. `watched_since`: since

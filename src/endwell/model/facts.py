@@ -18,8 +18,8 @@ from endwell.model.task import ErrorInfo
 from endwell.model.wait_facts import TaskResumed as TaskResumed
 from endwell.model.wait_facts import TaskSuspended as TaskSuspended
 from endwell.model.wait_facts import WaitAnswered as WaitAnswered
+from endwell.model.wait_facts import WaitExpired as WaitExpired
 from endwell.model.wait_facts import WaitsAdded as WaitsAdded
-from endwell.model.wait_facts import WaitTimedOut as WaitTimedOut
 
 
 class TaskCreated(Fact, frozen=True):
@@ -87,7 +87,7 @@ class ApprovalApproved(Fact, frozen=True, kw_only=True):
     carried_from: str | None = None
 
 
-class ApprovalRejected(Fact, frozen=True, kw_only=True):
+class RejectedApproval(Fact, frozen=True, kw_only=True):
     """A person declined."""
 
     type = "approval.rejected"
@@ -95,7 +95,7 @@ class ApprovalRejected(Fact, frozen=True, kw_only=True):
     id: str | None = None
 
 
-class ApprovalExpired(Fact, frozen=True, kw_only=True):
+class ExpiredApproval(Fact, frozen=True, kw_only=True):
     """Nobody decided in time. Expired is not rejected."""
 
     type = "approval.expired"
@@ -186,7 +186,7 @@ class EffectDone(Fact, frozen=True, kw_only=True):
     card_hash: str
 
 
-class EffectUnknown(Fact, frozen=True, kw_only=True):
+class EffectDoubted(Fact, frozen=True, kw_only=True):
     """Whether the effect took place is not known."""
 
     type = "effect.unknown"
@@ -345,7 +345,7 @@ class TaskAssigned(Fact, frozen=True, kw_only=True):
     accepts_hold: bool = False
 
 
-class TaskSucceeded(Fact, frozen=True, kw_only=True):
+class SucceededEnding(Fact, frozen=True, kw_only=True):
     """Ended with a result."""
 
     type = "task.succeeded"
@@ -364,19 +364,19 @@ class Ending(Fact, frozen=True, kw_only=True):
     partial: bool = False
 
 
-class TaskFailed(Ending, frozen=True, kw_only=True):
+class FailedEnding(Ending, frozen=True, kw_only=True):
     """Ended as failed."""
 
     type = "task.failed"
 
 
-class TaskTimedOut(Ending, frozen=True, kw_only=True):
+class TimedOutEnding(Ending, frozen=True, kw_only=True):
     """Ended because its time was up."""
 
     type = "task.timeout"
 
 
-class TaskCancelled(Ending, frozen=True, kw_only=True):
+class CancelledEnding(Ending, frozen=True, kw_only=True):
     """Ended because somebody asked for it."""
 
     type = "task.cancelled"

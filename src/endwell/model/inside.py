@@ -14,7 +14,7 @@ MAX_DEPTH = 20
 """A call this many levels below the first task is refused."""
 
 
-class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
+class OpenApproval(msgspec.Struct, frozen=True, omit_defaults=True):
     """An open approval: who may decide, how many must agree, and what exactly they were shown."""
 
     id: str
@@ -39,7 +39,7 @@ class Inside(msgspec.Struct, frozen=True, omit_defaults=True):
     intents: tuple[str, ...] = ()
     draft: str | None = None
     draft_hash: str | None = None
-    asked: tuple[Asked, ...] = ()
+    asked: tuple[OpenApproval, ...] = ()
     children: int = 0
     version: str | None = None
     doing: tuple[tuple[str, int], ...] = ()

@@ -33,18 +33,18 @@ _TYPE_NAMES: Final = {
 }
 
 
-class Fault(msgspec.Struct, frozen=True):
+class SchemaFault(msgspec.Struct, frozen=True):
     """Why a value does not fit. `path` starts at the value; `wanted` is what would have fitted there."""
 
     problem: str
     wanted: str = ""
     path: tuple[str | int, ...] = ()
 
-    def under(self, place: str | int) -> Fault:
-        return Fault(self.problem, self.wanted, (place, *self.path))
+    def under(self, place: str | int) -> SchemaFault:
+        return SchemaFault(self.problem, self.wanted, (place, *self.path))
 
 
-Finding = Fault | None
+Finding = SchemaFault | None
 
 
 def check(value: Any, schema: dict[str, Any], what: str = "payload") -> None:
@@ -69,7 +69,7 @@ class _Checker:
     def fault(self, value: Any, schema: Any) -> Finding:
         """The first reason why the value does not fit, if any."""
         if not isinstance(schema, dict):
-            return Fault("is not allowed here") if schema is False else None
+            return SchemaFault("is not allowed here") if schema is False else None
         if found := _scalar_fault(value, schema):
             return found
         if isinstance(value, dict):
@@ -80,7 +80,7 @@ class _Checker:
 
     def _below(self, place: str | int, value: Any, schema: Any) -> Finding:
         if self.depth >= MAX_DEPTH:
-            return Fault(f"is nested more than {MAX_DEPTH} levels deep")
+            return SchemaFault(f"is nested more than {MAX_DEPTH} levels deep")
         self.depth += 1
         found = self.fault(value, schema)
         self.depth -= 1
@@ -89,13 +89,13 @@ class _Checker:
     def _in_object(self, value: dict[str, Any], schema: dict[str, Any]) -> Finding:
         for name in schema.get("required", ()):
             if name not in value:
-                return Fault("is missing", path=(name,))
+                return SchemaFault("is missing", path=(name,))
         known = schema.get("properties", {})
         others = True if "patternProperties" in schema else schema.get("additionalProperties", True)
         # Scalars first: they tell the members of a union apart, and cost least.
         for name, item in sorted(value.items(), key=lambda entry: isinstance(entry[1], dict | list)):
             if name not in known and others is False:
-                return Fault("is not a known field", path=(name,))
+                return SchemaFault("is not a known field", path=(name,))
             if found := self._below(name, item, known.get(name, others)):
                 return found
         return None
@@ -154,7 +154,7 @@ def resolved(root: Any, reference: str) -> Any:
     return found
 
 
-def _closest(value: Any, faults: list[Fault]) -> Fault:
+def _closest(value: Any, faults: list[SchemaFault]) -> SchemaFault:
     """Of several members that all refused, the one that got furthest; if none did, what all wanted."""
     deepest = max(faults, key=lambda fault: len(fault.path))
     if deepest.path:
@@ -227,9 +227,9 @@ def is_same(value: Any, other: Any) -> bool:
     return type(value) is type(other) and bool(value == other)
 
 
-def _unexpected(value: Any, wanted: str) -> Fault:
+def _unexpected(value: Any, wanted: str) -> SchemaFault:
     wanted = clean_text(shown(wanted), _WANTED_LIMIT)  # a constant or a list of choices may be of any length
-    return Fault(f"should be {wanted}, not {_brief(value)}", wanted)
+    return SchemaFault(f"should be {wanted}, not {_brief(value)}", wanted)
 
 
 def _brief(value: Any) -> str:

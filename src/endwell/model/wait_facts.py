@@ -52,7 +52,7 @@ class WaitAnswered(Fact, frozen=True, kw_only=True):
     answer_hash: str | None = None
 
 
-class WaitTimedOut(Fact, frozen=True, kw_only=True):
+class WaitExpired(Fact, frozen=True, kw_only=True):
     """Deadlines of waits passed: the inbox was told, except of calls whose tool.call card is missing."""
 
     type = "wait.timed_out"

@@ -14,7 +14,7 @@ from endwell.model.session import doing_of
 from endwell.operate.questions import no_such_place
 from endwell.runtime.base import Runtime
 from endwell.store.contract import Store
-from endwell.store.held_tasks import Freeing
+from endwell.store.held_tasks import HeldTasks
 
 
 class Effects:
@@ -49,7 +49,9 @@ class Effects:
                 force=force,
             )
         )
-        await Freeing(self._store, self._runtime, namespace=self._namespace, actor=self._actor).of_effect(key)
+        await HeldTasks(self._store, self._runtime, namespace=self._namespace, actor=self._actor).of_effect(
+            key
+        )
         return _shape(await _known(self._store, self._namespace, key))
 
     async def _is_running(self, effect: Effect) -> bool:
@@ -105,7 +107,7 @@ async def _doubt(store: Store, effect: Effect) -> str | None:
     doubts = [
         facts.decode(event.type, event.schema, event.data)
         for event in events
-        if event.type == facts.EffectUnknown.type
+        if event.type == facts.EffectDoubted.type
     ]
     return next((doubt.reason for doubt in reversed(doubts) if doubt.key == effect.key), None)
 

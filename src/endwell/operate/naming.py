@@ -58,7 +58,7 @@ def namings(fact: f.Fact, task_id: str) -> Iterator[Naming]:
             yield from _calls(fact)
         case f.TaskNudged():
             yield Naming(nudge_id(task_id, fact.nudges), fact.card_hash, ("nudge",))
-        case f.WaitTimedOut():
+        case f.WaitExpired():
             for call in fact.reported:
                 yield Naming(answer_id(call, "timeout"), None, _ANSWERS, may_be_missing=True)
 
@@ -86,7 +86,7 @@ def is_answer(card_id: str, task_id: str, kind: CardKind) -> bool:
     return card_id.startswith(f"{task_id}.a.") and kind in _ANSWERS
 
 
-class Named(NamedTuple):
+class NamedPlace(NamedTuple):
     """All that a log says of one card: the versions of its events count from 1."""
 
     version: int
@@ -95,23 +95,23 @@ class Named(NamedTuple):
     may_be_missing: bool
 
 
-def named_cards(events: Iterable[Event]) -> dict[str, Named]:
+def named_cards(events: Iterable[Event]) -> dict[str, NamedPlace]:
     """Every card that these events of one task name."""
-    found: dict[str, Named] = {}
+    found: dict[str, NamedPlace] = {}
     for event in events:
         for naming in namings(event.fact, event.task_id):
             hashes, kinds = frozenset([naming.hash] if naming.hash else ()), frozenset(naming.kinds)
             known = found.get(naming.card_id)
             if known is None:
-                found[naming.card_id] = Named(event.version, hashes, kinds, naming.may_be_missing)
+                found[naming.card_id] = NamedPlace(event.version, hashes, kinds, naming.may_be_missing)
             elif not naming.is_kept:
                 is_loose = known.may_be_missing and naming.may_be_missing
                 about = (known.hashes | hashes, known.kinds & kinds, is_loose)
-                found[naming.card_id] = Named(known.version, *about)
+                found[naming.card_id] = NamedPlace(known.version, *about)
     return found
 
 
-def is_as_named(card: Card, named: Named | None) -> bool:
+def is_as_named(card: Card, named: NamedPlace | None) -> bool:
     """Whether a card is what its own hash and every event that names it say."""
     actual = sha256(card.content).hexdigest()
     if card.hash != actual:

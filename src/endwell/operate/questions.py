@@ -11,7 +11,7 @@ from endwell.operate.shapes import event_shape, task_shape
 from endwell.operate.why import executing
 from endwell.store.contract import Store
 from endwell.store.deliverables import delivered
-from endwell.store.turns import Turn
+from endwell.store.turns import TurnRecord
 
 _CURSOR_HINT = "give the `next` of the page before"
 
@@ -66,7 +66,7 @@ async def whole_task(store: Store, namespace: str, task_id: str) -> dict[str, An
     }
 
 
-def _turn_shape(turn: Turn) -> dict[str, Any]:
+def _turn_shape(turn: TurnRecord) -> dict[str, Any]:
     return {
         "id": turn.id,
         "number": turn.number,

@@ -13,7 +13,7 @@ from endwell.model.card import Card
 from endwell.model.effect import Effect
 from endwell.model.status import SUSPENDED
 from endwell.model.task import Task, has_wait_rows, open_waits
-from endwell.operate.naming import Named, is_answer, is_as_named, named_cards
+from endwell.operate.naming import NamedPlace, is_answer, is_as_named, named_cards
 from endwell.store.contract import Store
 from endwell.store.log import Event, Problem
 from endwell.store.side_rows import Key, RowsBeside, is_as_folded
@@ -34,7 +34,7 @@ async def tasks_with_odd_cards(
 
     Without a last one, what lies behind all tasks.
     """
-    named: dict[str, Named] = {}
+    named: dict[str, NamedPlace] = {}
     odd: set[str] = set()
     for task_id, events in logs.items():
         try:
@@ -60,7 +60,7 @@ def _owner(card: Card) -> str:
     return card.task_id if card.id.startswith(f"{card.task_id}.") else card.id.partition(".")[0]
 
 
-def _is_sound(card: Card, named: Named | None) -> bool:
+def _is_sound(card: Card, named: NamedPlace | None) -> bool:
     is_own = card.id.startswith(f"{card.task_id}.")
     is_known = named is not None or is_answer(card.id, card.task_id, card.kind)
     return is_own and is_known and is_as_named(card, named)
@@ -79,24 +79,24 @@ def card_problems(task_id: str, events: list[Event], cards: Iterable[Card]) -> l
     return [*wrong, *(Problem(task_id, one.version, "content_missing", card_id) for card_id, one in lost)]
 
 
-class Beside(NamedTuple):
+class SideRows(NamedTuple):
     """What a log comes to beside its task, and whether the task counts its open waits as they are."""
 
     rows: dict[Key, Any]
     is_counted: bool = True
 
 
-def folded_beside(events: Iterable[Event]) -> Beside:
+def folded_beside(events: Iterable[Event]) -> SideRows:
     """The approvals, dead letters and waits that a log comes to. Most logs tell of none."""
     log = list(events)
     if not any(event.type in _BESIDE for event in log):
-        return Beside({})
+        return SideRows({})
     beside, task = RowsBeside(), None
     for event in log:
         fact, before = event.fact, task
         task = evolve(task, fact, event.at, namespace=event.namespace, task_id=event.task_id)
         beside.take(before, task, fact, event.at)
-    return Beside(beside.rows(), task is None or _counts_its_waits(task, beside))
+    return SideRows(beside.rows(), task is None or _counts_its_waits(task, beside))
 
 
 def _counts_its_waits(task: Task, beside: RowsBeside) -> bool:

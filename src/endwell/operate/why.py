@@ -38,14 +38,14 @@ _ANSWERED_BY: dict[str, list[str]] = {
 """What a person can do about a wait of each kind; the others end by themselves."""
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class WhyPace(msgspec.Struct, frozen=True, kw_only=True):
     """How often a supervisor looks, and for how long after an effect's own time others keep away from it."""
 
     tick_seconds: float
     margin_seconds: float
 
     @classmethod
-    def of(cls, settings: Settings) -> Pace:
+    def of(cls, settings: Settings) -> WhyPace:
         """As the settings have it."""
         return cls(
             tick_seconds=settings.pmo.watchdog_interval_seconds,
@@ -53,7 +53,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-async def why(store: Store, namespace: str, task_id: str, *, pace: Pace) -> dict[str, Any]:
+async def why(store: Store, namespace: str, task_id: str, *, pace: WhyPace) -> dict[str, Any]:
     """The answer for one task. A supervisor that looks once per tick ends it within two after `ends_by`."""
     task = await store.task(namespace, task_id)
     now = await store.now()

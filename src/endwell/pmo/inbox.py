@@ -14,7 +14,7 @@ from endwell.model import commands as c
 from endwell.model.names import by_channel
 from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
-from endwell.settings import Pmo as PmoSettings
+from endwell.settings import PmoSettings as PmoSettings
 from endwell.store.contract import Store
 from endwell.store.reads import PendingRow
 

@@ -17,10 +17,10 @@ from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings
 from endwell.store.contract import Store
-from endwell.store.held_tasks import Freeing
-from endwell.store.probe import NOW, Ask
-from endwell.store.reclaimer import LATE_INTERVALS, Absence, Reclaiming
-from endwell.streams.orchestrator.service import Streams
+from endwell.store.held_tasks import HeldTasks
+from endwell.store.probe import NOW, Probe
+from endwell.store.reclaimer import LATE_INTERVALS, Absence, Reclaimer
+from endwell.streams.orchestrator.service import StreamOrchestratorService
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ FOLD_SECONDS = 3600.0
 """How often counters of writers that have gone are added up, and for how long those must have been silent."""
 
 
-MakeStreams = Callable[[str, Absence], Streams]
+MakeStreams = Callable[[str, Absence], StreamOrchestratorService]
 """Makes the service that feeds a stream, from the PMO's name and what it knows of its own absence."""
 EARLY_SECONDS = 0.5
 """A renewal that would be due this soon is made now, not a whole tick later."""
@@ -69,23 +69,23 @@ class Pmo:
         self.streams = None if streams is None else streams(self.name, self._absence)
         # Where a stream carries the turns, its own reclaimer comes first: it can say which entry it was.
         grace = settings.queue.reclaim_grace_seconds
-        self.reclaimer = Reclaiming(store, runtime, self._absence, grace_seconds=grace, **about)
+        self.reclaimer = Reclaimer(store, runtime, self._absence, grace_seconds=grace, **about)
         self.dispatcher = Dispatcher(store, runtime, patience_seconds=settings.worker.poll_seconds, **about)
         self.relay = relay
         patience = int(settings.worker.poll_seconds * SECOND)
         # All that a tick looks for, in one statement: most ticks find nothing.
         self._asked = (
-            Ask("due", (namespace, NOW, -1, "", 1)),
-            Ask("expired_claims", (namespace, NOW, 1)),
-            Ask("lapsed_sessions", (namespace, NOW, 1)),
-            Ask("long_ready", (namespace, NOW, patience)),
-            Ask("pending_since", (namespace, NOW, self.inbox.patience)),
-            Ask("held_tasks", (namespace, "", 1)),
+            Probe("due", (namespace, NOW, -1, "", 1)),
+            Probe("expired_claims", (namespace, NOW, 1)),
+            Probe("lapsed_sessions", (namespace, NOW, 1)),
+            Probe("long_ready", (namespace, NOW, patience)),
+            Probe("pending_since", (namespace, NOW, self.inbox.patience)),
+            Probe("held_tasks", (namespace, "", 1)),
         )
         self._has_streams = False
         self._stop = asyncio.Event()
         self._renewed_at = -math.inf
-        self._freeing = Freeing(store, runtime, **about)
+        self._freeing = HeldTasks(store, runtime, **about)
         self._freed_at = -math.inf
         self._ticked_at: float | None = None
         self._folded_at = runtime.clock.monotonic()

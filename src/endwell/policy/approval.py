@@ -12,7 +12,7 @@ import msgspec
 from endwell.errors import BadInput
 from endwell.model import content
 from endwell.model.names import person_name, same_person
-from endwell.settings import Approval as ApprovalSettings
+from endwell.settings import ApprovalSettings as ApprovalSettings
 
 RISKS: Final = ("read_only", "write_draft", "write_external", "money_movement")
 """What a tool may do to the outside world, from harmless to grave."""
@@ -39,7 +39,7 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     quorum: int = 1
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AgentOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an agent or tool says of itself beyond its columns in the store; it is one JSON text there."""
 
     timeout_seconds: float | None = None
@@ -48,17 +48,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     approval: Guard | None = None
 
 
-_NOTHING_SAID: Final = Options()
-_decoder: Final = msgspec.json.Decoder(Options)
+_NOTHING_SAID: Final = AgentOptions()
+_decoder: Final = msgspec.json.Decoder(AgentOptions)
 _encoder: Final = msgspec.json.Encoder(order="sorted")
 
 
-def packed_options(options: Options) -> str | None:
+def packed_options(options: AgentOptions) -> str | None:
     """The options as one column's text."""
     return None if options == _NOTHING_SAID else _encoder.encode(options).decode()
 
 
-def options_of(text: str | None) -> Options:
+def options_of(text: str | None) -> AgentOptions:
     """The options that a column holds."""
     return _decoder.decode(text) if text else _NOTHING_SAID
 
@@ -77,7 +77,7 @@ def guard_of(text: str) -> Guard:
     return _guard_decoder.decode(text)
 
 
-def resolved(options: Options, settings: ApprovalSettings) -> Options:
+def resolved(options: AgentOptions, settings: ApprovalSettings) -> AgentOptions:
     """The options with the rule as it applies here, so that a submitter need not know these settings."""
     return msgspec.structs.replace(options, approval=guard_for(options, settings))
 
@@ -105,7 +105,7 @@ def _stricter(weaker: Guard, other: Guard) -> Guard:
     return Guard(by=by, within_seconds=min(times, default=None), quorum=quorum)
 
 
-def guard_for(options: Options, settings: ApprovalSettings) -> Guard | None:
+def guard_for(options: AgentOptions, settings: ApprovalSettings) -> Guard | None:
     """The rule: what the agent or tool asks for itself, else what its risk asks for; or nobody is asked."""
     asked = options.approval
     if asked is None and options.risk in settings.risks:

@@ -1,8 +1,8 @@
 """The progress guard: an agent that goes round in circles while looking busy is told so, then stopped. Pure.
 
-A worker counts what its agent does in a row (`Rounds`); the machine judges what it is told (`judge`). At the
-limit the agent is nudged, at twice the limit it is stopped, never without having been nudged before. Waiting
-for something that the agent has named (an answer, a time, a person, a step under way) is not judged at all.
+A worker counts what its agent does in a row (`RepeatLimits`); the machine judges the count (`judge`). At the
+limit the agent is nudged; at twice the limit it is stopped, never without having been nudged before. An agent
+that waits for something it has named (an answer, a time, a person, a running step) is not judged at all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def judge_silence(without_news: int, nudges: int, limits: Limits) -> Verdict:
     return judge(without_news, limits.stall_after, nudges, stops=limits.stops_loops)
 
 
-class Rounds:
+class RepeatLimits:
     """How often the same thing has happened in a row. Another thing begins a new row."""
 
     def __init__(self, limit: int | None) -> None:

@@ -18,7 +18,7 @@ from endwell.model.inside import MAX_DEPTH, OnParentEnd, deliveries_along, famil
 from endwell.model.task import Task
 from endwell.policy.approval import Guard, guard_for, options_of
 from endwell.policy.limits import SECOND
-from endwell.settings import Approval as ApprovalSettings
+from endwell.settings import ApprovalSettings as ApprovalSettings
 
 LONGEST_SECONDS = 10 * 366 * 86_400.0
 """Ten years: a delay or deadline beyond it is a mistake."""

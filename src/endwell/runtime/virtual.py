@@ -78,10 +78,10 @@ class VirtualRuntime(Runtime):
         raise NotImplementedError(f"{name}: a thread that blocks cannot be simulated")
 
     def attendant(self, attend: Callable[[], bool], name: str) -> Attendant:
-        return _Attendant(self.process.new_loop(name), attend)
+        return VirtualAttendant(self.process.new_loop(name), attend)
 
     def beside(self, main: Callable[[], Coroutine[Any, Any, None]], name: str) -> Beside:
-        return _Beside(self.process.new_loop(name), main)
+        return VirtualBeside(self.process.new_loop(name), main)
 
     def give_way(self) -> None:
         """Nobody else is there."""
@@ -173,7 +173,7 @@ def _give_up(waiter: asyncio.Future[Any]) -> None:
         waiter.set_result(False)
 
 
-class _Attendant:
+class VirtualAttendant:
     """A loop that does nothing but attend."""
 
     def __init__(self, loop: VirtualLoop, attend: Callable[[], bool]) -> None:
@@ -205,7 +205,7 @@ class _Attendant:
             future.get_loop().call_soon_threadsafe(_give_up, future)
 
 
-class _Beside:
+class VirtualBeside:
     """A coroutine on one more loop of the process."""
 
     def __init__(self, loop: VirtualLoop, main: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from endwell.cli.base.loading import settings_of
-from endwell.cli.base.options import Asked, Group, pass_asked
+from endwell.cli.base.options import EndwellGroup, Options, pass_asked
 from endwell.cli.base.output import show, table
 from endwell.demo.crew import run_interruptibly
 from endwell.errors import EndwellError, UsageError
@@ -25,7 +25,7 @@ from endwell.settings import masked
 Criterion = Callable[[Bed], Awaitable[str]]
 
 
-@click.group(cls=Group)
+@click.group(cls=EndwellGroup)
 def selftest() -> None:
     """Try whether something outside does what Endwell needs of it.
 
@@ -37,7 +37,7 @@ def selftest() -> None:
 @selftest.command("redis")
 @click.argument("url", required=False)
 @pass_asked
-def redis_server(asked: Asked, url: str | None) -> int:
+def redis_server(asked: Options, url: str | None) -> int:
     """The four acceptance criteria of the task queue protocol, on this server; redis.url unless given.
 
     Starts its own processes on a fresh store, kills one of them, and removes its keys from the server.

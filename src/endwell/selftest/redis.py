@@ -9,14 +9,14 @@ from typing import Self
 
 from endwell.app import Endwell, Node
 from endwell.client import AsyncHandle
-from endwell.demo.crew import Crew, Member, clean_environment
+from endwell.demo.crew import Crew, CrewMember, clean_environment
 from endwell.errors import TaskNotSucceeded
 from endwell.model.facts import TaskReclaimed
 from endwell.runtime.base import Runtime
 from endwell.selftest import agents
 from endwell.settings import Settings, masked, override
 from endwell.streams.protocol import WORKERS_GROUP, Names
-from endwell.streams.redis import Connection, Refusal, Unreachable
+from endwell.streams.redis import RedisConnection, Refusal, Unreachable
 
 PATIENCE_SECONDS = 60.0
 LOOK_SECONDS = 0.05
@@ -48,7 +48,7 @@ class Bed:
         self._app = Endwell(settings=settings, runtime=runtime)
         env = clean_environment(store, values, {agents.SINK: str(self.sink)})
         self.crew = Crew(runtime, directory, env)
-        self.redis = Connection(url)
+        self.redis = RedisConnection(url)
         self.node: Node
 
     async def trouble(self) -> str | None:
@@ -71,7 +71,7 @@ class Bed:
         await self.redis.remove_keys(self._prefix)
         await self.redis.close()
 
-    async def worker(self, name: str) -> Member:
+    async def worker(self, name: str) -> CrewMember:
         """A worker process that is ready."""
         member = self.crew.start(name, "worker", "--app", "endwell.selftest.agents:app", "--name", name)
         await self.crew.wait_ready([member])

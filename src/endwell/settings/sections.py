@@ -33,7 +33,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     """One table of endwell.toml."""
 
 
-class Pmo(Section, frozen=True, kw_only=True):
+class PmoSettings(Section, frozen=True, kw_only=True):
     watchdog_interval_seconds: Seconds = 5.0
     dispatched_retry_seconds: SecondsOrOff = 10.0
     dispatched_timeout_seconds: SecondsOrOff = 30.0
@@ -45,7 +45,7 @@ class Pmo(Section, frozen=True, kw_only=True):
     crash_window_seconds: Seconds = 1800.0
 
 
-class Worker(Section, frozen=True, kw_only=True):
+class WorkerSettings(Section, frozen=True, kw_only=True):
     watchdog_interval_seconds: Seconds = 5.0
     inbox_processing_timeout_seconds: SecondsOrOff = 300.0
     suspend_timeout_seconds: Seconds = 30.0
@@ -65,7 +65,7 @@ class Worker(Section, frozen=True, kw_only=True):
         return max(self.poll_seconds, self.quiet_poll_seconds) if is_dear else self.poll_seconds
 
 
-class Retry(Section, frozen=True, kw_only=True):
+class RetrySettings(Section, frozen=True, kw_only=True):
     max_retries: CountOrNone = 3
     base_seconds: Seconds = 0.5
     multiplier: Multiplier = 2.0
@@ -73,11 +73,11 @@ class Retry(Section, frozen=True, kw_only=True):
     delays: Delays = ()
 
 
-class Task(Section, frozen=True, kw_only=True):
+class TaskSettings(Section, frozen=True, kw_only=True):
     deadline_seconds: Seconds = 86400.0
 
 
-class Progress(Section, frozen=True, kw_only=True):
+class ProgressSettings(Section, frozen=True, kw_only=True):
     """When an agent that goes round in circles is nudged; at twice as much it is stopped."""
 
     repeat_limit: CountOrNone = 10  # 0 is off
@@ -85,7 +85,7 @@ class Progress(Section, frozen=True, kw_only=True):
     action: LoopAction = "stop"
 
 
-class Approval(Section, frozen=True, kw_only=True):
+class ApprovalSettings(Section, frozen=True, kw_only=True):
     """What a person must agree to before it starts, unless the agent or tool says it itself."""
 
     risks: Texts = ("money_movement",)
@@ -115,7 +115,7 @@ class Queue(Section, frozen=True, kw_only=True):
         return 2 * self.RECLAIM_INTERVAL_S if self.kind == "redis" else 0.0
 
 
-class Doorbell(Section, frozen=True, kw_only=True):
+class DoorbellSettings(Section, frozen=True, kw_only=True):
     """`auto` is NATS if `nats.url` is set, else Redis if `redis.url` is set, else what the store brings."""
 
     kind: DoorbellKind = "auto"
@@ -131,7 +131,7 @@ class Nats(Section, frozen=True, kw_only=True):
     url: Text = ""
 
 
-class Relay(Section, frozen=True, kw_only=True):
+class RelaySettings(Section, frozen=True, kw_only=True):
     """What leaves the process: where to, and how patiently."""
 
     kind: RelayKind = ""  # nowhere
@@ -158,18 +158,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings; `sources` names the file or variable of every key that is not a default."""
 
     store: Text = "sqlite:///endwell.db"
-    pmo: Pmo = Pmo()
-    worker: Worker = Worker()
-    retry: Retry = Retry()
-    task: Task = Task()
-    progress: Progress = Progress()
-    approval: Approval = Approval()
+    pmo: PmoSettings = PmoSettings()
+    worker: WorkerSettings = WorkerSettings()
+    retry: RetrySettings = RetrySettings()
+    task: TaskSettings = TaskSettings()
+    progress: ProgressSettings = ProgressSettings()
+    approval: ApprovalSettings = ApprovalSettings()
     human: Human = Human()
     queue: Queue = Queue()
-    doorbell: Doorbell = Doorbell()
+    doorbell: DoorbellSettings = DoorbellSettings()
     redis: Redis = Redis()
     nats: Nats = Nats()
-    relay: Relay = Relay()
+    relay: RelaySettings = RelaySettings()
     app: App = App()
     sources: dict[str, str] = {}
 

@@ -14,27 +14,27 @@ from collections.abc import Sequence
 from endwell.model.status import QUEUED
 from endwell.model.task import Task
 from endwell.runtime.clock import Clock
-from endwell.store.stream_reads import START, Place
+from endwell.store.stream_reads import START, QueuePosition
 
 FROM_START_SECONDS = 1.0
 LEAST = 16
 """Tasks that a claim must ask for to be remembered: small ones go by their exact order."""
 
 
-class Reached:
+class ClaimPosition:
     """The places of this process's claims; those of others do not matter, whose tasks are passed over."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._places: dict[tuple[str, str], tuple[Place, float]] = {}
+        self._places: dict[tuple[str, str], tuple[QueuePosition, float]] = {}
 
-    def of(self, namespace: str, agents: Sequence[str], limit: int) -> list[Place]:
+    def of(self, namespace: str, agents: Sequence[str], limit: int) -> list[QueuePosition]:
         """Where a claim of so many is to begin, for each of these agents."""
         if not self._places or limit < LEAST:
             return [START] * len(agents)
         return [self._place(namespace, agent) for agent in agents]
 
-    def _place(self, namespace: str, agent: str) -> Place:
+    def _place(self, namespace: str, agent: str) -> QueuePosition:
         place, since = self._places.get((namespace, agent), (START, 0.0))
         if place is START or self._clock.monotonic() - since <= FROM_START_SECONDS:
             return place
@@ -49,4 +49,4 @@ class Reached:
             return
         last, key = ready[-1], (namespace, agent)
         since = self._places[key][1] if key in self._places else self._clock.monotonic()
-        self._places[key] = Place(last.priority, last.run_at, last.id), since
+        self._places[key] = QueuePosition(last.priority, last.run_at, last.id), since

@@ -16,7 +16,7 @@ from endwell.errors import NotFound, Refused
 from endwell.machine import cursors
 from endwell.machine.approvals import not_approved
 from endwell.machine.decide import FENCED, TABLE, decide
-from endwell.machine.decision import Closing, Decision, Seen
+from endwell.machine.decision import Closing, Decision, Evidence
 from endwell.machine.foreign_reports import refuse_foreign_report
 from endwell.machine.sessions import close_session, is_live, open_session, renew
 from endwell.model import commands as c
@@ -225,7 +225,7 @@ class _Batch:
         self.work.send(Decision(cards=command.cards, messages=command.messages))
         return Reply(task=task)
 
-    def _decide(self, task: Task | None, command: c.TaskCommand, seen: Seen | None = None) -> Reply:
+    def _decide(self, task: Task | None, command: c.TaskCommand, seen: Evidence | None = None) -> Reply:
         if seen is None:
             look = _LOOKS.get(type(command))
             seen = _NOTHING_BESIDE if look is None else look(self, task, command)
@@ -252,10 +252,10 @@ class _Batch:
             follow=follow_ups(command, decision.messages) if decision.messages else (),
         )
 
-    def _seen_offered(self, task: Task | None, command: c.Dispatch | c.Claim) -> Seen:
+    def _seen_offered(self, task: Task | None, command: c.Dispatch | c.Claim) -> Evidence:
         holder = None if task is None else self.work.key_holder(task)
         beside = self._before_start(task)
-        return _NOTHING_BESIDE if holder is None and not beside else Seen(key_holder=holder, **beside)
+        return _NOTHING_BESIDE if holder is None and not beside else Evidence(key_holder=holder, **beside)
 
     def _before_start(self, task: Task | None) -> dict[str, Any]:
         """The rules for a task that has never run, and what was asked about it."""
@@ -264,47 +264,49 @@ class _Batch:
         rules = self.work.rules(task.namespace, task.agent)
         return {"rules": rules, "approval": self.work.approval(task.namespace, task.id)} if rules else {}
 
-    def _seen_held(self, task: Task | None, command: c.Claim | c.Reclaim) -> Seen:
+    def _seen_held(self, task: Task | None, command: c.Claim | c.Reclaim) -> Evidence:
         session = self.work.session(command.namespace, command.session_id)
         holder = None if task is None else self.work.key_holder(task)
         beside = self._before_start(task)
         if holder is None and not beside and is_live(session, self.now):
             return _NOTHING_BESIDE
-        return Seen(session_is_live=is_live(session, self.now), key_holder=holder, session=session, **beside)
+        return Evidence(
+            session_is_live=is_live(session, self.now), key_holder=holder, session=session, **beside
+        )
 
-    def _seen_effect(self, task: Task | None, command: _OfEffect) -> Seen:
+    def _seen_effect(self, task: Task | None, command: _OfEffect) -> Evidence:
         effect = self.work.effect(command.namespace, command.key)
-        return Seen(effect=effect, restored_at=self.rows.restored_at.get(command.namespace))
+        return Evidence(effect=effect, restored_at=self.rows.restored_at.get(command.namespace))
 
-    def _seen_open(self, task: Task | None, command: c.Block) -> Seen:
+    def _seen_open(self, task: Task | None, command: c.Block) -> Evidence:
         key = command.effect_key
-        return _NOTHING_BESIDE if key is None else Seen(effect=self.work.effect(command.namespace, key))
+        return _NOTHING_BESIDE if key is None else Evidence(effect=self.work.effect(command.namespace, key))
 
-    def _seen_messages(self, task: Task | None, command: c.TaskCommand) -> Seen:
-        return Seen(messages=self.work.messages(command.namespace, command.task_id))
+    def _seen_messages(self, task: Task | None, command: c.TaskCommand) -> Evidence:
+        return Evidence(messages=self.work.messages(command.namespace, command.task_id))
 
-    def _seen_message(self, task: Task | None, command: c.Deliver | c.SkipMessage) -> Seen:
+    def _seen_message(self, task: Task | None, command: c.Deliver | c.SkipMessage) -> Evidence:
         message = self.work.message(command)
         if message is None:
             return _NOTHING_BESIDE
-        return Seen(messages=(message,), waits=self.work.waits.shown(task, command, message))
+        return Evidence(messages=(message,), waits=self.work.waits.shown(task, command, message))
 
-    def _seen_wait(self, task: Task | None, command: c.TaskCommand) -> Seen:
+    def _seen_wait(self, task: Task | None, command: c.TaskCommand) -> Evidence:
         waits = self.work.waits.shown(task, command, None)
-        return Seen(waits=waits) if waits else _NOTHING_BESIDE
+        return Evidence(waits=waits) if waits else _NOTHING_BESIDE
 
-    def _seen_calls(self, task: Task | None, command: c.TaskCommand) -> Seen:
-        seen = Seen(calls=self.work.calls(command.namespace, command.task_id))
+    def _seen_calls(self, task: Task | None, command: c.TaskCommand) -> Evidence:
+        seen = Evidence(calls=self.work.calls(command.namespace, command.task_id))
         return self.work.waits.next_ones(task, seen)
 
-    def _seen_rules(self, task: Task | None, command: c.Submit) -> Seen:
+    def _seen_rules(self, task: Task | None, command: c.Submit) -> Evidence:
         rules = self.work.rules(command.namespace, command.agent)
-        return Seen(rules=rules) if rules else _NOTHING_BESIDE
+        return Evidence(rules=rules) if rules else _NOTHING_BESIDE
 
-    def _seen_asked(self, task: Task | None, command: c.Replay) -> Seen:
+    def _seen_asked(self, task: Task | None, command: c.Replay) -> Evidence:
         """What was asked about the task, and what would be asked now."""
         rules = () if task is None else self.work.rules(task.namespace, task.agent)
-        return Seen(rules=rules, approval=self.work.approval(command.namespace, command.task_id))
+        return Evidence(rules=rules, approval=self.work.approval(command.namespace, command.task_id))
 
     def _settle_children(self, command: c.SettleChildren) -> Reply:
         follow: list[c.Command] = []
@@ -441,9 +443,9 @@ class _Batch:
         return Reply(session=session)
 
 
-_NOTHING_BESIDE = Seen()
+_NOTHING_BESIDE = Evidence()
 _STARTS: Final = frozenset((c.Claim, c.Dispatch))
-_LOOKS: Final[dict[type[c.Command], Callable[[_Batch, Task | None, Any], Seen]]] = {
+_LOOKS: Final[dict[type[c.Command], Callable[[_Batch, Task | None, Any], Evidence]]] = {
     c.Submit: _Batch._seen_rules,
     c.Resubmit: _Batch._seen_rules,
     c.Replay: _Batch._seen_asked,

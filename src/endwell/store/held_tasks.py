@@ -13,7 +13,7 @@ from endwell.store.contract import Store
 PAGE = 200
 
 
-class Freeing:
+class HeldTasks:
     """In one namespace, in the name of one actor."""
 
     def __init__(self, store: Store, runtime: Runtime, *, namespace: str, actor: str) -> None:

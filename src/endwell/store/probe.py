@@ -21,7 +21,7 @@ Stamp = tuple[object, ...]
 """What tells one state of a store from the next; only good for being compared."""
 
 
-class Ask(NamedTuple):
+class Probe(NamedTuple):
     """A named query and its parameters. A `value` is its one answer; else it is asked whether it has any."""
 
     name: str
@@ -29,7 +29,7 @@ class Ask(NamedTuple):
     is_value: bool = False
 
 
-class Seen(dict[str, Any]):
+class ProbeResult(dict[str, Any]):
     """The answers by name, as they were at `now`; `stamp` is the store's from just before."""
 
     def __init__(self, now: int, answers: Mapping[str, Any], stamp: Stamp | None = None) -> None:
@@ -38,7 +38,7 @@ class Seen(dict[str, Any]):
         self.stamp = stamp
 
     @classmethod
-    def of(cls, now: int, asked: Sequence[Ask], row: Sequence[Any], stamp: Stamp | None = None) -> Self:
+    def of(cls, now: int, asked: Sequence[Probe], row: Sequence[Any], stamp: Stamp | None = None) -> Self:
         """The row that a joined statement gave."""
         return cls(now, dict(zip((ask.name for ask in asked), row, strict=True)), stamp)
 
@@ -47,7 +47,7 @@ class Seen(dict[str, Any]):
         return any(self[name] for name in names)
 
 
-class Joiner:
+class ProbeSql:
     """Joins a dialect's queries; parameter 1 of the whole is the clock's, as the dialect takes it."""
 
     def __init__(self, queries: Mapping[str, str], *, mark: str, clock: str, now: str) -> None:
@@ -57,7 +57,7 @@ class Joiner:
         self._now = now
         self._text = lru_cache(maxsize=100)(self._compose)
 
-    def statement(self, asked: Sequence[Ask]) -> tuple[str, list[Any]]:
+    def statement(self, asked: Sequence[Probe]) -> tuple[str, list[Any]]:
         """The statement, and its parameters after the clock's."""
         shape = tuple(
             (ask.name, ask.is_value, tuple(value is NOW for value in ask.parameters)) for ask in asked

@@ -148,7 +148,7 @@ def _wait_answered(before: Task, after: Task, fact: f.WaitAnswered, at: int) -> 
     return [("answer_wait", (fact.wait_status, fact.result_card, 0, at, *where))]
 
 
-def _wait_timed_out(before: Task, after: Task, fact: f.WaitTimedOut, at: int) -> list[Row]:
+def _wait_timed_out(before: Task, after: Task, fact: f.WaitExpired, at: int) -> list[Row]:
     """Reported waits stay open: an answer, or the report itself, settles them."""
     turn = (after.namespace, before.turn_id)
     return [
@@ -184,14 +184,14 @@ PROJECTIONS: Final[dict[type[f.Fact], Projection]] = {
     f.ApprovalRequested: _approval_asked,
     f.ApprovalVoted: _approval_voted,
     f.ApprovalApproved: _approval_decided("approved"),
-    f.ApprovalRejected: _approval_decided("rejected"),
-    f.ApprovalExpired: _approval_decided("expired"),
+    f.RejectedApproval: _approval_decided("rejected"),
+    f.ExpiredApproval: _approval_decided("expired"),
     f.TaskSuspended: _suspended,
     f.WaitsAdded: _waits_added,
     f.WaitAnswered: _wait_answered,
-    f.WaitTimedOut: _wait_timed_out,
-    f.TaskFailed: _approval_void,
-    f.TaskTimedOut: _approval_void,
-    f.TaskCancelled: _approval_void,
+    f.WaitExpired: _wait_timed_out,
+    f.FailedEnding: _approval_void,
+    f.TimedOutEnding: _approval_void,
+    f.CancelledEnding: _approval_void,
     f.TaskBlocked: _blocked,
 }

@@ -19,10 +19,10 @@ from endwell.model.message import InboxRow, Message
 from endwell.model.session import Session
 from endwell.model.task import Task, Wait
 from endwell.store.log import Event
-from endwell.store.probe import Ask, Seen
+from endwell.store.probe import Probe, ProbeResult
 from endwell.store.side_row_reads import BesideReads
 from endwell.store.side_rows import DeadLetter
-from endwell.store.turns import Turn, turns_in
+from endwell.store.turns import TurnRecord, turns_in
 
 
 class OpenCall(msgspec.Struct, frozen=True):
@@ -108,7 +108,7 @@ class Reads(BesideReads):
     """Domain questions over `_rows`, which runs one named query."""
 
     @abstractmethod
-    async def glance(self, *asked: Ask) -> Seen:
+    async def glance(self, *asked: Probe) -> ProbeResult:
         """Several named queries as one statement; `NOW` among their parameters is the store's clock."""
 
     async def find_task(self, namespace: str, task_id: str) -> Task | None:
@@ -384,7 +384,7 @@ class Reads(BesideReads):
         rows = await self._rows("letters_changed", namespace, since, after, limit)
         return [DeadLetter(*row) for row in rows]
 
-    async def turns_of_task(self, namespace: str, task_id: str) -> list[Turn]:
+    async def turns_of_task(self, namespace: str, task_id: str) -> list[TurnRecord]:
         """The turns of a task that have ended."""
         return turns_in(await self.events_of_task(namespace, task_id))
 

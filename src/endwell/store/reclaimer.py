@@ -13,7 +13,7 @@ from endwell.model.session import Session
 from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.runtime.clock import Clock
-from endwell.settings.sections import Worker as WorkerSettings
+from endwell.settings.sections import WorkerSettings as WorkerSettings
 from endwell.store.contract import Store
 from endwell.store.reads import LapsedClaim
 
@@ -77,7 +77,7 @@ class Absence:
         return max(now - before, (wall - wall_before) / SECOND)
 
 
-class Reclaiming:
+class Reclaimer:
     """`run_once()` takes back the turns whose lease lapsed longer than `grace` ago, by evidence."""
 
     def __init__(
@@ -145,10 +145,10 @@ class Reclaiming:
 
 def evidence_about(
     session: Session | None, runtime: Runtime, absence: Absence | None, now: int
-) -> c.Evidence:
+) -> c.HolderEvidence:
     """What this process knows about the holder of a lapsed session, for the decision what a reclaim costs."""
     is_near = session is not None and session.pid > 0 and session.host == runtime.host()
-    return c.Evidence(
+    return c.HolderEvidence(
         holder_is_alive=runtime.is_same_process(session.pid, session.process)
         if session is not None and is_near
         else None,

@@ -14,7 +14,7 @@ MOST = 10_000
 """Tasks kept in mind; beyond that all are forgotten, which costs one reading each."""
 
 
-class Held:
+class RowCache:
     """Running tasks, as they stood after this process's last write."""
 
     def __init__(self) -> None:

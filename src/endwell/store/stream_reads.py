@@ -40,7 +40,7 @@ class Feeding(NamedTuple):
         return found
 
 
-class Place(NamedTuple):
+class QueuePosition(NamedTuple):
     """Behind this task of an agent: the order in which ready tasks are taken."""
 
     priority: int | None
@@ -48,7 +48,7 @@ class Place(NamedTuple):
     id: str | None
 
 
-START = Place(None, None, None)
+START = QueuePosition(None, None, None)
 
 
 class ReadyTurn(msgspec.Struct, frozen=True, gc=False):
@@ -75,9 +75,9 @@ class ReadyTurn(msgspec.Struct, frozen=True, gc=False):
         return self.content or b"null"
 
     @property
-    def place(self) -> Place:
+    def place(self) -> QueuePosition:
         """Where it stands in its agent's row."""
-        return Place(self.priority, self.run_at, self.id)
+        return QueuePosition(self.priority, self.run_at, self.id)
 
 
 class Carrying(ABC):
@@ -89,7 +89,7 @@ class Carrying(ABC):
 
     @abstractmethod
     async def ready_turns(
-        self, namespace: str, agent: str, limit: int, after: Place = START
+        self, namespace: str, agent: str, limit: int, after: QueuePosition = START
     ) -> list[ReadyTurn]:
         """Ready tasks of an agent in the order in which they are to be taken, from behind a place on."""
 

@@ -12,7 +12,7 @@ from endwell.model.task import Task
 from endwell.store.log import Event
 
 
-class Turn(msgspec.Struct, frozen=True):
+class TurnRecord(msgspec.Struct, frozen=True):
     """One assignment of a task that has ended."""
 
     id: str
@@ -25,14 +25,16 @@ class Turn(msgspec.Struct, frozen=True):
     ended_at: int
 
 
-def turns_in(events: Iterable[Event]) -> list[Turn]:
+def turns_in(events: Iterable[Event]) -> list[TurnRecord]:
     """The turns that have ended, in order; who held one is what the task says before the end."""
     task: Task | None = None
-    found: list[Turn] = []
+    found: list[TurnRecord] = []
     for event in events:
         fact: f.Fact = event.fact
         if isinstance(fact, f.TurnEnded) and task is not None:
             held = (task.attempt_id, task.session_id, fact.epoch)
-            found.append(Turn(fact.turn_id, task.turn_number, *held, fact.outcome, fact.error, event.at))
+            found.append(
+                TurnRecord(fact.turn_id, task.turn_number, *held, fact.outcome, fact.error, event.at)
+            )
         task = fold(task, fact, event.at, event.namespace, event.task_id)
     return found

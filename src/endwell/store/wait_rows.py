@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from endwell.machine.decision import Seen
+from endwell.machine.decision import Evidence
 from endwell.machine.evolve_wait import WaitFact, evolve_wait, settled_calls
 from endwell.model import commands as c
 from endwell.model import facts as f
@@ -131,7 +131,7 @@ class Waits:
                 return (now,)
         return ()
 
-    def next_ones(self, task: Task | None, seen: Seen) -> Seen:
+    def next_ones(self, task: Task | None, seen: Evidence) -> Evidence:
         """What a clock is shown: the next waits by deadline, and the deadline of the first behind them."""
         if task is None or task.turn_id is None or not has_wait_rows(task):
             return seen

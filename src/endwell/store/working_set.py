@@ -28,7 +28,7 @@ from endwell.store.rows import HolderKey, Rows, TaskKey, Writes
 from endwell.store.wait_rows import Waits
 
 _WITH_ROWS_BESIDE: Final = frozenset((*EFFECT_FACTS, *PROJECTIONS))
-_WAIT_FACTS: Final = frozenset((f.WaitsAdded, f.WaitAnswered, f.WaitTimedOut))
+_WAIT_FACTS: Final = frozenset((f.WaitsAdded, f.WaitAnswered, f.WaitExpired))
 _TO_BE_TAKEN: Final = frozenset((s.QUEUED, s.DISPATCHED))
 
 
@@ -210,7 +210,7 @@ class WorkingSet:
         """A row that was not read can only be in doubt: its task ends while it is in flight."""
         key = (task.namespace, fact.key)
         known = self.effect(*key)
-        if known is None and isinstance(fact, f.EffectUnknown):
+        if known is None and isinstance(fact, f.EffectDoubted):
             self._note_row(("doubt_effect", (at, task.namespace, fact.key, task.id)))
             return
         self._effects[key] = evolve_effect(known, fact, task, at)

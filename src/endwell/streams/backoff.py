@@ -8,7 +8,7 @@ FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
 
 
-class Pace:
+class Backoff:
     """`pause()` after a failure, `reset()` after a success."""
 
     def __init__(self, runtime: Runtime) -> None:

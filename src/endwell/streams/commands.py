@@ -44,7 +44,7 @@ Lead = Literal["new", "kept", "other"]
 """`new`: nobody led just now; to whoever did so before, that the server has forgotten it."""
 
 
-class ForeignWorker(msgspec.Struct, frozen=True, kw_only=True):
+class ForeignRegistration(msgspec.Struct, frozen=True, kw_only=True):
     """What a foreign worker says of itself."""
 
     name: str
@@ -204,7 +204,7 @@ class StreamOrchestrator:
             removing = ("HDEL", self.names.grants, *(grant.field for grant in grants))
             await self.connection.ask_all([("DEL", *keys), removing], atomic=True)
 
-    async def foreign_worker(self, name: str) -> ForeignWorker | None:
+    async def foreign_worker(self, name: str) -> ForeignRegistration | None:
         """What one foreign worker says of itself; None if it says nothing usable."""
         return read_worker(name, *(await self._said_by([name])))
 
@@ -223,7 +223,7 @@ class StreamOrchestrator:
         forgetting = [("SREM", self.names.workers, name), ("DEL", self.names.worker(name))]
         await self.connection.ask_all(forgetting)
 
-    async def foreign_workers(self) -> list[ForeignWorker]:
+    async def foreign_workers(self) -> list[ForeignRegistration]:
         """Those that have said lately what they serve; the names of others are forgotten.
 
         Of more names than may have a session, which anybody can add, only so many are looked at.
@@ -317,12 +317,12 @@ def _acknowledging(stream: str, group: str, ids: Sequence[str]) -> list[tuple[Wo
     return [("XACK", stream, group, *ids), ("XDEL", stream, *ids)]
 
 
-def read_worker(name: str, text: bytes) -> ForeignWorker | None:
+def read_worker(name: str, text: bytes) -> ForeignRegistration | None:
     """Read what a foreign worker says of itself, as JSON; None where it says nothing usable."""
-    said = None if not text or len(text) > WORKER_BYTES else read_as(text, _Said)
+    said = None if not text or len(text) > WORKER_BYTES else read_as(text, ForeignSaid)
     if said is None:
         return None
-    return ForeignWorker(name=name, tools=said.tools, slots=max(1, min(said.slots, 1000)))
+    return ForeignRegistration(name=name, tools=said.tools, slots=max(1, min(said.slots, 1000)))
 
 
 def _listed_grant(field: bytes, task_id: bytes) -> Grant | None:
@@ -333,7 +333,7 @@ def _listed_grant(field: bytes, task_id: bytes) -> Grant | None:
     return Grant(task_id=name, turn_id=turn_id, epoch=int(epoch))
 
 
-class _Said(msgspec.Struct):
+class ForeignSaid(msgspec.Struct):
     tools: tuple[str, ...]
     slots: int = 1
 

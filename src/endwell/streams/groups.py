@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from endwell.streams.protocol import ORCHESTRATOR_GROUP, WORKERS_GROUP, Names
-from endwell.streams.redis import Line, Refusal
+from endwell.streams.redis import RedisClient, Refusal
 
 
-async def make_groups(connection: Line, names: Names) -> bool:
+async def make_groups(connection: RedisClient, names: Names) -> bool:
     """Whether one was missing. From the first entry on: what was put before it came is not passed over."""
     made = False
     for stream, group in ((names.task, WORKERS_GROUP), (names.result, ORCHESTRATOR_GROUP)):

@@ -16,7 +16,7 @@ from endwell.model.moments import moment
 from endwell.runtime.base import Runtime
 from endwell.runtime.recent import Recent
 from endwell.settings import masked
-from endwell.streams.backoff import Pace
+from endwell.streams.backoff import Backoff
 from endwell.streams.contract import Delivery
 from endwell.streams.entries import Malformed, malformed_letter, read_task
 from endwell.streams.groups import make_groups
@@ -155,7 +155,7 @@ class StreamIntake:
         self._has_room.set()
 
     async def _read_on(self) -> None:
-        pace = Pace(self._runtime)
+        pace = Backoff(self._runtime)
         while not self._stopping:
             ahead = self._recent.within(AHEAD_SECONDS)
             count = min(self._room() + ahead - len(self._arrived), READ_LIMIT)
@@ -199,7 +199,7 @@ class StreamIntake:
                 self._arrived.append(delivery)
         self._wake()
 
-    async def _recover(self, error: Exception, pace: Pace) -> None:
+    async def _recover(self, error: Exception, pace: Backoff) -> None:
         """A server that forgot its groups gets them again; one that is away is tried ever more rarely."""
         self._note(error)
         if isinstance(error, Refusal):
@@ -254,7 +254,7 @@ class StreamIntake:
         ]
 
     async def _send_on(self) -> None:
-        pace = Pace(self._runtime)
+        pace = Backoff(self._runtime)
         while True:
             await self._to_send.wait()
             self._to_send.clear()

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from endwell.streams.entries import RawFields
-from endwell.streams.redis import Line, Refusal, Word
+from endwell.streams.redis import RedisClient, Refusal, Word
 
 PAGE = 100
 START = "0-0"
@@ -39,7 +39,7 @@ class Overdue(msgspec.Struct, frozen=True, kw_only=True):
 class PendingEntries:
     """The pending entries of one group."""
 
-    def __init__(self, connection: Line, stream: str, group: str) -> None:
+    def __init__(self, connection: RedisClient, stream: str, group: str) -> None:
         self._connection = connection
         self._stream = stream
         self._group = group

@@ -34,7 +34,7 @@ class Refusal(Exception):
         self.code = text.split(" ", 1)[0].rstrip(":")
 
 
-class Line(Protocol):
+class RedisClient(Protocol):
     """A connection to a server, as everybody here uses one."""
 
     async def ask(self, *words: Word) -> Any:
@@ -50,20 +50,20 @@ class Line(Protocol):
 class Connect(Protocol):
     """How a line is had; whoever wants another server, or one that is none, passes another."""
 
-    def __call__(self, *, blocking: bool = False) -> Line:
+    def __call__(self, *, blocking: bool = False) -> RedisClient:
         """`blocking`: for reads that wait at the server, and therefore without a limit of its own."""
 
 
-class Connection:
+class RedisConnection:
     """One server. `ask` sends one command, `ask_all` many with one round trip."""
 
     def __init__(self, url: str, *, blocking: bool = False) -> None:
         seconds = None if blocking else ANSWER_SECONDS
         address = plain_address(url)
-        library = _Library(url, seconds)  # which also says what is wrong with a URL
-        self._way: _Plain | _Library = library
+        library = LibraryConnection(url, seconds)  # which also says what is wrong with a URL
+        self._way: PlainConnection | LibraryConnection = library
         if address is not None and has_hiredis():
-            self._way = _Plain(address, seconds)
+            self._way = PlainConnection(address, seconds)
 
     async def ask(self, *words: Word) -> Any:
         """The server's answer."""
@@ -102,7 +102,7 @@ class Connection:
         await self._way.close()
 
 
-class _Plain:
+class PlainConnection:
     """Nothing but a socket."""
 
     def __init__(self, address: Address, seconds: float | None) -> None:
@@ -130,7 +130,7 @@ def _told(error: Exception) -> Refusal:
     return _refusal(error)
 
 
-class _Library:
+class LibraryConnection:
     """By redis-py: TLS, Unix sockets, and all its options."""
 
     def __init__(self, url: str, seconds: float | None) -> None:

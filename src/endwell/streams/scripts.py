@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from endwell.streams.protocol import Names
-from endwell.streams.redis import Line, Word
+from endwell.streams.redis import RedisClient, Word
 
 PUBLISH_RESULTS: Final = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
@@ -32,7 +32,7 @@ return place
 
 
 async def publish_results(
-    line: Line, names: Names, entries: Sequence[Sequence[Word]], *, after: str, cursor: str
+    line: RedisClient, names: Names, entries: Sequence[Sequence[Word]], *, after: str, cursor: str
 ) -> bool:
     """Add results and move the cursor; False if another orchestrator has moved it."""
     words = [word for entry in entries for word in (len(entry), *entry)]
@@ -40,7 +40,7 @@ async def publish_results(
     return bool(await line.ask("EVAL", PUBLISH_RESULTS, len(keys), *keys, after, cursor, *words))
 
 
-async def put_letter(line: Line, names: Names, task_id: str, entry: Sequence[Word]) -> bool:
+async def put_letter(line: RedisClient, names: Names, task_id: str, entry: Sequence[Word]) -> bool:
     """Add a dead letter and mark where it is; False if its task has one there."""
     keys = (names.letters, names.dlq)
     return await line.ask("EVAL", PUT_LETTER, len(keys), *keys, task_id, *entry) is not None

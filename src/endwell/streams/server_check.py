@@ -8,7 +8,7 @@ import msgspec
 
 from endwell.streams.pending import PendingEntries
 from endwell.streams.protocol import ALL_THERE, WORKERS_GROUP, Names
-from endwell.streams.redis import Line, Refusal
+from endwell.streams.redis import RedisClient, Refusal
 
 KEEPS_STREAMS: Final = ("noeviction", "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl")
 """How a server may make room without dropping a stream, which never expires."""
@@ -23,7 +23,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: int
 
 
-async def condition(connection: Line, names: Names, idle_ms: int) -> Condition:
+async def condition(connection: RedisClient, names: Names, idle_ms: int) -> Condition:
     """The streams as they are now; overdue is what nobody has touched for so long."""
     left: dict[str, int] = {}
     has_groups = True
@@ -41,14 +41,14 @@ async def condition(connection: Line, names: Names, idle_ms: int) -> Condition:
     )
 
 
-async def lengths(connection: Line, names: Names) -> dict[str, int]:
+async def lengths(connection: RedisClient, names: Names) -> dict[str, int]:
     """How many entries each stream has."""
     streams = (names.task, names.result, names.dlq)
     counts = await connection.ask_all([("XLEN", stream) for stream in streams])
     return dict(zip(streams, map(int, counts), strict=True))
 
 
-async def unreadable_count(connection: Line, names: Names) -> int:
+async def unreadable_count(connection: RedisClient, names: Names) -> int:
     """Dead letters that stand for an entry and not for a task: all others are in the index."""
     looks = (("XLEN", names.dlq), ("HLEN", names.letters), ("HMGET", names.letters, ALL_THERE))
     on_stream, marks, (all_there,) = await connection.ask_all(looks)
@@ -56,18 +56,18 @@ async def unreadable_count(connection: Line, names: Names) -> int:
     return max(0, int(on_stream) - of_tasks)
 
 
-async def eviction_policy(connection: Line) -> str | None:
+async def eviction_policy(connection: RedisClient) -> str | None:
     """How the server makes room when its memory is full; None where it does not tell."""
     return await _setting(connection, "maxmemory-policy")
 
 
-async def is_persistent(connection: Line) -> bool | None:
+async def is_persistent(connection: RedisClient) -> bool | None:
     """Whether the server keeps anything over a restart; None where it does not tell."""
     appends, saves = await _setting(connection, "appendonly"), await _setting(connection, "save")
     return None if appends is None or saves is None else appends == "yes" or bool(saves)
 
 
-async def _setting(connection: Line, name: str) -> str | None:
+async def _setting(connection: RedisClient, name: str) -> str | None:
     try:
         answer = await connection.ask("CONFIG", "GET", name)
     except Refusal:

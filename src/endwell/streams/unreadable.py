@@ -14,7 +14,7 @@ import msgspec
 from endwell.streams.entries import CUT
 from endwell.streams.pending import entries_of
 from endwell.streams.protocol import Names
-from endwell.streams.redis import Line
+from endwell.streams.redis import RedisClient
 from endwell.streams.server_check import unreadable_count
 
 PAGE: Final = 100
@@ -49,7 +49,7 @@ def is_entry_id(word: str) -> bool:
 class UnreadableEntries:
     """Those of one installation."""
 
-    def __init__(self, connection: Line, names: Names) -> None:
+    def __init__(self, connection: RedisClient, names: Names) -> None:
         self._connection = connection
         self._names = names
 

@@ -23,7 +23,7 @@ from endwell.runtime.processes import Child, start
 from endwell.testing.installation import HOURS
 from endwell.testing.oracle.registry import INVARIANTS
 from endwell.testing.shrinking import keep, shrink, simulate, told
-from endwell.testing.simulation import Result
+from endwell.testing.simulation import SimulationResult
 
 PACKAGE: Final = Path(__file__).parents[1]
 SILENCE_SECONDS: Final = 600.0
@@ -56,7 +56,7 @@ class Figures(msgspec.Struct, frozen=True):
     failures: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, result: Result) -> Figures:
+    def of(cls, result: SimulationResult) -> Figures:
         """Of one seed; a failure is made small first."""
         failures = () if result.is_good else (told(shrink(result)),)
         counts = (result.tasks, result.events, result.commits, result.judged)

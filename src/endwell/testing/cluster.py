@@ -26,13 +26,13 @@ from endwell.runtime.universe import Dice, Universe, VirtualLoop, VirtualProcess
 from endwell.runtime.virtual import VirtualRuntime, outside_of_loops, virtual_runtime
 from endwell.settings import Settings
 from endwell.store.contract import Store
-from endwell.streams.redis import Line
+from endwell.streams.redis import RedisClient
 from endwell.testing.bell_network import BellNetwork, SimulatedDoorbell
 from endwell.testing.foreign_worker import ForeignWorker, Tool
 from endwell.testing.receiver import Receiver, SimulatedSink
 from endwell.testing.redis.client import Network, SimulatedLine
 from endwell.testing.redis.server import Server
-from endwell.testing.store_tap import Killed, Moment, TappedStore
+from endwell.testing.store_tap import Moment, TappedStore
 from endwell.testing.trace import Trace
 from endwell.worker.worker import Worker
 
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 Kind = Literal["worker", "pmo", "client", "foreign"]
 Register = Callable[[Endwell], None]
-Listener = Callable[["Member", Moment, Sequence[Command]], None]
+Listener = Callable[["ClusterMember", Moment, Sequence[Command]], None]
 """Told of every transaction of every member; may raise what the database would say, or kill."""
 
 
@@ -70,10 +70,10 @@ class Cluster:
         self.redis = Network(Server(self._redis_ms))
         self.redis.is_slow = partial(Dice(f"{seed}/lines").happens, SLOW_ANSWERS)
         self.receiver = Receiver()
-        self.tools: Callable[[Member], Mapping[str, Tool]] = lambda member: {}
+        self.tools: Callable[[ClusterMember], Mapping[str, Tool]] = lambda member: {}
         self.trace = Trace()
-        self.members: dict[str, Member] = {}
-        self.graveyard: list[Member] = []
+        self.members: dict[str, ClusterMember] = {}
+        self.graveyard: list[ClusterMember] = []
         self.listeners: list[Listener] = []
         self._pids = 100
 
@@ -85,13 +85,13 @@ class Cluster:
         """The server of streams has a clock of its own."""
         return (self.universe.start_us + self.universe.elapsed_us) // 1000
 
-    def start(self, name: str, kind: Kind) -> Member:
+    def start(self, name: str, kind: Kind) -> ClusterMember:
         """A process of that name: a new one, or the successor of one that has ended."""
         old = self.members.get(name)
         if old is not None:
             self.graveyard.append(old)
         self._pids += 1
-        member = Member(self, name, kind, self._pids)
+        member = ClusterMember(self, name, kind, self._pids)
         self.members[name] = member
         self.note(name, "starts", f"pid {member.process.pid}")
         return member
@@ -115,7 +115,7 @@ class Cluster:
 class SimulatedApp(Endwell):
     """An installation as one simulated process sees it."""
 
-    def __init__(self, member: Member, **options: Any) -> None:
+    def __init__(self, member: ClusterMember, **options: Any) -> None:
         super().__init__(f"sqlite:///{member.cluster.path}", runtime=member.runtime, **options)
         self.limits = replace(self.limits, waits_in_row=1)  # so that small gathers have rows of their own
         self._member = member
@@ -132,7 +132,7 @@ class SimulatedApp(Endwell):
     def open_bell(self) -> Doorbell:
         return SimulatedDoorbell(self._member.cluster.network, self._member.name)
 
-    def open_line(self, *, blocking: bool = False) -> Line:
+    def open_line(self, *, blocking: bool = False) -> RedisClient:
         member = self._member
         return SimulatedLine(member.cluster.redis, member.runtime, member.name, blocking=blocking)
 
@@ -140,7 +140,7 @@ class SimulatedApp(Endwell):
         return SimulatedSink(self._member.cluster.receiver, self._member.runtime, self._member.name)
 
 
-class Member:
+class ClusterMember:
     """One simulated process: what it runs, and what can be done to it from outside."""
 
     def __init__(self, cluster: Cluster, name: str, kind: Kind, pid: int) -> None:
@@ -251,4 +251,4 @@ class Member:
         await service.close()
 
 
-__all__ = ["Cluster", "Killed", "Member", "Register", "SimulatedApp"]
+__all__ = ["Cluster", "ClusterMember", "Register", "SimulatedApp"]

@@ -94,7 +94,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     sticky: float
     crew: dict[str, Kind]
     settings: dict[str, Any]
-    orders: tuple[workload.Order, ...]
+    orders: tuple[workload.TaskOrder, ...]
 
     @property
     def parts(self) -> Parts:

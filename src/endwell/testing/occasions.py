@@ -11,7 +11,7 @@ from endwell.errors import EndwellError
 from endwell.model import commands as c
 from endwell.pmo.relay.messages import Outgoing
 from endwell.runtime.clock import MICROSECONDS
-from endwell.testing.cluster import Cluster, Member
+from endwell.testing.cluster import Cluster, ClusterMember
 from endwell.testing.effect_sink import Fates
 from endwell.testing.faults.registry import FAULTS
 from endwell.testing.oracle.judging import Violation
@@ -20,13 +20,13 @@ from endwell.testing.redis.client import Commands
 from endwell.testing.redis.client import Fate as LineFate
 from endwell.testing.store_tap import Moment
 
-Matches = Callable[[Member, Sequence[c.Command]], bool]
-Act = Callable[[Member, Sequence[c.Command]], None]
+Matches = Callable[[ClusterMember, Sequence[c.Command]], bool]
+Act = Callable[[ClusterMember, Sequence[c.Command]], None]
 Fate = Callable[[list[float]], list[float]]
-ByEffect = Callable[[Member, str], None]
-OnLine = Callable[[Member, Commands], LineFate | None]
+ByEffect = Callable[[ClusterMember, str], None]
+OnLine = Callable[[ClusterMember, Commands], LineFate | None]
 """What becomes of these commands of a process; None if they are not meant."""
-OnAnswer = Callable[[Member, Commands, list[Any]], bool]
+OnAnswer = Callable[[ClusterMember, Commands, list[Any]], bool]
 """Told of commands that took place, and of their answers; whether that was the occasion."""
 OnEntry = Callable[[bytes, list[bytes]], bool | None]
 """Told of a new entry: whether it arrives; None if it is not meant."""
@@ -166,7 +166,7 @@ class Occasions:
             elif isinstance(command, c.Heartbeat):
                 self.last_beats[command.session_id] = command
 
-    def act_on(self, member: Member, moment: Moment, commands: Sequence[c.Command]) -> None:
+    def act_on(self, member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> None:
         """A transaction has come so far: whoever waits for that acts, and may raise."""
         for armed in self._armed:
             if armed.moment == moment and armed.until_us < self.elapsed_us:

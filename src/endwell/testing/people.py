@@ -13,10 +13,10 @@ from endwell.errors import EndwellError, WrongStatus
 from endwell.model import status as s
 from endwell.model.task import waits_of
 from endwell.runtime.universe import Dice
-from endwell.testing.workload import ANYTHING, Order, expected
+from endwell.testing.workload import ANYTHING, TaskOrder, expected
 
 if TYPE_CHECKING:
-    from endwell.testing.cluster import Member
+    from endwell.testing.cluster import ClusterMember
     from endwell.testing.simulation import Simulation
 
 ROUND_SECONDS: Final = 40.0
@@ -31,7 +31,7 @@ class People:
         self._dice = dice
         self._seen: set[str] = set()
 
-    async def submit_all(self, member: Member) -> None:
+    async def submit_all(self, member: ClusterMember) -> None:
         """Hand in every order at its time; one that was not acknowledged is handed in again."""
         sim = self._sim
         for order in sim.orders:
@@ -44,7 +44,7 @@ class People:
                     sim.note_refusal("submit", error)
                     await member.runtime.sleep(5)
 
-    async def look_after(self, member: Member) -> None:
+    async def look_after(self, member: ClusterMember) -> None:
         """Round after round."""
         while True:
             await member.runtime.sleep(ROUND_SECONDS * (0.5 + self._dice.random()))
@@ -55,7 +55,7 @@ class People:
                 except EndwellError as error:
                     self._sim.note_refusal(see_to.__name__, error)
 
-    async def _approvals(self, member: Member) -> None:
+    async def _approvals(self, member: ClusterMember) -> None:
         for row in await member.client.store.approvals_page("default", only_open=True, limit=50):
             if not (self._sim.is_calm or self._dice.happens(0.5)):
                 continue
@@ -64,7 +64,7 @@ class People:
             else:
                 await member.client.reject(row.id, by="bob")
 
-    async def _calls(self, member: Member) -> None:
+    async def _calls(self, member: ClusterMember) -> None:
         for call in await member.client.store.open_calls("default", task_id=None, limit=50):
             if call.tool == "ask" and call.tool_call_id not in self._seen:
                 self._seen.add(call.tool_call_id)
@@ -73,7 +73,7 @@ class People:
                     self._sim.happened(fate, "tool", call.tool_call_id)
                 member.spawn(self._answer(member, call.tool_call_id, call.deadline, fate), "tool")
 
-    async def _answer(self, member: Member, call_id: str, deadline: int, fate: str) -> None:
+    async def _answer(self, member: ClusterMember, call_id: str, deadline: int, fate: str) -> None:
         sleep, client = member.runtime.sleep, member.client
         await sleep(self._dice.choice((0.1, 5, 30)))
         if fate == "tool_silent":
@@ -91,13 +91,13 @@ class People:
             self._sim.note_refusal("answer", error)
             self._seen.discard(call_id)
 
-    async def _signals(self, member: Member) -> None:
+    async def _signals(self, member: ClusterMember) -> None:
         for task in list(self._sim.view.tasks.values()):
             is_waiting = task.status == s.SUSPENDED and any(w.kind == "signal" for w in waits_of(task))
             if is_waiting and self._dice.happens(0.3):
                 await member.client.signal(task.id, "go", "go")
 
-    async def _blocked(self, member: Member) -> None:
+    async def _blocked(self, member: ClusterMember) -> None:
         """A person unblocks what no worker took, at once or after accepting it, and forgets some of it."""
         for task in list(self._sim.view.tasks.values()):
             if task.status != s.BLOCKED or task.reason != "dispatch_timeout" or task.id in self._seen:
@@ -111,7 +111,7 @@ class People:
             else:
                 await member.client.unblock(task.id)
 
-    async def _effects(self, member: Member) -> None:
+    async def _effects(self, member: ClusterMember) -> None:
         """Say what became of unknown effects, once that can be known for sure."""
         store = member.client.store
         for effect in await store.effects_page("default", status="unknown", limit=50):
@@ -123,7 +123,7 @@ class People:
                     await member.client.settle_effect(effect.key, "not_done", by="ada")
 
 
-async def submit(sim: Simulation, client: Client, order: Order) -> None:
+async def submit(sim: Simulation, client: Client, order: TaskOrder) -> None:
     """Hand in an order and take down that it was accepted, and what must come of it."""
     handle = await client.submit(order.agent, order.payload, **order.options)
     key = order.options["key"]

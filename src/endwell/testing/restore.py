@@ -14,12 +14,12 @@ from typing import Final
 import msgspec
 
 from endwell.model.restoring import MarkRestored
-from endwell.testing.cluster import Member
+from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults import all as all_faults
 from endwell.testing.installation import installation_for
 from endwell.testing.log import overheard
 from endwell.testing.occasions import PlannedFates
-from endwell.testing.simulation import Result, Simulation
+from endwell.testing.simulation import Simulation, SimulationResult
 
 LISTS: Final = all_faults.LISTS
 """Importing them registers the faults of the first life."""
@@ -67,7 +67,7 @@ class Restored(Simulation):
         super()._keep_all()
         self.kept = crew
 
-    async def _people_at(self, member: Member) -> None:
+    async def _people_at(self, member: ClusterMember) -> None:
         while not member.is_ready:
             await member.runtime.sleep(1)
         if not self.is_declared:
@@ -78,7 +78,7 @@ class Restored(Simulation):
         await super()._people_at(member)
 
 
-def lose_and_restore(seed: int, directory: Path) -> Result:
+def lose_and_restore(seed: int, directory: Path) -> SimulationResult:
     """What became of the second life of one seed."""
     for name in ("first", "second"):
         (directory / name).mkdir()

@@ -12,7 +12,7 @@ import msgspec
 from endwell.testing.faults import all as all_faults
 from endwell.testing.faults.registry import Planned
 from endwell.testing.installation import Installation, installation_for
-from endwell.testing.simulation import FAULT_COUNT, Result, Simulation
+from endwell.testing.simulation import FAULT_COUNT, Simulation, SimulationResult
 
 MOST_RUNS: Final = 60
 LISTS: Final = all_faults.LISTS
@@ -29,7 +29,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[Planned, ...]
     installation: Installation
 
-    def run(self) -> Result:
+    def run(self) -> SimulationResult:
         """As it once went."""
         return simulate(self.seed, self.faults, installation=self.installation)
 
@@ -40,7 +40,7 @@ def simulate(
     *,
     installation: Installation | None = None,
     **chosen: Any,
-) -> Result:
+) -> SimulationResult:
     """Run one seed in a directory of its own, in memory where that can be had."""
     lived_in = installation or installation_for(seed, **chosen)
     with tempfile.TemporaryDirectory(prefix="endwell-sim-", dir=_memory()) as directory:
@@ -52,10 +52,10 @@ def _memory() -> str | None:
     return str(shared) if shared.is_dir() else None
 
 
-Run = Callable[..., Result]
+Run = Callable[..., SimulationResult]
 
 
-def shrink(failed: Result, run: Run = simulate) -> Result:
+def shrink(failed: SimulationResult, run: Run = simulate) -> SimulationResult:
     """The same violation with as few faults as could be found: halves first, then ever smaller parts."""
     best, runs = failed, 0
     size = max(len(failed.plan) // 2, 1)
@@ -72,7 +72,9 @@ def shrink(failed: Result, run: Run = simulate) -> Result:
     return best
 
 
-def _without_part(best: Result, size: int, budget: int, run: Run) -> tuple[Result | None, int]:
+def _without_part(
+    best: SimulationResult, size: int, budget: int, run: Run
+) -> tuple[SimulationResult | None, int]:
     wanted = best.violations[0].invariant
     tried = 0
     for start in range(0, len(best.plan), size):
@@ -86,7 +88,7 @@ def _without_part(best: Result, size: int, budget: int, run: Run) -> tuple[Resul
     return None, tried
 
 
-def told(result: Result) -> str:
+def told(result: SimulationResult) -> str:
     """A failure as text: what does not hold, under which faults, and who did what when."""
     faults = "\n".join(f"  {one.at_seconds:7.1f} s  {one.name}" for one in result.plan)
     found = "\n".join(str(one) for one in result.violations[:3])
@@ -96,7 +98,7 @@ def told(result: Result) -> str:
     return f"{title}\n{found}\nwith {len(result.plan)} faults:\n{faults}\n{result.trace}"
 
 
-def keep(result: Result, corpus: Path) -> Path:
+def keep(result: SimulationResult, corpus: Path) -> Path:
     """Write a failure down among those that are run for ever."""
     why = result.violations[0].invariant
     case = Case(

@@ -24,14 +24,14 @@ from endwell.runtime.current import CURRENT_TURN
 from endwell.runtime.ids import SeededIds
 from endwell.runtime.universe import Dice
 from endwell.testing import people, workload
-from endwell.testing.cluster import Cluster, Kind, Member, SimulatedApp
+from endwell.testing.cluster import Cluster, ClusterMember, Kind, SimulatedApp
 from endwell.testing.effect_sink import Outside
 from endwell.testing.faults.registry import FAULTS, Planned, plan
 from endwell.testing.installation import SECRET, Installation
 from endwell.testing.log import Overheard, overheard
 from endwell.testing.occasions import Occasions, PlannedFates
 from endwell.testing.oracle.judging import Oracle, Violation
-from endwell.testing.oracle.view import View
+from endwell.testing.oracle.view import OracleView
 from endwell.testing.store_tap import Moment
 
 FAULT_COUNT: Final = 40
@@ -43,7 +43,7 @@ TOLD: Final = 80
 
 
 @dataclass(frozen=True)
-class Result:
+class SimulationResult:
     """What became of one seed."""
 
     seed: int
@@ -95,7 +95,7 @@ class Simulation(Occasions):
         self._down_until: dict[str, int] = {}
         self._ids = SeededIds(Dice(f"{seed}/ids").getrandbits(64))
         self.cluster.listeners.append(self._listen)
-        self.view: View
+        self.view: OracleView
         self.oracle: Oracle
 
     @property
@@ -107,16 +107,16 @@ class Simulation(Occasions):
         return self.settings.pmo.watchdog_interval_seconds
 
     @property
-    def desk(self) -> Member | None:
+    def desk(self) -> ClusterMember | None:
         """The people's process, if it is up."""
         member = self.cluster.members.get("desk")
         return member if member is not None and member.is_up else None
 
-    def members(self, kind: Kind) -> list[Member]:
+    def members(self, kind: Kind) -> list[ClusterMember]:
         """Those of one kind, in the order of their names."""
         return [m for _, m in sorted(self.cluster.members.items()) if m.kind == kind]
 
-    def run(self) -> Result:
+    def run(self) -> SimulationResult:
         """Live, be mended, come to rest, be judged."""
         with overheard(self.log):
             self._open()
@@ -134,7 +134,7 @@ class Simulation(Occasions):
 
     def _open(self) -> None:
         self.cluster.path.touch(0o600)
-        self.view = View(self.cluster.path, self.outside, Limits.of(self.settings, "ada"))
+        self.view = OracleView(self.cluster.path, self.outside, Limits.of(self.settings, "ada"))
         slowest = max(self.tick_seconds, self.settings.worker.watchdog_interval_seconds)
         self.view.tick_us = round(slowest * MICROSECONDS)
         self.view.is_alive = self.cluster.is_alive
@@ -196,10 +196,10 @@ class Simulation(Occasions):
     def _is_broken(self) -> bool:
         return bool(self.oracle.found or self.complaints)
 
-    def _result(self) -> Result:
+    def _result(self) -> SimulationResult:
         violations = (*self.oracle.found, *self.complaints)
         words = {word for one in violations for word in one.problem.replace(":", " ").split()}
-        return Result(
+        return SimulationResult(
             seed=self.seed,
             digest=self.cluster.trace.digest,
             violations=violations,
@@ -250,7 +250,7 @@ class Simulation(Occasions):
                 if kind == "client":
                     member.spawn(self._people_at(member), "people")
 
-    async def _people_at(self, member: Member) -> None:
+    async def _people_at(self, member: ClusterMember) -> None:
         while not member.is_ready:
             await member.runtime.sleep(1)
         member.spawn(self.people.submit_all(member), "submit")
@@ -268,12 +268,12 @@ class Simulation(Occasions):
 
         self.cluster.universe.after(seconds, leave)
 
-    def kill(self, member: Member, down_seconds: float) -> None:
+    def kill(self, member: ClusterMember, down_seconds: float) -> None:
         """As `kill -9`; it is started again after a while."""
         self._down_until[member.name] = self.elapsed_us + round(down_seconds * MICROSECONDS)
         member.kill()
 
-    def freeze(self, member: Member, seconds: float) -> None:
+    def freeze(self, member: ClusterMember, seconds: float) -> None:
         """As SIGSTOP, and SIGCONT after so long."""
         member.process.pause()
         self.cluster.universe.after(seconds, member.process.resume)
@@ -285,7 +285,7 @@ class Simulation(Occasions):
     def _inject(self, planned: Planned) -> None:
         FAULTS[planned.name].inject(self, Dice(f"{self.seed}/{planned.salt}"))
 
-    def _listen(self, member: Member, moment: Moment, commands: Sequence[c.Command]) -> None:
+    def _listen(self, member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> None:
         if moment == "committed":
             self._after_commit(member)
             self.overhear(commands)
@@ -293,7 +293,7 @@ class Simulation(Occasions):
                 self.oracle.after_move()
         self.act_on(member, moment, commands)
 
-    def _after_commit(self, member: Member) -> None:
+    def _after_commit(self, member: ClusterMember) -> None:
         self.commits += 1
         self.view.now_us = self.cluster.universe.now_us
         self.oracle.after_commit()
@@ -308,14 +308,14 @@ class Simulation(Occasions):
         if member is not None:
             member.spawn(self._do(name, member, act), name)
 
-    async def _do(self, name: str, member: Member, act: Callable[[Client], Awaitable[object]]) -> None:
+    async def _do(self, name: str, member: ClusterMember, act: Callable[[Client], Awaitable[object]]) -> None:
         await member.runtime.sleep(0)
         try:
             await act(member.client)
         except EndwellError as error:
             self.note_refusal(name, error)
 
-    async def submit(self, client: Client, order: workload.Order) -> None:
+    async def submit(self, client: Client, order: workload.TaskOrder) -> None:
         """Hand in an order."""
         await people.submit(self, client, order)
 
@@ -334,7 +334,7 @@ class Simulation(Occasions):
         is_held = any(attempt_id in worker._turns._held for worker in workers)
         return is_held or any(call.attempt_id == attempt_id for call in calls)
 
-    def is_in_effect(self, member: Member) -> bool:
+    def is_in_effect(self, member: ClusterMember) -> bool:
         """Whether a turn of it is inside an effect's function."""
         return self.outside.inside[member.process.pid] > 0
 

@@ -24,7 +24,7 @@ from endwell.store.sqlite.store import SqliteStore
 Moment = Literal["begin", "commit", "committed", "read"]
 
 
-class Killed(BaseException):
+class KilledError(BaseException):
     """The process is dead: whatever it was doing ends here."""
 
 
@@ -52,7 +52,7 @@ class TappedConnection:
     def execute(self, sql: str, *bindings: Any) -> Any:
         tap = self._tap
         if tap.is_dead:
-            raise Killed
+            raise KilledError
         if sql == "BEGIN IMMEDIATE":
             tap.at("begin", self.commands)
         elif sql == "COMMIT":

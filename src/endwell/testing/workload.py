@@ -21,7 +21,7 @@ from endwell.turn.context import Context, SyncContext
 from endwell.turn.verdicts import NOT_DONE, Done
 
 if TYPE_CHECKING:
-    from endwell.testing.cluster import Member
+    from endwell.testing.cluster import ClusterMember
     from endwell.testing.foreign_worker import Tool
 
 ANYTHING: Final = object()
@@ -33,7 +33,7 @@ Doing = Callable[[Context, Job], Awaitable[Any]]
 
 def register(app: Endwell, outside: Outside, *, is_outdated: bool = False) -> None:
     """Make all of them known to an installation; an outdated copy of the code knows no approval rule."""
-    work = Work(app, outside)
+    work = Workload(app, outside)
     kinds: dict[str, Doing] = {name: getattr(work, name) for name in MIX if hasattr(work, name)}
 
     @app.agent("job", retries=3, delays=(5.0, 20.0, 60.0))
@@ -62,7 +62,7 @@ def register(app: Endwell, outside: Outside, *, is_outdated: bool = False) -> No
         return int(asked["n"]) + 1
 
 
-def foreign_tools(dice: Dice, member: Member) -> dict[str, Tool]:
+def foreign_tools(dice: Dice, member: ClusterMember) -> dict[str, Tool]:
     """What foreign workers do: one thing that only they do, and one that ours do as well."""
 
     async def double(job: Job) -> int:
@@ -74,7 +74,7 @@ def foreign_tools(dice: Dice, member: Member) -> dict[str, Tool]:
     return {"abroad": double, "limited": double}
 
 
-class Work:
+class Workload:
     """What the kinds of tasks do, by name."""
 
     def __init__(self, app: Endwell, outside: Outside) -> None:
@@ -274,7 +274,7 @@ OWN_AGENTS: Final = ("limited", "serial", "guarded", "threaded", "abroad")
 
 
 @dataclass(frozen=True)
-class Order:
+class TaskOrder:
     """One submission: when, of whom, what."""
 
     at_seconds: float
@@ -307,7 +307,9 @@ def expected(job: Job) -> Any:
     return known.get(job["kind"], ANYTHING)
 
 
-def orders(dice: Dice, count: int, within_seconds: float, *, is_streamed: bool = False) -> tuple[Order, ...]:
+def orders(
+    dice: Dice, count: int, within_seconds: float, *, is_streamed: bool = False
+) -> tuple[TaskOrder, ...]:
     """A mix of submissions, in bursts and alone, over that time."""
     mix = STREAMED if is_streamed else MIX
     kinds, weights = list(mix), list(mix.values())
@@ -321,7 +323,7 @@ def _moment(dice: Dice, within_seconds: float) -> float:
     return at - at % 600 if dice.happens(1 / 3) else at
 
 
-def _order(dice: Dice, n: int, at: float, kind: str) -> Order:
+def _order(dice: Dice, n: int, at: float, kind: str) -> TaskOrder:
     job = {
         "kind": kind,
         "n": n,
@@ -336,4 +338,4 @@ def _order(dice: Dice, n: int, at: float, kind: str) -> Order:
     if dice.happens(0.15):
         options["delay"] = dice.randint(10, 400)
     agent = kind if kind in OWN_AGENTS else "job"
-    return Order(at, f"serial/k{n % 2}" if kind == "serial" else agent, job, options)
+    return TaskOrder(at, f"serial/k{n % 2}" if kind == "serial" else agent, job, options)

@@ -22,12 +22,12 @@ from endwell.model.task import Task
 from endwell.policy.limits import Limits
 from endwell.runtime.universe import Dice
 from endwell.settings import Settings, override
-from endwell.testing.cluster import Cluster, Member
+from endwell.testing.cluster import Cluster, ClusterMember
 from endwell.testing.effect_sink import Outside
 from endwell.testing.oracle.judging import Oracle
-from endwell.testing.oracle.view import View
+from endwell.testing.oracle.view import OracleView
 from endwell.testing.scripts import ScriptedTool
-from endwell.testing.store_tap import Killed, Moment
+from endwell.testing.store_tap import KilledError, Moment
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -67,13 +67,13 @@ class World:
         self._settings = self._settings_with(settings or {})
         self._cluster = Cluster(seed, self._directory, self._register, self._settings)
         self._cluster.path.touch(0o600)
-        self._view = View(self._cluster.path, self.outside, Limits.of(self._settings, self.app.owner))
+        self._view = OracleView(self._cluster.path, self.outside, Limits.of(self._settings, self.app.owner))
         self._oracle = Oracle(self._view)
         self._cluster.listeners.append(self._listen)
         self._wanted_workers = workers
         self._is_started = False
         self._kept: dict[str, bool] = {}
-        self._traps: list[Callable[[Member, Moment, Sequence[c.Command]], bool]] = []
+        self._traps: list[Callable[[ClusterMember, Moment, Sequence[c.Command]], bool]] = []
         self._dice = Dice(f"{seed}/world")
 
     # ---- a world's life
@@ -159,7 +159,7 @@ class World:
         "before": its function has been called, and nothing says so. Once; the successor is left in peace.
         """
 
-        def matches(member: Member, moment: Moment, commands: Sequence[c.Command]) -> bool:
+        def matches(member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> bool:
             if moment != ("commit" if when == "before" else "committed"):
                 return False
             found = [one for one in commands if isinstance(one, c.RecordStep | c.FinishEffect)]
@@ -170,7 +170,7 @@ class World:
     def crash_before_effect(self, effect: str) -> None:
         """Kill the worker when it has written down that it is going to carry out this effect, not later."""
 
-        def matches(member: Member, moment: Moment, commands: Sequence[c.Command]) -> bool:
+        def matches(member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> bool:
             found = [one for one in commands if isinstance(one, c.IntendEffect)]
             return moment == "committed" and any(_name_of(one.step) == effect for one in found)
 
@@ -180,7 +180,7 @@ class World:
         """Kill the worker at its so-manieth commit from now on that changes a task."""
         wanted = self.commits + number
 
-        def matches(member: Member, moment: Moment, commands: Sequence[c.Command]) -> bool:
+        def matches(member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> bool:
             if not _changes_a_task(member, commands):
                 return False
             at = self.commits + 1 if moment == "commit" else self.commits
@@ -238,7 +238,7 @@ class World:
         app.effects = self.app.effects
 
     @property
-    def _client(self) -> Member:
+    def _client(self) -> ClusterMember:
         return self._cluster.members["client"]
 
     def _start(self) -> None:
@@ -276,23 +276,25 @@ class World:
                     self._client.spawn(script.answer(client, runtime, call.tool_call_id, card), call.tool)
             await runtime.sleep(LOOK_SECONDS)
 
-    def _trap(self, matches: Callable[[Member, Moment, Sequence[c.Command]], bool], about: str) -> None:
-        def spring(member: Member, moment: Moment, commands: Sequence[c.Command]) -> bool:
+    def _trap(
+        self, matches: Callable[[ClusterMember, Moment, Sequence[c.Command]], bool], about: str
+    ) -> None:
+        def spring(member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> bool:
             if member.kind != "worker" or not matches(member, moment, commands):
                 return False
             self._traps.remove(spring)
             self._kill(member, about)
-            raise Killed
+            raise KilledError
 
         self._start()
         self._traps.append(spring)
 
-    def _kill(self, member: Member, about: str) -> None:
+    def _kill(self, member: ClusterMember, about: str) -> None:
         self.crashes.append(f"{member.name} {about}")
         self._cluster.note(member.name, "! killed", about)
         member.kill()
 
-    def _listen(self, member: Member, moment: Moment, commands: Sequence[c.Command]) -> None:
+    def _listen(self, member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> None:
         if moment == "committed":
             self._view.now_us = self.now_us
             self._oracle.after_commit()
@@ -379,7 +381,7 @@ def _name_of(step: str) -> str:
     return step.partition(":")[2].rpartition(")")[2].partition("#")[0]
 
 
-def _changes_a_task(member: Member, commands: Sequence[c.Command]) -> bool:
+def _changes_a_task(member: ClusterMember, commands: Sequence[c.Command]) -> bool:
     return member.kind == "worker" and any(isinstance(one, c.AttemptCommand | c.Submit) for one in commands)
 
 

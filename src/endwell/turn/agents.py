@@ -11,9 +11,9 @@ from endwell.errors import BadInput
 from endwell.model import content
 from endwell.model.commands import AgentSpec
 from endwell.model.typed import Shape, Signature, signature_of
-from endwell.policy.approval import Options, packed_options
+from endwell.policy.approval import AgentOptions, packed_options
 from endwell.policy.retry import RetryPolicy, pack
-from endwell.turn.outside import Outside
+from endwell.turn.outside import OutsideRunner
 
 OnVersionChange = Literal["continue", "refuse"]
 """Whether an agent goes on from steps that another version of it has recorded."""
@@ -36,8 +36,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     step_timeout: float | None = None
     on_version_change: OnVersionChange = "continue"
     kind: str = "agent"
-    options: Options = Options()
-    outside: Outside | None = None
+    options: AgentOptions = AgentOptions()
+    outside: OutsideRunner | None = None
 
     def checked_payload(self, value: Any) -> Any:
         """The payload as the function's own type; a wrong one is refused, naming the field."""

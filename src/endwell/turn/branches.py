@@ -11,13 +11,13 @@ from typing import Any
 from endwell.errors import UsageError
 from endwell.runtime.thread_call import ThreadCall
 from endwell.turn.captured import Ended, captured
-from endwell.turn.recorder import BRANCH, Bench
+from endwell.turn.recorder import BRANCH, Recorder
 from endwell.turn.suspension import HandedOver, Suspended, merged
 
 Part = Callable[[], Awaitable[Any]]
 
 
-async def gathered(bench: Bench, parts: Sequence[Part]) -> list[Any]:
+async def gathered(bench: Recorder, parts: Sequence[Part]) -> list[Any]:
     """What all parts return, in order, once each has returned, failed or come to a wait."""
     path, has_returned = bench.begin_gather(), False
     try:
@@ -50,7 +50,7 @@ async def _all_ended(tasks: list[asyncio.Task[Ended]]) -> list[asyncio.Task[Ende
     return tasks
 
 
-def _together(bench: Bench, ends: list[Ended]) -> list[Any]:
+def _together(bench: Recorder, ends: list[Ended]) -> list[Any]:
     errors = [error for _, error in ends if error is not None]
     waiting = [error for error in errors if isinstance(error, Suspended)]
     failed = [error for error in errors if not isinstance(error, Suspended)]
@@ -88,7 +88,7 @@ def _part(part: Any) -> Part:
     return run
 
 
-def thread_parts(bench: Bench, parts: Sequence[Any]) -> list[Part]:
+def thread_parts(bench: Recorder, parts: Sequence[Any]) -> list[Part]:
     """What a `def` agent may gather: functions of no argument, each for a thread of its own."""
     wrong = next((part for part in parts if not callable(part)), None)
     if wrong is not None:

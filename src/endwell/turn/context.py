@@ -8,7 +8,7 @@ from typing import Any
 from endwell.policy.submitting import Seconds
 from endwell.turn.branches import gathered, thread_parts
 from endwell.turn.effects import EffectVerbs
-from endwell.turn.recorder import Bench
+from endwell.turn.recorder import Recorder
 from endwell.turn.steps import StepVerbs
 from endwell.turn.wait_results import Approved
 from endwell.turn.waits import WaitVerbs
@@ -19,7 +19,7 @@ Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 class Context(StepVerbs, EffectVerbs, WaitVerbs):
     """For `async def` agents. A `def` agent gets a `SyncContext` with the same verbs, without await."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Recorder) -> None:
         task = bench.task
         self._bench = bench
         self.task_id = task.id
@@ -35,7 +35,7 @@ class SyncContext(Context):
 
     # mypy: each verb is the same one, blocking; hence the ignored overrides.
 
-    def __init__(self, bench: Bench, wait: Wait) -> None:
+    def __init__(self, bench: Recorder, wait: Wait) -> None:
         super().__init__(bench)
         self._wait = wait
 

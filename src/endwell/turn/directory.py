@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from endwell.model.commands import AgentSpec, RegisterAgents
 from endwell.policy.approval import Guard, guard_for, options_of, packed_guard, packed_options, resolved
-from endwell.settings import Approval as ApprovalSettings
+from endwell.settings import ApprovalSettings as ApprovalSettings
 from endwell.turn.agents import Agent
 from endwell.turn.turn_store import TurnStore
 

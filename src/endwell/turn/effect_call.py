@@ -30,10 +30,10 @@ from endwell.policy import ledger
 from endwell.policy.limits import SECOND
 from endwell.runtime.followed_work import follow_work
 from endwell.runtime.running_calls import CURRENT_CALL
-from endwell.turn.effect_doubt import SLICE_SECONDS, Doubted, Order, is_holder_gone
+from endwell.turn.effect_doubt import SLICE_SECONDS, EffectInDoubt, EffectRequest, is_holder_gone
 from endwell.turn.endings import is_retryable
-from endwell.turn.function_calls import Checked, has_ended_by_itself, pause_before, replayed
-from endwell.turn.recorder import PAUSE_SECONDS, Bench
+from endwell.turn.function_calls import CheckedValue, has_ended_by_itself, pause_before, replayed
+from endwell.turn.recorder import PAUSE_SECONDS, Recorder
 from endwell.turn.suspension import HandedOver
 from endwell.turn.verdicts import EFFECT_KEY, NOT_DONE, Done, Verdict
 
@@ -52,10 +52,10 @@ class NotBegun(Exception):
     """The effect's function was not called: the lease does not cover it, or another call is in progress."""
 
 
-class Effecting(Doubted):
+class EffectCall(EffectInDoubt):
     """One effect of one turn that has no record yet."""
 
-    def __init__(self, bench: Bench, order: Order) -> None:
+    def __init__(self, bench: Recorder, order: EffectRequest) -> None:
         super().__init__(bench, order)
         self._failures = 0
         self._has_looked_early = False
@@ -196,7 +196,7 @@ class Effecting(Doubted):
 
     async def _finish(self, encoded: bytes, took: int) -> Value:
         order = self._order
-        kept = msgspec.json.encode(Checked(order.args_hash, msgspec.Raw(encoded)))
+        kept = msgspec.json.encode(CheckedValue(order.args_hash, msgspec.Raw(encoded)))
         await self._bench.commit(
             self._bench.command(
                 c.FinishEffect,

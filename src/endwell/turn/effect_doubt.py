@@ -14,8 +14,8 @@ from endwell.policy import ledger
 from endwell.policy.limits import SECOND
 from endwell.policy.retry import RetryPolicy
 from endwell.turn.endings import is_retryable
-from endwell.turn.function_calls import Work, pause_before
-from endwell.turn.recorder import Bench
+from endwell.turn.function_calls import FunctionCall, pause_before
+from endwell.turn.recorder import Recorder
 from endwell.turn.verdicts import CANNOT_TELL, NOT_DONE, Done, Verdict, verdict_of
 
 log = logging.getLogger(__name__)
@@ -24,23 +24,23 @@ SLICE_SECONDS = 1.0
 """How long to sleep at most before it is looked again whether the turn is still ours."""
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class EffectRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One effect as it was asked for."""
 
     step: str
     key: str
     args_hash: str
-    work: Work
-    reconcile: Work | None
+    work: FunctionCall
+    reconcile: FunctionCall | None
     policy: RetryPolicy
     deduplicates: bool
     accept_risk: bool
 
 
-class Doubted:
+class EffectInDoubt:
     """One effect of one turn, of which it is asked what became of it."""
 
-    def __init__(self, bench: Bench, order: Order) -> None:
+    def __init__(self, bench: Recorder, order: EffectRequest) -> None:
         self._bench = bench
         self._order = order
         self._place = f"{bench.task.namespace}/{order.key}"
@@ -75,7 +75,7 @@ class Doubted:
             return NOT_DONE if self._order.deduplicates else CANNOT_TELL
         return await self._reconciled(self._order.reconcile)
 
-    async def _reconciled(self, reconcile: Work) -> Verdict:
+    async def _reconciled(self, reconcile: FunctionCall) -> Verdict:
         """What `reconcile` says. One that fails is asked again by the step's policy, or the settings' own."""
         bench, policy = self._bench, self._order.policy
         if policy.max_retries == 0:
@@ -137,7 +137,7 @@ class Doubted:
         return effect
 
 
-async def is_holder_gone(bench: Bench, key: str) -> bool:
+async def is_holder_gone(bench: Recorder, key: str) -> bool:
     """Whether the session that began the effect said goodbye, or its process is gone from this machine.
 
     Of a worker that left processes behind it is not known when these end.

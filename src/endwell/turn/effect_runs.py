@@ -16,7 +16,7 @@ from endwell.runtime.base import Runtime
 from endwell.turn.captured import Ended, captured
 
 
-class Asked(NamedTuple):
+class EffectAsk(NamedTuple):
     """One effect that the agent asked for: in which branch, by which name and call, and which step it is."""
 
     branch: str
@@ -33,7 +33,7 @@ class EffectRuns:
         self._runs: dict[str, asyncio.Task[Ended]] = {}
         self._returned: set[str] = set()
         self._left: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-        self._in_gathers: list[Asked] = []
+        self._in_gathers: list[EffectAsk] = []
 
     def rejoined(self, name: str, call: str) -> str | None:
         """The step of an effect that was asked for like this, and whose outcome the agent did not get."""
@@ -52,7 +52,7 @@ class EffectRuns:
         self._returned.add(step)
         return value
 
-    def end_ask(self, asked: Asked) -> None:
+    def end_ask(self, asked: EffectAsk) -> None:
         """The verb is over: it was left, or it returned or raised, perhaps into a gather that goes on."""
         if asked.step in self._runs and asked.step not in self._returned:
             self._left[asked.name, asked.call].append(asked.step)

@@ -9,12 +9,12 @@ from typing import Any
 from endwell.errors import BadInput, EffectRejected
 from endwell.model.inside import lineage_of
 from endwell.policy import ledger
-from endwell.turn.effect_call import Effecting
-from endwell.turn.effect_doubt import Order
+from endwell.turn.effect_call import EffectCall
+from endwell.turn.effect_doubt import EffectRequest
 from endwell.turn.function_calls import (
     Duration,
+    FunctionCall,
     Tries,
-    Work,
     bound,
     call_of,
     recorded_call,
@@ -22,7 +22,7 @@ from endwell.turn.function_calls import (
     seconds_of,
     tries_of,
 )
-from endwell.turn.recorder import Bench
+from endwell.turn.recorder import Recorder
 
 KEY_LIMIT = 500
 KEY_PARAMETER = "idempotency_key"
@@ -31,7 +31,7 @@ KEY_PARAMETER = "idempotency_key"
 class EffectVerbs:
     """For a context that has a bench."""
 
-    _bench: Bench
+    _bench: Recorder
 
     async def effect(
         self,
@@ -65,7 +65,9 @@ class EffectVerbs:
             bench.circles.news()
             effect_key = _default_key(bench, step) if key is None else _checked(key)
             seconds = seconds_of(timeout, bench.settings.effect_timeout_seconds)
-            work = Work.of(name, fn, bound(fn, args, _with_key(fn, kwargs, effect_key)), seconds, result)
+            work = FunctionCall.of(
+                name, fn, bound(fn, args, _with_key(fn, kwargs, effect_key)), seconds, result
+            )
             card = await bench.recorded(step)
             if card is not None:
                 _refuse_other_arguments(bench, effect_key, call, recorded_call(card))
@@ -73,8 +75,8 @@ class EffectVerbs:
             asking = None
             if reconcile is not None:
                 asked = bound(reconcile, (effect_key, *args), kwargs)
-                asking = Work.of(f"{name} (reconcile)", reconcile, asked, seconds, Any)
-            order = Order(
+                asking = FunctionCall.of(f"{name} (reconcile)", reconcile, asked, seconds, Any)
+            order = EffectRequest(
                 step=step,
                 key=effect_key,
                 args_hash=call,
@@ -84,19 +86,19 @@ class EffectVerbs:
                 deduplicates=deduplicates,
                 accept_risk=accept_risk,
             )
-            return await bench.runs.outcome(step, Effecting(bench, order).run)
+            return await bench.runs.outcome(step, EffectCall(bench, order).run)
         finally:
             bench.end(step, call)
 
 
-def _refuse_other_arguments(bench: Bench, key: str, call: str, recorded: str) -> None:
+def _refuse_other_arguments(bench: Recorder, key: str, call: str, recorded: str) -> None:
     """The record is that of this very step, so a function of another name is the same one, renamed."""
     if recorded and ledger.has_other_arguments(call, recorded):
         rejected = ledger.conflict(key, bench.task.id)
         raise EffectRejected(rejected.message, code=rejected.code, task_id=bench.task.id)
 
 
-def _default_key(bench: Bench, step: str) -> str:
+def _default_key(bench: Recorder, step: str) -> str:
     """The same in every run and replay of the task; the attempt is no part of it."""
     return f"{lineage_of(bench.task)}:{step.partition(':')[2]}"
 

@@ -23,7 +23,7 @@ from endwell.runtime.base import Runtime
 from endwell.runtime.begun import Begun
 from endwell.runtime.running_calls import CURRENT_CALL
 from endwell.runtime.thread_call import ThreadCall
-from endwell.turn.recorder import Bench
+from endwell.turn.recorder import Recorder
 from endwell.turn.threads import TurnThreads
 
 Duration = float | timedelta
@@ -37,7 +37,7 @@ _FUNCTION_LIMIT = 100
 _error_decoder = msgspec.json.Decoder(ErrorInfo)
 
 
-class Work:
+class FunctionCall:
     """A function with its arguments, how long it may take, and what it must return."""
 
     __slots__ = ("_call", "_is_async", "name", "seconds", "shape")
@@ -52,7 +52,7 @@ class Work:
     @classmethod
     def of(
         cls, name: str, fn: Callable[..., Any], call: Callable[[], Any], seconds: float, result: Any
-    ) -> Work:
+    ) -> FunctionCall:
         """With the shape of what it returns: as said, or as the function is annotated."""
         if not callable(fn):
             raise UsageError(f"step {name!r}: {content.safe_repr(fn, 60)} is not a function")
@@ -166,17 +166,17 @@ def seconds_of(duration: Duration | None, default: float, what: str = "timeout")
     raise UsageError(f"{what} must be a number of seconds above zero, or a timedelta")
 
 
-class Checked(msgspec.Struct, frozen=True):
+class CheckedValue(msgspec.Struct, frozen=True):
     """The content of a `step.checked` card: a value, and the fingerprint of what it was computed from."""
 
     inputs: str
     value: msgspec.Raw
 
 
-_checked_decoder = msgspec.json.Decoder(Checked)
+_checked_decoder = msgspec.json.Decoder(CheckedValue)
 
 
-def tries_of(bench: Bench, retry: Tries) -> RetryPolicy:
+def tries_of(bench: Recorder, retry: Tries) -> RetryPolicy:
     """How often a step is tried: a number counts every call, the first one too."""
     if isinstance(retry, RetryPolicy):
         return retry
@@ -186,7 +186,7 @@ def tries_of(bench: Bench, retry: Tries) -> RetryPolicy:
     raise UsageError(f"retry must be a number of calls from 1 to {MOST_CALLS:,}, or a RetryPolicy")
 
 
-async def pause_before(bench: Bench, step: str, policy: RetryPolicy, number: int) -> None:
+async def pause_before(bench: Recorder, step: str, policy: RetryPolicy, number: int) -> None:
     """The backoff before retry `number` of a step; the turn need show no progress meanwhile."""
     seconds = backoff(policy, number, bench.runtime.ids.fraction()) / SECOND
     await bench.expect(step, seconds)
@@ -222,7 +222,7 @@ def recorded_call(card: Card) -> str:
     return ""
 
 
-async def replayed(bench: Bench, work: Work, card: Card, inputs: str = "") -> Any:
+async def replayed(bench: Recorder, work: FunctionCall, card: Card, inputs: str = "") -> Any:
     """What a record says: a value, or that the step failed for good."""
     match card.kind:
         case "step.failure":

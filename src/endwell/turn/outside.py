@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 from endwell.model.task import ErrorInfo
 
 if TYPE_CHECKING:
-    from endwell.turn.recorder import Bench
+    from endwell.turn.recorder import Recorder
     from endwell.turn.turns import Turn
 
 
-class Outside(Protocol):
+class OutsideRunner(Protocol):
     """Carries out turns somewhere else. `run` leaves nothing behind, however it ends."""
 
     async def prepare(self) -> None:
         """Called when a worker starts; refuses what can never work as `UsageError`."""
 
-    async def run(self, bench: Bench, turn: Turn) -> Any:
+    async def run(self, bench: Recorder, turn: Turn) -> Any:
         """Carry out one turn and return its result."""
 
     async def close(self) -> None:

@@ -23,12 +23,12 @@ from endwell.policy.limits import SECOND, Limits
 from endwell.policy.waiting import refuse_too_many
 from endwell.runtime.base import Runtime
 from endwell.runtime.running_calls import RunningCalls
-from endwell.settings.sections import Worker as WorkerSettings
+from endwell.settings.sections import WorkerSettings as WorkerSettings
 from endwell.store.effect_store import EffectStore
 from endwell.store.rows import Reply
 from endwell.turn.directory import Directory
-from endwell.turn.effect_runs import Asked, EffectRuns
-from endwell.turn.repeat_guard import Circles, stopped
+from endwell.turn.effect_runs import EffectAsk, EffectRuns
+from endwell.turn.repeat_guard import RepeatGuard, stopped
 from endwell.turn.suspension import Suspended
 from endwell.turn.threads import TurnThreads
 from endwell.turn.turn_store import TurnStore
@@ -64,7 +64,7 @@ class Hold(Protocol):
         """Find out what is left of the lease, where that must be asked for."""
 
 
-class Bench:
+class Recorder:
     """One per turn."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Bench:
         self._asking_bytes = 0
         self.doing: dict[str, int] = {}
         self.nudges = inside_of(task).nudges
-        self.circles = Circles(self)
+        self.circles = RepeatGuard(self)
 
     def command(self, kind: Callable[..., AnyCommand], **fields: Any) -> AnyCommand:
         """A command of this attempt, numbered: nobody else speaks for it but the worker, of its end."""
@@ -257,7 +257,7 @@ class Bench:
         self._in_flight.discard(place)
         if call:
             branch, _, name = place.removeprefix("(").partition(")")
-            self.runs.end_ask(Asked(branch, name, call, step))
+            self.runs.end_ask(EffectAsk(branch, name, call, step))
 
     def wait(self, one: Suspended) -> BaseException:
         """What a verb raises to wait: an error where the branches of the turn would ask with too much.

@@ -16,23 +16,23 @@ from endwell.errors import StaleAttempt, TurnError
 from endwell.model import commands as c
 from endwell.model import content
 from endwell.policy.limits import SECOND
-from endwell.policy.progress import Rounds
+from endwell.policy.progress import RepeatLimits
 
 if TYPE_CHECKING:
-    from endwell.turn.recorder import Bench
+    from endwell.turn.recorder import Recorder
 
 TEXT_LIMIT = 200
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 """The arguments of a step whose function is nothing but its code."""
 
 
-class Circles:
+class RepeatGuard:
     """One per turn."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Recorder) -> None:
         self._bench = bench
-        self._calls = Rounds(bench.limits.repeat_limit)
-        self._errors = Rounds(bench.limits.repeat_limit)
+        self._calls = RepeatLimits(bench.limits.repeat_limit)
+        self._errors = RepeatLimits(bench.limits.repeat_limit)
         self._place = ""
         self._inputs: str | None = None
         self._variant = 0

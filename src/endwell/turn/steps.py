@@ -18,10 +18,10 @@ from endwell.policy.retry import RetryPolicy
 from endwell.turn.branches import async_parts, gathered
 from endwell.turn.endings import is_retryable
 from endwell.turn.function_calls import (
-    Checked,
+    CheckedValue,
     Duration,
+    FunctionCall,
     Tries,
-    Work,
     bound,
     inputs_of,
     pause_before,
@@ -29,7 +29,7 @@ from endwell.turn.function_calls import (
     seconds_of,
     tries_of,
 )
-from endwell.turn.recorder import BRANCH, Bench
+from endwell.turn.recorder import BRANCH, Recorder
 from endwell.turn.repeat_guard import given_of, is_worth_counting
 
 OnTimeout = Literal["retryable", "permanent"]
@@ -38,7 +38,7 @@ NOTE_LIMIT = 500
 _error_encoder = msgspec.json.Encoder(order="sorted")
 
 
-async def tell_progress(bench: Bench, note: str | None, *, news: str | None) -> None:
+async def tell_progress(bench: Recorder, note: str | None, *, news: str | None) -> None:
     """A sign of life that says `note`; what of it counts as new is `news`."""
     quiet = bench.circles.without_news(news)
     bench.refuse_ended(await bench.commit(bench.command(c.Progress, note=note, without_news=quiet)))
@@ -47,7 +47,7 @@ async def tell_progress(bench: Bench, note: str | None, *, news: str | None) -> 
 class StepVerbs:
     """For a context that has a bench."""
 
-    _bench: Bench
+    _bench: Recorder
 
     async def step(
         self,
@@ -72,7 +72,7 @@ class StepVerbs:
         step = bench.begin(name)
         try:
             seconds = seconds_of(timeout, bench.step_timeout)
-            work = Work.of(name, fn, bound(fn, args, kwargs), seconds, result)
+            work = FunctionCall.of(name, fn, bound(fn, args, kwargs), seconds, result)
             inputs = inputs_of(name, args, kwargs) if check_inputs else ""
             given = given_of(fn, args, kwargs)
             card = await bench.recorded(step)
@@ -80,7 +80,7 @@ class StepVerbs:
                 value = await replayed(bench, work, card, inputs)
                 await bench.circles.stepped(BRANCH.get(), name, given, card.hash, is_new=False)
                 return value
-            doing = _Step(bench, step, work, inputs, on_timeout)
+            doing = StepCall(bench, step, work, inputs, on_timeout)
             value = await (doing.once() if retry is None else doing.run(tries_of(bench, retry)))
             await bench.circles.stepped(BRANCH.get(), name, given, doing.digest, is_new=True)
             return value
@@ -125,10 +125,10 @@ class StepVerbs:
         return [str(content.decode_stored(card.content)["message"]) for card in cards]
 
 
-class _Step:
+class StepCall:
     """One step that has no record yet."""
 
-    def __init__(self, bench: Bench, step: str, work: Work, inputs: str, on_timeout: str) -> None:
+    def __init__(self, bench: Recorder, step: str, work: FunctionCall, inputs: str, on_timeout: str) -> None:
         if on_timeout not in ("retryable", "permanent"):
             raise UsageError('on_timeout must be "retryable" or "permanent"')
         self._bench = bench
@@ -171,7 +171,7 @@ class _Step:
 
     async def _record(self, encoded: bytes, took: int) -> None:
         if self._inputs:
-            encoded = msgspec.json.encode(Checked(self._inputs, msgspec.Raw(encoded)))
+            encoded = msgspec.json.encode(CheckedValue(self._inputs, msgspec.Raw(encoded)))
         self.digest = content.fingerprint(encoded)
         await self._bench.commit(
             self._bench.command(

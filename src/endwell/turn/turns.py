@@ -27,7 +27,7 @@ from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
 from endwell.runtime.current import CURRENT_TURN, CurrentTurn
 from endwell.runtime.running_calls import RunningCalls
-from endwell.settings.sections import Worker as WorkerSettings
+from endwell.settings.sections import WorkerSettings as WorkerSettings
 from endwell.store.contract import Store
 from endwell.store.effect_store import EffectStore
 from endwell.store.rows import Offer
@@ -36,7 +36,7 @@ from endwell.turn.agents import Agent
 from endwell.turn.captured import captured
 from endwell.turn.context import Context, SyncContext
 from endwell.turn.directory import Directory
-from endwell.turn.recorder import Bench
+from endwell.turn.recorder import Recorder
 from endwell.turn.suspension import GivenBack, HandedOver, Suspended, meant
 from endwell.turn.threads import TurnThreads, with_step_threads
 from endwell.turn.versions import refuse_other_version
@@ -84,7 +84,7 @@ class Turn:
         self.is_lost = False
         self.is_over = False
         self.is_in_thread = False
-        self.bench: Bench | None = None
+        self.bench: Recorder | None = None
         self.threads: TurnThreads | None = None
         self.verbs: set[asyncio.Task[Any] | None] = set()
         self.runner: asyncio.Task[None] | None = None
@@ -313,15 +313,15 @@ class Turns:
             self._in_thread, loop, turn, agent.function, agent.arguments(blocking, payload)
         )
 
-    async def _bench(self, agent: Agent, turn: Turn) -> Bench:
+    async def _bench(self, agent: Agent, turn: Turn) -> Recorder:
         """With all records of the run, read in one question."""
         bench = self._new_bench(agent, turn)
         await bench.records()
         return bench
 
-    def _new_bench(self, agent: Agent, turn: Turn) -> Bench:
+    def _new_bench(self, agent: Agent, turn: Turn) -> Recorder:
         turn.threads = TurnThreads(self._step_runtime, lambda: self._thread_ended(turn))
-        turn.bench = Bench(
+        turn.bench = Recorder(
             turn.task,
             turn,
             actor=turn.actor,

@@ -18,7 +18,7 @@ from endwell.errors import (
 from endwell.model import content
 from endwell.model.card import Card, child_id, deliverable_id, draft_in
 from endwell.model.typed import Shape
-from endwell.turn.recorder import Bench
+from endwell.turn.recorder import Recorder
 
 SUCCESS = "success"
 TIMEOUT = "timeout"
@@ -50,14 +50,14 @@ def record_of(card: Card) -> Record:
     return _decoder.decode(card.content)
 
 
-async def answer(bench: Bench, record: Record) -> Any:
+async def answer(bench: Recorder, record: Record) -> Any:
     """The answer itself, as plain JSON values."""
     if record.ref is None:
         return None
     return content.decode_stored((await bench.card(record.ref)).content)
 
 
-async def tool_value(bench: Bench, name: str, record: Record, shape: Shape) -> Any:
+async def tool_value(bench: Recorder, name: str, record: Record, shape: Shape) -> Any:
     """What a tool answered."""
     value = await answer(bench, record)
     if record.status == SUCCESS:
@@ -68,7 +68,7 @@ async def tool_value(bench: Bench, name: str, record: Record, shape: Shape) -> A
     raise ToolFailed(f"tool {name} answered {record.status}{_said(error)}", error=error)
 
 
-async def call_value(bench: Bench, name: str, step_record: str, record: Record, shape: Shape) -> Any:
+async def call_value(bench: Recorder, name: str, step_record: str, record: Record, shape: Shape) -> Any:
     """What a called agent returned."""
     value = await answer(bench, record)
     if record.status == SUCCESS:
@@ -84,7 +84,7 @@ async def call_value(bench: Bench, name: str, step_record: str, record: Record, 
     )
 
 
-async def _with_draft(bench: Bench, report: Any) -> Any:
+async def _with_draft(bench: Recorder, report: Any) -> Any:
     """What the child had drafted belongs to what it leaves behind."""
     card_id = draft_in(report)
     if card_id is None:
@@ -92,7 +92,7 @@ async def _with_draft(bench: Bench, report: Any) -> Any:
     return {**report, "draft": content.decode_stored((await bench.card(card_id)).content)}
 
 
-async def signal_value(bench: Bench, name: str, record: Record, shape: Shape) -> Any:
+async def signal_value(bench: Recorder, name: str, record: Record, shape: Shape) -> Any:
     """What a signal said."""
     if record.status == TIMEOUT:
         raise SignalTimeout(f"the signal {name} did not come in time")

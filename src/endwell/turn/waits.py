@@ -18,12 +18,12 @@ from endwell.model.commands import AgentSpec, Call
 from endwell.model.inside import OnParentEnd
 from endwell.model.task import WaitKind
 from endwell.model.typed import Shape
-from endwell.policy.approval import Guard, Options, checked_names, checked_quorum, options_of
+from endwell.policy.approval import AgentOptions, Guard, checked_names, checked_quorum, options_of
 from endwell.policy.limits import SECOND
 from endwell.policy.submitting import ChildCall, Seconds, child_order, microseconds, unknown_agent
 from endwell.turn import wait_results
-from endwell.turn.recorder import BRANCH, Bench
-from endwell.turn.repeat_guard import Circles
+from endwell.turn.recorder import BRANCH, Recorder
+from endwell.turn.repeat_guard import RepeatGuard
 from endwell.turn.suspension import Suspended
 from endwell.turn.wait_results import Approved
 
@@ -36,7 +36,7 @@ _HASH_SHOWN: Final = 16
 class WaitVerbs:
     """The part of a context that suspends."""
 
-    _bench: Bench
+    _bench: Recorder
 
     async def tool(
         self,
@@ -69,14 +69,14 @@ class WaitVerbs:
             self._bench.end(step)
 
     @property
-    def _circles(self) -> Circles:
+    def _circles(self) -> RepeatGuard:
         return self._bench.circles
 
     async def _tool_call(
         self, step: str, tool_name: str, arguments: Any, timeout: Seconds | None
     ) -> Suspended:
         spec = await self._spec(tool_name)
-        options = options_of(spec.options) if spec else Options()
+        options = options_of(spec.options) if spec else AgentOptions()
         asked = microseconds(timeout, "timeout", least=SHORTEST_SECONDS)
         within = self._tool_patience(options, asked)
         left = within if spec is None else await self._left()
@@ -88,7 +88,7 @@ class WaitVerbs:
             raise _not_what(tool_name, "an agent", "call")
         return self._with_child(call, spec, None, arguments, left)
 
-    def _tool_patience(self, options: Options, asked: int | None) -> int:
+    def _tool_patience(self, options: AgentOptions, asked: int | None) -> int:
         """The longest of what settings, tool and caller say; the machine cuts it where the task must end."""
         said = (
             self._bench.settings.suspend_timeout_seconds,

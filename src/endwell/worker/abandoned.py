@@ -12,7 +12,7 @@ from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings
 from endwell.store.contract import Store
-from endwell.store.reclaimer import Absence, Reclaiming
+from endwell.store.reclaimer import Absence, Reclaimer
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ PAGE = 200
 FOR_EVER = 1 << 60
 
 
-class Stale:
+class AbandonedWork:
     """Two parts of a worker's tick."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Stale:
             interval_seconds=settings.worker.watchdog_interval_seconds,
             worker=settings.worker,
         )
-        self._reclaiming = Reclaiming(
+        self._reclaiming = Reclaimer(
             store,
             runtime,
             self._absence,

@@ -31,7 +31,7 @@ MOST_STEPS = 500
 """Of more steps at once the heartbeat tells only these."""
 
 
-class Named(msgspec.Struct, frozen=True):
+class HeldWork(msgspec.Struct, frozen=True):
     """What a heartbeat names: attempts held, claims whose answer the worker has not seen, steps under way."""
 
     attempts: tuple[tuple[str, str], ...] = ()
@@ -45,7 +45,7 @@ class Named(msgspec.Struct, frozen=True):
         return not (self.attempts or self.claims or self.doing)
 
 
-class Heart:
+class HeartbeatLoop:
     """`named` says what the worker holds; `on_stale` hears what it must let go of, `on_lost` that all is."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Heart:
         session_id: str,
         lease_seconds: float,
         interval_seconds: float,
-        named: Callable[[], Named],
+        named: Callable[[], HeldWork],
         on_stale: Callable[[tuple[str, ...]], None],
         on_lost: Callable[[str], None],
     ) -> None:

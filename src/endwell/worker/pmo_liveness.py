@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 LATE_INTERVALS: Final = 3
 
 
-class Overseen:
+class PmoLiveness:
     """Told at every tick of the worker's watchdog when a PMO last ticked."""
 
     def __init__(self, actor: str, *, interval_seconds: float) -> None:

@@ -16,9 +16,9 @@ from endwell.model import commands as c
 from endwell.model.session import EndReason
 from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
-from endwell.settings.sections import Worker as WorkerSettings
+from endwell.settings.sections import WorkerSettings as WorkerSettings
 from endwell.store.contract import Store
-from endwell.worker.heartbeat import Heart, Named
+from endwell.worker.heartbeat import HeartbeatLoop, HeldWork
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class WorkerSession:
         agents: tuple[str, ...],
         versions: dict[str, str],
         concurrency: int,
-        named: Callable[[], Named],
+        named: Callable[[], HeldWork],
         registering: Callable[[str], c.RegisterAgents],
         on_stale: Callable[[tuple[str, ...]], None],
         on_lost: Callable[[], None],
@@ -57,7 +57,7 @@ class WorkerSession:
         self._registering = registering
         self._on_stale = on_stale
         self._on_lost = on_lost
-        self._heart: Heart | None = None
+        self._heart: HeartbeatLoop | None = None
         self._starting_over: asyncio.Task[None] | None = None
         self._closing = False
         self._lost: str | None = None
@@ -102,10 +102,10 @@ class WorkerSession:
             lost=self._lost,
         )
 
-    def _new_heart(self, session_id: str) -> Heart:
+    def _new_heart(self, session_id: str) -> HeartbeatLoop:
         """Its lease counts from now, before the store is asked."""
         loop = asyncio.get_running_loop()
-        return Heart(
+        return HeartbeatLoop(
             self._store,
             self._runtime,
             namespace=self._namespace,
@@ -132,7 +132,7 @@ class WorkerSession:
         if not self._closing:
             self._starting_over = self._runtime.spawn(self._start_over(self._heart), "endwell-start-over")
 
-    async def _start_over(self, old: Heart) -> None:
+    async def _start_over(self, old: HeartbeatLoop) -> None:
         """Told once per outage, and when it is over: it is tried twice a second."""
         await old.stop()
         level = logging.WARNING

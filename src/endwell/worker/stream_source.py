@@ -17,7 +17,7 @@ _STANDS = ("too_early", "key_is_held", "clock_is_due")
 """Refusals after which the offer still stands: it stays pending, and the orchestrator sees to it."""
 
 
-class Sorted(msgspec.Struct, frozen=True, kw_only=True):
+class SortedDeliveries(msgspec.Struct, frozen=True, kw_only=True):
     """`granted` may start; `void` has nothing to be done; `again` is to be asked once more."""
 
     granted: list[tuple[Delivery, Offer]]
@@ -55,7 +55,9 @@ def claims_of(
     ]
 
 
-async def answered(store: Store, deliveries: Sequence[Delivery], replies: Sequence[Reply]) -> Sorted:
+async def answered(
+    store: Store, deliveries: Sequence[Delivery], replies: Sequence[Reply]
+) -> SortedDeliveries:
     """What the store's answers mean. What was asked is believed only if it is what the store has."""
     granted: list[tuple[Delivery, Offer]] = []
     void: list[Delivery] = []
@@ -73,4 +75,4 @@ async def answered(store: Store, deliveries: Sequence[Delivery], replies: Sequen
             is_lost = is_lost or isinstance(refusal, StaleAttempt)
         elif refusal is None or refusal.code not in _STANDS:
             void.append(each)
-    return Sorted(granted=granted, void=void, again=again, is_lost=is_lost)
+    return SortedDeliveries(granted=granted, void=void, again=again, is_lost=is_lost)

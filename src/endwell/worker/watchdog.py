@@ -24,9 +24,9 @@ from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings
 from endwell.store.contract import Store
-from endwell.store.probe import NOW, Ask, Seen
-from endwell.worker.abandoned import Stale
-from endwell.worker.pmo_liveness import Overseen
+from endwell.store.probe import NOW, Probe, ProbeResult
+from endwell.worker.abandoned import AbandonedWork
+from endwell.worker.pmo_liveness import PmoLiveness
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _IN_LEDGER: Final = ("tool_result", "timeout", "child")
 _FAILURES: Final = ("failed", "timeout", "canceled")
 
 
-class Watch:
+class WorkerWatchdog:
     """`run()` watches until `stop()`; tests call `run_once()`."""
 
     def __init__(
@@ -50,33 +50,33 @@ class Watch:
         *,
         namespace: str,
         actor: str,
-        also: Sequence[Ask] = (),
-        told: Callable[[Seen], None] = lambda seen: None,
+        also: Sequence[Probe] = (),
+        told: Callable[[ProbeResult], None] = lambda seen: None,
     ) -> None:
         self._store = store
         self._runtime = runtime
         self._settings = settings.worker
         interval = settings.pmo.watchdog_interval_seconds
-        self.overseen = Overseen(actor, interval_seconds=interval)
+        self.overseen = PmoLiveness(actor, interval_seconds=interval)
         self._namespace = namespace
         self._actor = actor
-        self.stale = Stale(store, runtime, settings, namespace=namespace, actor=actor)
-        self._next_wait = Ask("next_wait", (namespace,), is_value=True)
+        self.stale = AbandonedWork(store, runtime, settings, namespace=namespace, actor=actor)
+        self._next_wait = Probe("next_wait", (namespace,), is_value=True)
         # All that a tick looks for, in one statement; a worker adds what it would have to ask itself.
         self._asked = (
-            Ask("lapsed_resumes", (namespace, NOW)),
-            Ask("pending_resumes", (namespace, NOW, 1)),
-            Ask("answers_waiting", (namespace, NOW, 1)),
-            Ask("due_waits", (namespace, NOW, 1)),
-            Ask("undelivered", (namespace, NOW, 1)),
-            Ask("processing_since", (namespace, NOW, self.stale.patience)),
-            Ask("expired_claims", (namespace, NOW, 1)),
+            Probe("lapsed_resumes", (namespace, NOW)),
+            Probe("pending_resumes", (namespace, NOW, 1)),
+            Probe("answers_waiting", (namespace, NOW, 1)),
+            Probe("due_waits", (namespace, NOW, 1)),
+            Probe("undelivered", (namespace, NOW, 1)),
+            Probe("processing_since", (namespace, NOW, self.stale.patience)),
+            Probe("expired_claims", (namespace, NOW, 1)),
             self._next_wait,
-            Ask("last_tick", (namespace,), is_value=True),
+            Probe("last_tick", (namespace,), is_value=True),
             *also,
         )
         self._told = told
-        self._seen: Seen | None = None
+        self._seen: ProbeResult | None = None
         self._nudged = asyncio.Event()
         self._rests_until: float | None = None
         self._ticking = asyncio.Lock()

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 
 from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
-from endwell.settings.sections import Worker as WorkerSettings
-from endwell.store.cached_probe import Standing
+from endwell.settings.sections import WorkerSettings as WorkerSettings
+from endwell.store.cached_probe import CachedProbe
 from endwell.store.contract import Store
-from endwell.store.probe import NOW, Ask, Seen
+from endwell.store.probe import NOW, Probe, ProbeResult
 
 
-class Lookout:
+class WorkProbe:
     """For some agents of one namespace."""
 
     def __init__(
@@ -34,11 +34,11 @@ class Lookout:
         self._settings = settings
         self._clock = runtime.clock
         self.asked = (
-            Ask("offered_to_some", (namespace, list(agents))),
-            Ask("ready_for_some", (namespace, list(agents), NOW)),
-            Ask("next_start_of_some", (namespace, list(agents), NOW), is_value=True),
+            Probe("offered_to_some", (namespace, list(agents))),
+            Probe("ready_for_some", (namespace, list(agents), NOW)),
+            Probe("next_start_of_some", (namespace, list(agents), NOW), is_value=True),
         )
-        self._standing = Standing(store, *self.asked, due="next_start_of_some")
+        self._standing = CachedProbe(store, *self.asked, due="next_start_of_some")
         self._start_at = math.inf
         self.is_free = store.has_stamps
         self.looked_at = 0.0
@@ -47,7 +47,7 @@ class Lookout:
         """Whether there is something to take."""
         return self._note(await self._standing.ask())
 
-    def take(self, seen: Seen) -> bool:
+    def take(self, seen: ProbeResult) -> bool:
         """Learn from a look that somebody made, unless it is older than what is known."""
         known = self._standing.known
         if known is not None and seen.now >= known.now:
@@ -56,7 +56,7 @@ class Lookout:
         self.begin()
         return _is_work(seen)
 
-    def _note(self, seen: Seen) -> bool:
+    def _note(self, seen: ProbeResult) -> bool:
         self.begin()
         start = seen["next_start_of_some"]
         self._start_at = math.inf if start is None else self.looked_at + (start - seen.now) / SECOND
@@ -86,5 +86,5 @@ class Lookout:
         self.looked_at = self._clock.monotonic()
 
 
-def _is_work(seen: Seen) -> bool:
+def _is_work(seen: ProbeResult) -> bool:
     return seen.any("offered_to_some", "ready_for_some")

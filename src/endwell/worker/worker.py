@@ -24,7 +24,7 @@ from endwell.runtime.threads import ThreadPool
 from endwell.settings import Settings
 from endwell.store.contract import Store
 from endwell.store.effect_store import EffectStore
-from endwell.store.probe import Seen
+from endwell.store.probe import ProbeResult
 from endwell.store.rows import Reply
 from endwell.streams.contract import Intake
 from endwell.turn import after_suspension
@@ -36,11 +36,11 @@ from endwell.turn.turns import Ending, Turns
 from endwell.turn.versions import OtherVersions
 from endwell.worker.capacity import Capacity
 from endwell.worker.health import Health
-from endwell.worker.heartbeat import Named
+from endwell.worker.heartbeat import HeldWork
 from endwell.worker.session import PAUSE_SECONDS, WorkerSession
 from endwell.worker.stream_source import answered, claims_of
-from endwell.worker.watchdog import Watch
-from endwell.worker.work_probe import Lookout
+from endwell.worker.watchdog import WorkerWatchdog
+from endwell.worker.work_probe import WorkProbe
 
 log = logging.getLogger(__name__)
 
@@ -82,11 +82,11 @@ class Worker:
         self.concurrency = concurrency or settings.worker.concurrency
         self.name = name or f"{runtime.host()}-{runtime.pid()}"
         self.directory = Directory(store, namespace, known or agents, settings.approval)
-        self._lookout = Lookout(
+        self._lookout = WorkProbe(
             store, runtime, namespace=namespace, agents=tuple(agents), settings=settings.worker
         )
         also, told = self._lookout.asked, self._told
-        self.watch = Watch(
+        self.watch = WorkerWatchdog(
             store, runtime, settings, namespace=namespace, actor=self.name, also=also, told=told
         )
         self._turns = self._new_turns(effects, RunningCalls() if calls is None else calls)
@@ -286,11 +286,11 @@ class Worker:
             self._outbox[:0] = unsettled
         self._handing_in = [each for each in self._handing_in if each is not handed_in]
 
-    def _named(self) -> Named:
+    def _named(self) -> HeldWork:
         """What we hold is ours until the store has its ending. The heartbeat's thread asks this."""
         ended = [*self._outbox, *(ending for some in tuple(self._handing_in) for ending in some)]
         held = (*self._turns.held(), *((last.task_id, attempt_of(last)) for *_, last in ended))
-        return Named(held, tuple(self._claiming), self._turns.doing(), self.watch.tick_age)
+        return HeldWork(held, tuple(self._claiming), self._turns.doing(), self.watch.tick_age)
 
     def _claim(self) -> c.ClaimNext | None:
         free = self._share(min(self._free, CLAIM_LIMIT))
@@ -383,7 +383,7 @@ class Worker:
             if not (self._intake and self._intake.is_up):  # which wakes us when it has brought something
                 self._wake.set()
 
-    def _told(self, seen: Seen) -> None:
+    def _told(self, seen: ProbeResult) -> None:
         """The watchdog has looked, for us too."""
         self._expect(self._lookout.take(seen))
         self._wake.set()

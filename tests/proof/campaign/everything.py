@@ -26,12 +26,12 @@ from endwell.policy.limits import SECOND
 from endwell.runtime import ManualClock, Runtime
 from endwell.runtime.universe import START_US
 from endwell.streams.redis import Word
-from endwell.testing.cluster import Member
+from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults import all as all_faults
 from endwell.testing.installation import QueueKind, installation_for
 from endwell.testing.redis.client import Commands, Fate
-from endwell.testing.simulation import Result, Simulation
-from endwell.testing.store_tap import Killed, Moment
+from endwell.testing.simulation import Simulation, SimulationResult
+from endwell.testing.store_tap import KilledError, Moment
 from endwell.turn.context import Context
 
 HOURS: Final = 0.45
@@ -80,10 +80,10 @@ class Everything(Simulation):
         self._errands = list(ERRANDS)
         self.cluster.listeners.append(self._at_commit)
 
-    def _at_commit(self, member: Member, moment: Moment, commands: Sequence[c.Command]) -> None:
+    def _at_commit(self, member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> None:
         where = COMMITS.get(moment)
         if where is not None and self._is_struck(member, where, {type(one).__name__ for one in commands}):
-            raise Killed
+            raise KilledError
 
     def _fate_of_commands(self, owner: str, commands: Commands) -> Fate:
         if self._is_struck(self.cluster.members[owner], "before", told(commands)):
@@ -94,7 +94,7 @@ class Everything(Simulation):
         super()._commands_done(owner, commands, answers)
         self._is_struck(self.cluster.members[owner], "after", told(commands))
 
-    def _is_struck(self, member: Member, where: str, operations: set[str]) -> bool:
+    def _is_struck(self, member: ClusterMember, where: str, operations: set[str]) -> bool:
         """Whether this is the boundary at which somebody is to die next; then it is dead now."""
         if self.is_calm or member.is_over:  # nothing goes wrong any more: that is when the bounds are strict
             return False
@@ -119,11 +119,11 @@ class Everything(Simulation):
                 await ctx.step("look", _look, 1)
             return len(await ctx.nudges())
 
-    async def _people_at(self, member: Member) -> None:
+    async def _people_at(self, member: ClusterMember) -> None:
         await super()._people_at(member)
         member.spawn(self._run_errands(member), "errands")
 
-    async def _run_errands(self, member: Member) -> None:
+    async def _run_errands(self, member: ClusterMember) -> None:
         while self._errands and not self.is_calm:
             await member.runtime.sleep(15)
             try:
@@ -313,7 +313,7 @@ ERRANDS: Final[tuple[Errand, ...]] = (
 
 def live(
     seed: int, strikes: Sequence[Boundary] = (), *, queue: QueueKind | None = None
-) -> tuple[Everything, Result]:
+) -> tuple[Everything, SimulationResult]:
     """One such history, in memory where that can be had."""
     _record()
     shared = Path("/dev/shm")  # noqa: S108 (a fresh directory in it, readable by its owner alone)

@@ -9,7 +9,7 @@ import msgspec
 
 from endwell.doorbell.local import _packed, _unpacked
 from endwell.errors import EndwellError, NotFound
-from endwell.external.isolated import _Conversation
+from endwell.external.isolated import ChildConversation
 from endwell.external.programs import BadOutput, Heard
 from endwell.model import commands as c
 from endwell.model.task import Task
@@ -146,7 +146,7 @@ def _child() -> Target:
 
     def take(data: bytes) -> bool:
         child: Any = _Lines(data)
-        talk = _Conversation(worker, child, worker, worker).result()
+        talk = ChildConversation(worker, child, worker, worker).result()
         try:
             loop.run_until_complete(asyncio.wait_for(talk, PATIENCE_SECONDS))
         except Reported as ended:

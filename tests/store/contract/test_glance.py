@@ -8,25 +8,25 @@ import pytest
 
 from endwell.model.commands import AgentSpec
 from endwell.policy.limits import SECOND
-from endwell.store.probe import NOW, Ask, Seen
+from endwell.store.probe import NOW, Probe, ProbeResult
 from tests.store.world import World
 
 WORK = ("offered_to_some", "ready_for_some", "next_start_of_some")
 
 
-def looked_for(agents: list[str]) -> tuple[Ask, ...]:
+def looked_for(agents: list[str]) -> tuple[Probe, ...]:
     return (
-        Ask("offered_to_some", ("default", agents)),
-        Ask("ready_for_some", ("default", agents, NOW)),
-        Ask("next_start_of_some", ("default", agents, NOW), is_value=True),
+        Probe("offered_to_some", ("default", agents)),
+        Probe("ready_for_some", ("default", agents, NOW)),
+        Probe("next_start_of_some", ("default", agents, NOW), is_value=True),
     )
 
 
-async def look(world: World, *agents: str) -> Seen:
+async def look(world: World, *agents: str) -> ProbeResult:
     return await world.store.glance(*looked_for(list(agents)))
 
 
-def found(seen: Seen) -> list[Any]:
+def found(seen: ProbeResult) -> list[Any]:
     return [seen[name] or None for name in WORK]
 
 
@@ -62,14 +62,14 @@ async def test_the_clock_is_the_stores_own(world: World) -> None:
 async def test_only_what_has_been_ready_for_a_while_is_long_ready(world: World) -> None:
     await world.register(AgentSpec(name="coder"))
     await world.queued_task(agent="coder")
-    asked = Ask("long_ready", ("default", NOW, 30 * SECOND))
+    asked = Probe("long_ready", ("default", NOW, 30 * SECOND))
     assert not (await world.store.glance(asked))["long_ready"]
     world.advance(31)
     assert (await world.store.glance(asked))["long_ready"]
 
 
 async def test_the_next_start_of_any_registered_agent_is_told(world: World) -> None:
-    asked = Ask("next_start", ("default", NOW), is_value=True)
+    asked = Probe("next_start", ("default", NOW), is_value=True)
     await world.register(AgentSpec(name="coder"), AgentSpec(name="tester"))
     await world.queued_task(agent="coder")
     await world.queued_task(agent="writer", delay=30 * SECOND)
@@ -94,7 +94,7 @@ async def test_questions_with_the_same_parameters_in_another_order_are_not_mixed
 @pytest.mark.parametrize("name", ["due", "expired_claims", "lapsed_sessions"])
 async def test_a_question_of_many_columns_is_asked_whether_it_has_rows(world: World, name: str) -> None:
     extra = {"due": (-1, "", 1)}.get(name, (1,))
-    asked = Ask(name, ("default", NOW, *extra))
+    asked = Probe(name, ("default", NOW, *extra))
     task = await world.running_task()
     assert not (await world.store.glance(asked))[name]
     world.advance(40 if name != "due" else (task.ends_by - task.created_at) / SECOND + 1)

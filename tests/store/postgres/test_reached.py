@@ -14,7 +14,7 @@ from endwell.runtime import ManualClock, Runtime
 from endwell.store.claim_position import FROM_START_SECONDS
 from endwell.store.postgres.connection import COMMITTING
 from endwell.store.postgres.statements import QUERIES
-from endwell.store.stream_reads import START, Place
+from endwell.store.stream_reads import START, QueuePosition
 from tests.store.world import PostgresDatabase, World
 
 BATCH = 50
@@ -115,12 +115,12 @@ async def test_a_claim_does_not_go_over_what_was_taken_before_it(
     while len(taken) < 3600:
         taken += await world.claimed(limit=200)
     last = taken[-1]
-    place = Place(last.priority, last.run_at, last.id)
+    place = QueuePosition(last.priority, last.run_at, last.id)
 
     assert 3 * await pages(postgres_database, place) < await pages(postgres_database, START)
 
 
-async def pages(database: PostgresDatabase, place: Place) -> int:
+async def pages(database: PostgresDatabase, place: QueuePosition) -> int:
     """How many pages are looked at to find the next task behind a place."""
     connection = await asyncpg.connect(database.url, server_settings=COMMITTING)
     try:

@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 
 import click
 
-from endwell.cli.base.options import Group
+from endwell.cli.base.options import EndwellGroup
 
 
-class Place(NamedTuple):
+class CommandPlace(NamedTuple):
     """Where a command is, and its one line of help, known without importing it."""
 
     target: str
     help: str
 
 
-class LazyGroup(Group):
+class LazyGroup(EndwellGroup):
     """`places` maps names to `module:attribute`; a command whose module is missing is not offered."""
 
-    def __init__(self, *arguments: Any, places: dict[str, Place], **about: Any) -> None:
+    def __init__(self, *arguments: Any, places: dict[str, CommandPlace], **about: Any) -> None:
         super().__init__(*arguments, **about)
         self.places = places
 
@@ -41,5 +41,5 @@ class LazyGroup(Group):
             formatter.write_dl([(name, self.places[name].help) for name in self.list_commands(ctx)])
 
 
-def _is_there(place: Place) -> bool:
+def _is_there(place: CommandPlace) -> bool:
     return importlib.util.find_spec(place.target.partition(":")[0]) is not None

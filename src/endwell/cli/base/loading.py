@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from endwell.app import Endwell, Node
-from endwell.cli.base.options import Asked
+from endwell.cli.base.options import Options
 from endwell.errors import EndwellError, StoreError, UsageError
 from endwell.model import names
 from endwell.runtime.loops import new_loop
@@ -23,13 +23,13 @@ T = TypeVar("T")
 _HINT = "name it with --app MODULE:NAME, or as target under [app] in endwell.toml"
 
 
-def settings_of(asked: Asked) -> Settings:
+def settings_of(asked: Options) -> Settings:
     """The settings of this directory and environment, and of `--store`."""
     settings = load(os.environ, Path.cwd())
     return override(settings, {"store": asked.store}, source="--store") if asked.store else settings
 
 
-def with_node(asked: Asked, ask: Callable[[Node], Awaitable[T]], *, may_be_new: bool = False) -> T:
+def with_node(asked: Options, ask: Callable[[Node], Awaitable[T]], *, may_be_new: bool = False) -> T:
     """Open the store, ask, close it again. Only what puts something there may make a new one."""
     app = installation(asked)
     if not may_be_new:
@@ -54,7 +54,7 @@ def _refuse_if_missing(url: str) -> None:
         )
 
 
-def installation(asked: Asked) -> Endwell:
+def installation(asked: Options) -> Endwell:
     """What most commands need: a store. The app is loaded only if it was named, or knows the store."""
     settings = settings_of(asked)
     if asked.app or (settings.source("store") == "default" and _app_may_tell(settings)):
@@ -62,7 +62,7 @@ def installation(asked: Asked) -> Endwell:
     return Endwell(settings=settings, namespace=asked.namespace or "default")
 
 
-def required_app(asked: Asked) -> Endwell:
+def required_app(asked: Options) -> Endwell:
     """The app in the user's code, as the command line wants it."""
     settings = settings_of(asked)
     app = load_app(asked.app or settings.app.target)

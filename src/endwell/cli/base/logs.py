@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-from endwell.cli.base.options import Asked
+from endwell.cli.base.options import Options
 from endwell.cli.base.output import without_secrets
 from endwell.errors import BadSetting
 from endwell.model.content import shown
@@ -20,7 +20,7 @@ IDS = ("task_id", "attempt_id")
 _LEVELS = ("debug", "info", "warning", "error")
 
 
-def configure(asked: Asked) -> None:
+def configure(asked: Options) -> None:
     """One handler for everything that this process logs; agents' own loggers included."""
     handler = StderrHandler()
     handler.setFormatter(JsonFormatter() if asked.log_format == "json" else TextFormatter())

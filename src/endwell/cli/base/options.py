@@ -1,6 +1,6 @@
 """What is said on the command line apart from the command itself: which store, which app, how to answer.
 
-These options may stand before or after the command. Their values meet in one `Asked`.
+These options may stand before or after the command. Their values meet in one `Options`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import click
 
 
 @dataclass(kw_only=True)
-class Asked:
+class Options:
     """The shared options of one invocation."""
 
     store: str | None = None
@@ -25,12 +25,12 @@ class Asked:
     debug: bool = False
 
 
-pass_asked = click.make_pass_decorator(Asked, ensure=True)
+pass_asked = click.make_pass_decorator(Options, ensure=True)
 
 
 def _note(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
     """Only what was said counts: an option before the command survives its absence after it."""
-    asked = ctx.ensure_object(Asked)
+    asked = ctx.ensure_object(Options)
     if value:
         setattr(asked, parameter.name, value)
 
@@ -54,7 +54,7 @@ _SHARED = (
 )
 
 
-class Command(click.Command):
+class EndwellCommand(click.Command):
     """A command that takes the shared options."""
 
     def __init__(self, *arguments: Any, **about: Any) -> None:
@@ -68,14 +68,14 @@ class Command(click.Command):
         """Set up the log as it was asked for, then run."""
         from endwell.cli.base.logs import configure
 
-        configure(ctx.ensure_object(Asked))
+        configure(ctx.ensure_object(Options))
         return super().invoke(ctx)
 
 
-class Group(click.Group):
+class EndwellGroup(click.Group):
     """A group of commands that takes the shared options."""
 
-    command_class = Command
+    command_class = EndwellCommand
 
     def __init__(self, *arguments: Any, **about: Any) -> None:
         super().__init__(*arguments, **about)

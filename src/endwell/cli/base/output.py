@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from endwell.cli.base.options import Asked
+from endwell.cli.base.options import Options
 from endwell.model.content import shown
 from endwell.settings.show import masked
 
@@ -20,7 +20,7 @@ _WORD = re.compile(r"[^\s'\"]+")
 _URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*://|\b(?:https?|wss?):).+", re.DOTALL | re.IGNORECASE)
 
 
-def show(asked: Asked, document: Any, text: Callable[[Any], str]) -> None:
+def show(asked: Options, document: Any, text: Callable[[Any], str]) -> None:
     """The answer of a command: the document itself, or its text."""
     if asked.json:
         write_json(document)

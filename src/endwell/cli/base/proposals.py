@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any, Final
 
-from endwell.cli.base.options import Asked
+from endwell.cli.base.options import Options
 from endwell.cli.base.output import plain
 from endwell.settings import masked
 
@@ -14,7 +14,7 @@ MOST_WAITS: Final = 3
 _VERDICTS: Final = ("done", "not-done", "abandon")
 
 
-def proposals(asked: Asked, answer: dict[str, Any]) -> list[str]:
+def proposals(asked: Options, answer: dict[str, Any]) -> list[str]:
     """For each thing that `why` names as possible, what to type to do it where it was asked about."""
     where = _where(asked)
     return [
@@ -45,7 +45,7 @@ def _as_whom(names: list[str]) -> list[str]:
     return ["--as", _quoted(names[0])] if names else []
 
 
-def _where(asked: Asked) -> list[str]:
+def _where(asked: Options) -> list[str]:
     """The same place, if it was said here; what settings say of it holds for the next command too."""
     said = (
         ("--store", masked(asked.store) if asked.store else None),

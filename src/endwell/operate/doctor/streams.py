@@ -9,7 +9,7 @@ from endwell.settings import masked
 from endwell.streams.commands import KEPT_LETTERS
 from endwell.streams.orchestrator.free_slots import AHEAD_SLOTS
 from endwell.streams.protocol import Names
-from endwell.streams.redis import Line, Refusal, Unreachable
+from endwell.streams.redis import RedisClient, Refusal, Unreachable
 from endwell.streams.server_check import (
     KEEPS_STREAMS,
     Condition,
@@ -49,7 +49,7 @@ def _unreachable(url: str, error: Exception) -> Finding:
     )
 
 
-async def _server(connection: Line) -> list[Finding]:
+async def _server(connection: RedisClient) -> list[Finding]:
     found = []
     policy = await eviction_policy(connection)
     if policy is not None and policy not in KEEPS_STREAMS:
@@ -74,7 +74,7 @@ async def _server(connection: Line) -> list[Finding]:
     return found
 
 
-async def _of_namespace(patient: Patient, connection: Line, namespace: str) -> list[Finding]:
+async def _of_namespace(patient: Patient, connection: RedisClient, namespace: str) -> list[Finding]:
     queue = patient.settings.queue
     names = Names.of(patient.settings.redis.prefix, namespace)
     patience = 2 * queue.VISIBILITY_TIMEOUT_S + 2 * queue.RECLAIM_INTERVAL_S

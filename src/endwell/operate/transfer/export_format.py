@@ -76,7 +76,7 @@ class End(msgspec.Struct, kw_only=True):
     messages: int
 
 
-class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
+class ExportLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Exactly one of these."""
 
     head: Head | None = None
@@ -93,10 +93,10 @@ RUNS_REMEMBERED: Final = 10_000
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Line)
+_decoder = msgspec.json.Decoder(ExportLine)
 
 
-def packed(line: Line) -> bytes:
+def packed(line: ExportLine) -> bytes:
     """As it is written, with its line end."""
     return _encoder.encode(line) + b"\n"
 
@@ -107,7 +107,7 @@ def split(file: IO[bytes]) -> Iterator[bytes]:
         yield text
 
 
-def read(text: bytes) -> Line:
+def read(text: bytes) -> ExportLine:
     """What a line says; msgspec's own errors when it says nothing of the kind."""
     return _decoder.decode(text)
 
@@ -140,17 +140,17 @@ class PartedRuns:
         self._before = run
 
 
-def card_line(card: Card) -> Line:
+def card_line(card: Card) -> ExportLine:
     about = {"namespace": card.namespace, "id": card.id, "task_id": card.task_id, "hash": card.hash}
     content, created_at = msgspec.Raw(card.content), moment(card.created_at)
-    return Line(card=CardLine(**about, kind=card.kind, content=content, created_at=created_at))
+    return ExportLine(card=CardLine(**about, kind=card.kind, content=content, created_at=created_at))
 
 
-def event_line(event: Event) -> Line:
+def event_line(event: Event) -> ExportLine:
     values = {name: getattr(event, name) for name in _PLAIN}
     data, sealed, at = msgspec.Raw(event.data), event.hash.hex(), moment(event.at)
     about: dict[str, Any] = {"event_id": event.event_id, "at": at, "names": _names(event)}
-    return Line(event=EventLine(**values, **about, data=data, hash=sealed))
+    return ExportLine(event=EventLine(**values, **about, data=data, hash=sealed))
 
 
 def _names(event: Event) -> tuple[str, ...]:

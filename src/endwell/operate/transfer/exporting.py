@@ -22,11 +22,11 @@ async def export(store: Store, namespaces: Iterable[str], write: Write) -> expor
     spaces = list(namespaces)
     end = export_format.End(cards=0, events=0, messages=0)
     head = export_format.Head(format=export_format.FORMAT, version=export_format.VERSION, namespaces=spaces)
-    write(export_format.packed(export_format.Line(head=head)))
+    write(export_format.packed(export_format.ExportLine(head=head)))
     async with store.snapshot() as record:
         for namespace in spaces:
             await _namespace(record, namespace, write, end)
-    write(export_format.packed(export_format.Line(end=end)))
+    write(export_format.packed(export_format.ExportLine(end=end)))
     return end
 
 
@@ -70,6 +70,6 @@ async def _messages(
     while page := await record.messages_page(namespace, after, PAGE):
         for message in page:
             if message.task_id in tasks:
-                write(export_format.packed(export_format.Line(message=message)))
+                write(export_format.packed(export_format.ExportLine(message=message)))
                 end.messages += 1
         after = page[-1].id

@@ -46,9 +46,9 @@ _PRINTABLE: Final = (
 Key = tuple[str, str]
 
 
-def check(file: Iterable[bytes]) -> Checked:
+def check(file: Iterable[bytes]) -> CheckedImport:
     """All that can be wrong with an export is found here; the first problem is raised with its line."""
-    checked = Checked()
+    checked = CheckedImport()
     for number, text in enumerate(file, 1):
         if len(text) > export_format.LONGEST:
             raise _bad(number, f"it is longer than {export_format.LONGEST} bytes")
@@ -70,7 +70,7 @@ def _bad(number: int, problem: str) -> BadInput:
     return BadInput(f"line {number}: {problem}", code="bad_line", hint=_HINT, field=f"line {number}")
 
 
-class Checked:
+class CheckedImport:
     """What the lines so far come to. Tasks that have ended are forgotten but for their last event."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Checked:
         self.is_over = False
         self.count = 0
 
-    def take(self, line: export_format.Line) -> None:
+    def take(self, line: export_format.ExportLine) -> None:
         """One more line; ValueError says what is wrong with it."""
         self.count += 1
         if (self.count == 1) != (line.head is not None):

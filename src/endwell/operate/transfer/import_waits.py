@@ -27,7 +27,7 @@ class OpenWaits:
             self._open.pop(key, None)
             if fact.count is not None:
                 self._announced[key], self._open[key] = fact.count, set()
-        elif isinstance(fact, f.WaitAnswered | f.WaitTimedOut) and before is not None:
+        elif isinstance(fact, f.WaitAnswered | f.WaitExpired) and before is not None:
             self._settle(key, before, fact)
 
     def _add(self, key: _Key, fact: f.WaitsAdded) -> None:
@@ -39,7 +39,7 @@ class OpenWaits:
             left -= 1
         self._announced[key] = left
 
-    def _settle(self, key: _Key, before: Task, fact: f.WaitAnswered | f.WaitTimedOut) -> None:
+    def _settle(self, key: _Key, before: Task, fact: f.WaitAnswered | f.WaitExpired) -> None:
         known = self._open.get(key, set())
         if not has_wait_rows(before):
             known = {wait.tool_call_id for wait in waits_of(before) if wait.is_open}

@@ -18,7 +18,7 @@ from endwell.errors import EndwellError, Refused, StoreError
 from endwell.model.commands import Adopt
 from endwell.model.restoring import MarkRestored
 from endwell.operate.transfer import export_format
-from endwell.operate.transfer.import_check import Checked, check
+from endwell.operate.transfer.import_check import CheckedImport, check
 from endwell.operate.verify import verify
 from endwell.store.contract import Store
 
@@ -61,7 +61,7 @@ async def _has_tasks(store: Store, namespace: str) -> bool:
     return bool(await store.heads(namespace, "", 1) or await store.event_tasks(namespace, "", 1))
 
 
-async def _is_there(store: Store, checked: Checked, read: Lines) -> bool:
+async def _is_there(store: Store, checked: CheckedImport, read: Lines) -> bool:
     """Whether the store holds exactly this record: the same tasks, events and content, and no other."""
     heads = dict(checked.heads)
     for namespace in checked.namespaces:
@@ -134,13 +134,13 @@ def _commands(
 
 
 def _joined(
-    file: Iterable[export_format.Line], parted: Mapping[export_format.Run, int]
-) -> Iterator[export_format.Line]:
+    file: Iterable[export_format.ExportLine], parted: Mapping[export_format.Run, int]
+) -> Iterator[export_format.ExportLine]:
     """Runs whose parts lie apart, as one, where their last part lies.
 
     What lies between was decided before the run was committed, so nothing there builds on it.
     """
-    kept: dict[export_format.Run, list[export_format.Line]] = {}
+    kept: dict[export_format.Run, list[export_format.ExportLine]] = {}
     for line in file:
         run = None if line.event is None else export_format.run_of(line.event)
         last = None if run is None else parted.get(run)
@@ -152,7 +152,7 @@ def _joined(
             yield from kept.pop(run)
 
 
-def _belongs_to(line: export_format.Line) -> tuple[str, str, str] | None:
+def _belongs_to(line: export_format.ExportLine) -> tuple[str, str, str] | None:
     if line.event is not None:
         return line.event.namespace, line.event.task_id, line.event.command_id
     about = line.card or line.message

@@ -23,12 +23,12 @@ SUFFIXES: Final = ("state", "task", "step")
 LONGEST_MESSAGE: Final = 500
 """Characters of an error's text that are told outside."""
 
-_FINAL: Final = (f.TaskSucceeded, f.TaskFailed, f.TaskTimedOut, f.TaskCancelled)
+_FINAL: Final = (f.SucceededEnding, f.FailedEnding, f.TimedOutEnding, f.CancelledEnding)
 _WORDS: Final[dict[type[f.Fact], tuple[str, str]]] = {
-    f.TaskSucceeded: ("success", "succeeded"),
-    f.TaskFailed: ("failed", "failed"),
-    f.TaskTimedOut: ("timeout", "timeout"),
-    f.TaskCancelled: ("canceled", "cancelled"),
+    f.SucceededEnding: ("success", "succeeded"),
+    f.FailedEnding: ("failed", "failed"),
+    f.TimedOutEnding: ("timeout", "timeout"),
+    f.CancelledEnding: ("canceled", "cancelled"),
 }
 """How an end is called outside, and the status of the task."""
 _encoder = msgspec.json.Encoder()

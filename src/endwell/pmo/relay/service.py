@@ -19,7 +19,7 @@ from endwell.pmo.relay.sink import Sink, SinkError
 from endwell.pmo.relay.skips import skips
 from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
-from endwell.settings.sections import Relay as RelaySettings
+from endwell.settings.sections import RelaySettings as RelaySettings
 from endwell.store.contract import Store
 from endwell.store.log import Logged
 from endwell.store.log_pages import next_page

@@ -14,7 +14,7 @@ from endwell.store.rows import Outcome, Reply
 Run = Callable[[Sequence[Command]], Awaitable[Outcome]]
 
 
-class Letter:
+class QueuedCommit:
     """Commands on their way, and the future that their replies settle."""
 
     __slots__ = ("commands", "future", "takes")
@@ -25,14 +25,14 @@ class Letter:
         self.future: asyncio.Future[list[Reply]] = asyncio.get_running_loop().create_future()
 
 
-class Line:
+class CommitQueue:
     """Whoever is free takes everything that waits, up to a limit, and runs it together; the urgent first."""
 
     def __init__(self, runs: Sequence[Run], *, limit: int) -> None:
         self._runs = runs
         self._limit = limit
-        self._urgent: deque[Letter] = deque()
-        self._usual: deque[Letter] = deque()
+        self._urgent: deque[QueuedCommit] = deque()
+        self._usual: deque[QueuedCommit] = deque()
         self._idle: dict[int, asyncio.Future[None]] = {}
         self._is_closed = False
         self._servers: list[asyncio.Task[None]] = []
@@ -51,7 +51,7 @@ class Line:
 
     def post(self, commands: Sequence[Command], *, urgent: bool) -> asyncio.Future[list[Reply]]:
         """Hand commands in."""
-        letter = Letter(commands)
+        letter = QueuedCommit(commands)
         if self._is_closed:
             letter.future.set_exception(UsageError("the store is closed"))
             return letter.future
@@ -76,11 +76,11 @@ class Line:
             self._idle[number] = asyncio.get_running_loop().create_future()
             await self._idle[number]
 
-    def _taken(self) -> list[Letter]:
+    def _taken(self) -> list[QueuedCommit]:
         """One taker in each batch: two would be offered the same tasks, and the second get nothing; and
         what a stream brought is taken on both connections, so that turns of one run while the other waits.
         """
-        taken: list[Letter] = []
+        taken: list[QueuedCommit] = []
         size, takes = 0, False
         for line in (self._urgent, self._usual):
             while line and (not taken or size + len(line[0].commands) <= self._limit):
@@ -92,7 +92,7 @@ class Line:
         return taken
 
 
-async def _settle(letters: Sequence[Letter], run: Run) -> None:
+async def _settle(letters: Sequence[QueuedCommit], run: Run) -> None:
     try:
         outcome = await run([command for letter in letters for command in letter.commands])
     except Exception as error:

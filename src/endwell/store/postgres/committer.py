@@ -11,7 +11,7 @@ from endwell.model.commands import Command
 from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
 from endwell.settings import masked
-from endwell.store.claim_position import Reached
+from endwell.store.claim_position import ClaimPosition
 from endwell.store.postgres import errors
 from endwell.store.postgres.connection import (
     COMMITTING,
@@ -24,7 +24,7 @@ from endwell.store.postgres.connection import (
     raise_positions,
 )
 from endwell.store.postgres.driver import PostgresDriver, ServerClock
-from endwell.store.row_cache import Held
+from endwell.store.row_cache import RowCache
 from endwell.store.rows import Outcome, Reply, Writes
 
 OUTAGE_SECONDS = 5.0
@@ -52,8 +52,8 @@ class Committer:
         limits: Limits,
         runtime: Runtime,
         shift: Callable[[], int],
-        held: Held,
-        reached: Reached,
+        held: RowCache,
+        reached: ClaimPosition,
         server: ServerClock,
     ) -> None:
         self._url = url

@@ -15,11 +15,11 @@ from endwell.model.task import Task
 from endwell.policy.limits import Limits
 from endwell.runtime.clock import MICROSECONDS, Clock
 from endwell.store import door
-from endwell.store.claim_position import Reached
+from endwell.store.claim_position import ClaimPosition
 from endwell.store.postgres.reading import Reading
 from endwell.store.postgres.statements import QUERIES
 from endwell.store.postgres.writing import Statement, statements
-from endwell.store.row_cache import Held
+from endwell.store.row_cache import RowCache
 from endwell.store.rows import Outcome, TaskKey, Wanted, Writes
 
 CLOCK_SECONDS = 1.0
@@ -37,8 +37,8 @@ class PostgresDriver:
         *,
         limits: Limits,
         server: ServerClock,
-        held: Held,
-        reached: Reached,
+        held: RowCache,
+        reached: ClaimPosition,
         writer: str,
     ) -> None:
         self.connection = connection

@@ -7,7 +7,7 @@ from typing import Any
 
 from endwell.runtime.base import Runtime
 from endwell.store.postgres import errors
-from endwell.store.postgres.read_pool import Spare
+from endwell.store.postgres.read_pool import ReadPool
 from endwell.store.postgres.statements import QUERIES
 
 OUTAGE_SECONDS = 5.0
@@ -21,7 +21,7 @@ class Questions:
     def __init__(self, url: str, runtime: Runtime, settings: dict[str, str]) -> None:
         self._url = url
         self._runtime = runtime
-        self._spare = Spare(url, runtime, settings)
+        self._spare = ReadPool(url, runtime, settings)
 
     async def open(self) -> None:
         """Be ready; connections are made when they are needed."""

@@ -22,7 +22,7 @@ IDLE_SECONDS = 60.0
 CLOSE_SECONDS = 2.0
 
 
-class Spare:
+class ReadPool:
     """`fetch` waits for a free connection, or makes one while there are few."""
 
     def __init__(self, url: str, runtime: Runtime, settings: dict[str, str]) -> None:

@@ -13,10 +13,10 @@ from endwell.model.message import Message
 from endwell.model.session import SESSION_FIELDS, Session
 from endwell.model.task import FIELDS, Task, Wait
 from endwell.policy.limits import Limits
-from endwell.store.claim_position import Reached
+from endwell.store.claim_position import ClaimPosition
 from endwell.store.postgres.statements import QUERIES
 from endwell.store.rows import HolderKey, Offer, Rows, TaskKey, Wanted, reach
-from endwell.store.stream_reads import START, Place
+from endwell.store.stream_reads import START, QueuePosition
 from endwell.store.wait_rows import MOST_OVERDUE, wanted_calls, wanted_waits
 
 _WIDTH = len(FIELDS)
@@ -31,7 +31,7 @@ class Reading:
         connection: Any,
         *,
         known: dict[TaskKey, Task],
-        reached: Reached,
+        reached: ClaimPosition,
         limits: Limits,
         shift: int,
         locking: bool,
@@ -193,7 +193,7 @@ class Reading:
         return found
 
     async def _offered(
-        self, command: c.ClaimNext | c.DispatchNext, agents: Sequence[str], places: Sequence[Place]
+        self, command: c.ClaimNext | c.DispatchNext, agents: Sequence[str], places: Sequence[QueuePosition]
     ) -> list[Offer]:
         asked = (command.namespace, agents, reach(command), self._shift, *self._asked(command))
         rows = await self._fetch("offers", *asked, *zip(*places, strict=True))

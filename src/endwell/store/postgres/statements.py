@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from endwell.model.task import MOVING_FIELDS
-from endwell.store.probe import Joiner
+from endwell.store.probe import ProbeSql
 from endwell.store.queries import load
 
 POSITIONS_DRAWN: Final = 4096
@@ -40,7 +40,7 @@ QUERIES: Final = {
 }
 
 
-JOINER: Final = Joiner(
+JOINER: Final = ProbeSql(
     QUERIES,
     mark="$",
     clock=_marked("WITH clock AS MATERIALIZED (SELECT {now} + $1::bigint AS now) SELECT"),

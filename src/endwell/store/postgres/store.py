@@ -16,20 +16,20 @@ from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
 from endwell.runtime.processes import process_id
 from endwell.settings import masked
-from endwell.store.claim_position import Reached
+from endwell.store.claim_position import ClaimPosition
 from endwell.store.contract import BATCH_LIMIT, Ring, Snapshot, Store
 from endwell.store.log import Logged, position_of
-from endwell.store.postgres.commit_queue import Line
+from endwell.store.postgres.commit_queue import CommitQueue
 from endwell.store.postgres.committer import Committer
 from endwell.store.postgres.connection import READING, STEADY
 from endwell.store.postgres.driver import ServerClock
 from endwell.store.postgres.questions import Questions
 from endwell.store.postgres.snapshot import logged, open_snapshot
 from endwell.store.postgres.statements import JOINER
-from endwell.store.probe import Ask, Seen
-from endwell.store.row_cache import Held
+from endwell.store.probe import Probe, ProbeResult
+from endwell.store.row_cache import RowCache
 from endwell.store.rows import LITTLE_BYTES, Outcome, Reply
-from endwell.store.stream_reads import START, Place, ReadyTurn
+from endwell.store.stream_reads import START, QueuePosition, ReadyTurn
 
 COMMITTERS = 2
 """Committing connections: while the server writes one batch, the next is decided. Measured on two cores, bulk
@@ -86,8 +86,8 @@ class PostgresStore(Store):
         self._ring = ring
         self._shift = shift
         shared: dict[str, Any] = {
-            "held": Held(),
-            "reached": Reached(runtime.clock),
+            "held": RowCache(),
+            "reached": ClaimPosition(runtime.clock),
             "server": ServerClock(runtime.clock),
         }
         self._committers = [
@@ -95,7 +95,7 @@ class PostgresStore(Store):
         ]
         self._questions = Questions(url, runtime, READING)
         self._steady = Questions(url, runtime, STEADY)
-        self._line: Line | None = None
+        self._line: CommitQueue | None = None
         self._pid = 0
 
     async def open(self) -> None:
@@ -103,7 +103,7 @@ class PostgresStore(Store):
         await self._questions.open()
         await self._steady.open()
         self._pid = process_id()
-        self._line = Line([partial(self._run, each) for each in self._committers], limit=BATCH_LIMIT)
+        self._line = CommitQueue([partial(self._run, each) for each in self._committers], limit=BATCH_LIMIT)
         self._line.open(self._runtime)
 
     async def close(self) -> None:
@@ -130,7 +130,7 @@ class PostgresStore(Store):
             self._ring(outcome.bells)
         return outcome
 
-    def _opened(self) -> Line:
+    def _opened(self) -> CommitQueue:
         if self._line is None:
             raise UsageError("the store is not open")
         if process_id() != self._pid:
@@ -156,11 +156,11 @@ class PostgresStore(Store):
     async def settings(self) -> dict[str, Any]:
         return {"store": "postgresql", **dict((await self._questions.ask("settings"))[0])}
 
-    async def glance(self, *asked: Ask) -> Seen:
+    async def glance(self, *asked: Probe) -> ProbeResult:
         self._opened()
         sql, parameters = JOINER.statement(asked)
         (row,) = await self._steady.ask_sql(sql, self._shift(), *parameters)
-        return Seen.of(row[0], asked, row[1:])
+        return ProbeResult.of(row[0], asked, row[1:])
 
     async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
         self._opened()
@@ -178,7 +178,7 @@ class PostgresStore(Store):
         return [Card(*row) for row in await self._rows("cards_by_ids", namespace, list(ids))]
 
     async def ready_turns(
-        self, namespace: str, agent: str, limit: int, after: Place = START
+        self, namespace: str, agent: str, limit: int, after: QueuePosition = START
     ) -> list[ReadyTurn]:
         rows = await self._rows("ready_turns", namespace, agent, limit, self._shift(), *after)
         return [ReadyTurn(*row) for row in rows]

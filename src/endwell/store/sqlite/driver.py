@@ -25,18 +25,18 @@ from endwell.model.session import SESSION_FIELDS, Session
 from endwell.model.task import FIXED_FIELDS, Task, Wait
 from endwell.policy.limits import Limits
 from endwell.store import door
-from endwell.store.probe import Ask, Joiner
+from endwell.store.probe import Probe, ProbeSql
 from endwell.store.queries import load
-from endwell.store.row_cache import Held
+from endwell.store.row_cache import RowCache
 from endwell.store.rows import LITTLE_BYTES, Offer, Outcome, Reply, Rows, TaskKey, Wanted, Writes, reach
 from endwell.store.sqlite.connection import Pause, connect, explained, immediate, migrate, read_pragma
 from endwell.store.sqlite.log_file import LogFile
 from endwell.store.sqlite.row_groups import InGroups
-from endwell.store.stream_reads import Place, ReadyTurn
+from endwell.store.stream_reads import QueuePosition, ReadyTurn
 from endwell.store.wait_rows import MOST_OVERDUE, wanted_calls, wanted_waits
 
 QUERIES: Final = load("queries.sql", "sqlite/queries.sql", parameter="?")
-_JOINER: Final = Joiner(QUERIES, mark="?", clock="SELECT", now="?1")
+_JOINER: Final = ProbeSql(QUERIES, mark="?", clock="SELECT", now="?1")
 _FIXED: Final = len(FIXED_FIELDS)
 _SESSION: Final = len(SESSION_FIELDS)
 _ADD_TASK: Final = InGroups(QUERIES["add_task"])
@@ -100,7 +100,7 @@ class SqliteDriver:
         self._doubt: tuple[Sequence[c.Command], Outcome] | None = None
         self._is_careful = False
         self._may_wait = True
-        self._held = Held()
+        self._held = RowCache()
         self._connection = connect(path, lambda count: self._may_wait and pause(count))
         self.schema = migrate(self._connection, path)
         self._log_file = LogFile(path, self._connection)
@@ -214,7 +214,7 @@ class SqliteDriver:
         """The rows of one named query."""
         return self._connection.execute(QUERIES[name], tuple(parameters)).fetchall()
 
-    def glance(self, now: int, asked: Sequence[Ask]) -> tuple[Any, ...]:
+    def glance(self, now: int, asked: Sequence[Probe]) -> tuple[Any, ...]:
         """The time, and what several named queries answer to it."""
         sql, parameters = _JOINER.statement(asked)
         lists = (json.dumps(value) if isinstance(value, (list, tuple)) else value for value in parameters)
@@ -339,7 +339,7 @@ class SqliteDriver:
             ]
         return found
 
-    def ready_turns(self, namespace: str, agent: str, limit: int, after: Place) -> list[ReadyTurn]:
+    def ready_turns(self, namespace: str, agent: str, limit: int, after: QueuePosition) -> list[ReadyTurn]:
         """Ready tasks by priority, start time and id, from behind a place on."""
         now, found = self._now(), list[ReadyTurn]()
         for (priority,) in self.rows("priorities", (namespace, agent)):

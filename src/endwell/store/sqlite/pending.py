@@ -17,7 +17,7 @@ Ask = TypeVar("Ask")
 Answer = TypeVar("Answer")
 
 
-class Letter(Generic[Ask, Answer]):
+class PendingCommit(Generic[Ask, Answer]):
     """Taken once, then settled once, by an answer or an error."""
 
     __slots__ = ("_answer", "_error", "_flag", "_future", "ask", "is_settled", "is_taken", "loop", "size")
@@ -66,10 +66,10 @@ class Letter(Generic[Ask, Answer]):
             self._future.set_result(None)
 
 
-def deliver(letters: Sequence[Letter[Any, Any]]) -> None:
+def deliver(letters: Sequence[PendingCommit[Any, Any]]) -> None:
     """Wake everybody whose letter is settled; those of another event loop in one call for all of them."""
     here = asyncio._get_running_loop()
-    elsewhere: dict[asyncio.AbstractEventLoop, list[Letter[Any, Any]]] = {}
+    elsewhere: dict[asyncio.AbstractEventLoop, list[PendingCommit[Any, Any]]] = {}
     for letter in letters:
         if letter.loop is None or letter.loop is here:
             letter.wake()
@@ -80,6 +80,6 @@ def deliver(letters: Sequence[Letter[Any, Any]]) -> None:
             loop.call_soon_threadsafe(_wake, theirs)
 
 
-def _wake(letters: Sequence[Letter[Any, Any]]) -> None:
+def _wake(letters: Sequence[PendingCommit[Any, Any]]) -> None:
     for letter in letters:
         letter.wake()

@@ -10,7 +10,7 @@ from endwell.errors import UsageError
 from endwell.runtime.base import Runtime
 from endwell.runtime.here import is_here
 from endwell.runtime.processes import process_id
-from endwell.store.sqlite.pending import Letter, deliver
+from endwell.store.sqlite.pending import PendingCommit, deliver
 
 Question = Callable[[], Any]
 
@@ -33,20 +33,20 @@ class Owner:
             )
 
 
-class Lane(Owner):
+class Reader(Owner):
     """A thread that answers one question after the other."""
 
     def __init__(self, runtime: Runtime, name: str, *, closing: Callable[[], None]) -> None:
         super().__init__()
         self._runtime = runtime
         self._closing = closing
-        self._letters: deque[Letter[Question, Any]] = deque()
+        self._letters: deque[PendingCommit[Question, Any]] = deque()
         self._attendant = runtime.attendant(self._attend, name)
 
     async def ask(self, question: Question) -> Any:
         """Hand a question in and wait for the answer."""
         self.refuse_if_nobody_serves()
-        letter: Letter[Question, Any] = Letter(question)
+        letter: PendingCommit[Question, Any] = PendingCommit(question)
         self._letters.append(letter)
         self._attendant.call()
         return letter.wait(self._runtime) if is_here() else await letter.answered()
@@ -66,7 +66,7 @@ class Lane(Owner):
         return not is_last
 
     @staticmethod
-    def _answer(letter: Letter[Question, Any]) -> None:
+    def _answer(letter: PendingCommit[Question, Any]) -> None:
         try:
             letter.settle(letter.ask())
         except Exception as error:

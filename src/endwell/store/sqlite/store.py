@@ -23,13 +23,13 @@ from endwell.runtime.base import Runtime
 from endwell.runtime.here import is_here
 from endwell.store.contract import BATCH_LIMIT, Ring, Store
 from endwell.store.log import Event, Logged, position_of
-from endwell.store.probe import Ask, Seen, Stamp
+from endwell.store.probe import Probe, ProbeResult, Stamp
 from endwell.store.rows import Reply
 from endwell.store.sqlite.connection import BUSY_SECONDS, explained
 from endwell.store.sqlite.driver import SqliteDriver
-from endwell.store.sqlite.reader import Lane
-from endwell.store.sqlite.writer import Desk
-from endwell.store.stream_reads import START, Place, ReadyTurn
+from endwell.store.sqlite.reader import Reader
+from endwell.store.sqlite.writer import Writer
+from endwell.store.stream_reads import START, QueuePosition, ReadyTurn
 
 # one or a few index seeks each, whatever the number of tasks
 SHORT_QUESTIONS: Final = frozenset(
@@ -82,8 +82,8 @@ class SqliteStore(Store):
         self._reader: SqliteDriver | None = None
         self._here: SqliteDriver | None = None
         self._here_lock = runtime.lock()
-        self._desk: Desk
-        self._questions: Lane
+        self._desk: Writer
+        self._questions: Reader
 
     async def open(self) -> None:
         self._writer = await self._runtime.in_thread(self._connect)
@@ -91,8 +91,8 @@ class SqliteStore(Store):
         self._here = await self._runtime.in_thread(self._connect)
         self._here.never_wait()
         self._here_lock = self._runtime.lock()
-        self._desk = Desk(self._runtime, self._writer, self._ring)
-        self._questions = Lane(self._runtime, "endwell-sqlite-reader", closing=self._reader.close)
+        self._desk = Writer(self._runtime, self._writer, self._ring)
+        self._questions = Reader(self._runtime, "endwell-sqlite-reader", closing=self._reader.close)
 
     def _connect(self) -> SqliteDriver:
         now = self._runtime.clock.now_us
@@ -149,13 +149,13 @@ class SqliteStore(Store):
                 return None
         return holder
 
-    async def glance(self, *asked: Ask) -> Seen:
+    async def glance(self, *asked: Probe) -> ProbeResult:
         now = self._runtime.clock.now_us()
         is_short = all(ask.name in SHORT_QUESTIONS for ask in asked)
         stamp, row = await self._asked(
             lambda driver: (self._stamp(driver), driver.glance(now, asked)), is_short=is_short
         )
-        return Seen.of(now, asked, row[1:], stamp)
+        return ProbeResult.of(now, asked, row[1:], stamp)
 
     def stamp(self) -> Stamp | None:
         if not self._here_lock.acquire(False):
@@ -204,7 +204,7 @@ class SqliteStore(Store):
         return found
 
     async def ready_turns(
-        self, namespace: str, agent: str, limit: int, after: Place = START
+        self, namespace: str, agent: str, limit: int, after: QueuePosition = START
     ) -> list[ReadyTurn]:
         found: list[ReadyTurn] = await self._asked(
             lambda driver: driver.ready_turns(namespace, agent, limit, after), is_short=True

@@ -18,15 +18,15 @@ from endwell.runtime.base import Runtime
 from endwell.store.contract import BATCH_LIMIT, Ring
 from endwell.store.rows import Outcome, Reply
 from endwell.store.sqlite.driver import NotAtOnceError, SqliteDriver
-from endwell.store.sqlite.pending import Letter, deliver
+from endwell.store.sqlite.pending import PendingCommit, deliver
 from endwell.store.sqlite.reader import Owner
 
 log = logging.getLogger(__name__)
 
-_Commit = Letter[Sequence[Command], list[Reply]]
+_Commit = PendingCommit[Sequence[Command], list[Reply]]
 
 
-class Desk(Owner):
+class Writer(Owner):
     """One connection that writes, used by one thread at a time. Heartbeats go before everything else."""
 
     def __init__(self, runtime: Runtime, driver: SqliteDriver, ring: Ring | None) -> None:
@@ -76,7 +76,7 @@ class Desk(Owner):
 
     def _post(self, commands: Sequence[Command]) -> _Commit:
         self.refuse_if_nobody_serves()
-        letter: _Commit = Letter(commands, len(commands))
+        letter: _Commit = PendingCommit(commands, len(commands))
         self._line_of(letter).append(letter)
         return letter
 

@@ -19,7 +19,7 @@ from endwell.machine.offers import next_turn
 from endwell.policy.guard import is_suspect
 from endwell.runtime.clock import Clock
 from endwell.store.contract import Store
-from endwell.store.stream_reads import START, Place, ReadyTurn
+from endwell.store.stream_reads import START, QueuePosition, ReadyTurn
 from endwell.streams.entries import Carried
 from endwell.streams.orchestrator.offer_entry import Key, carried
 
@@ -33,7 +33,7 @@ class _Put(NamedTuple):
     at: float
 
 
-class Announced:
+class AnnouncedTurns:
     """`next_of()` finds what to announce, `note()` remembers it, `settle()` forgets what was taken."""
 
     def __init__(self, store: Store, clock: Clock, *, namespace: str, crash_limit: int) -> None:
@@ -42,7 +42,7 @@ class Announced:
         self._namespace = namespace
         self._crash_limit = crash_limit
         self._put: dict[Key, _Put] = {}
-        self._places: dict[str, tuple[Place, float]] = {}
+        self._places: dict[str, tuple[QueuePosition, float]] = {}
 
     def __contains__(self, key: Key) -> bool:
         return key in self._put
@@ -67,7 +67,7 @@ class Announced:
         self._reach(agent, ready[-1].place if len(ready) == limit else START)
         return [carried(turn, next_turn(turn), turn.payload) for turn in ready]
 
-    async def _ready(self, agent: str, limit: int, after: Place) -> list[ReadyTurn]:
+    async def _ready(self, agent: str, limit: int, after: QueuePosition) -> list[ReadyTurn]:
         there = self.counts()[agent] if after is START else 0
         return await self._store.ready_turns(self._namespace, agent, limit + there, after)
 
@@ -75,11 +75,11 @@ class Announced:
         is_free = turn.slots is None and turn.agent_key is None
         return is_free and not is_suspect(turn.crash_count, self._crash_limit)
 
-    def _place(self, agent: str) -> Place:
+    def _place(self, agent: str) -> QueuePosition:
         place, since = self._places.get(agent, (START, 0.0))
         return place if self._clock.monotonic() - since <= FROM_START_SECONDS else START
 
-    def _reach(self, agent: str, place: Place) -> None:
+    def _reach(self, agent: str, place: QueuePosition) -> None:
         """From there on the next time; `since` stays, so that now and then one begins at the start."""
         was, since = self._places.get(agent, (START, 0.0))
         now = self._clock.monotonic()

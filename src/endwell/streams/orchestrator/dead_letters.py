@@ -24,7 +24,7 @@ UNPLACED = "?"
 """The mark of a letter that an earlier version put and whose place it did not note."""
 
 
-class StreamLetters:
+class StreamDeadLetters:
     """`run_once()` brings the stream up to date."""
 
     def __init__(self, store: Store, stream: StreamOrchestrator, *, namespace: str) -> None:

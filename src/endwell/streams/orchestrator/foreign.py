@@ -25,7 +25,7 @@ from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings
 from endwell.store.contract import Store
-from endwell.streams.commands import ForeignWorker, StreamOrchestrator
+from endwell.streams.commands import ForeignRegistration, StreamOrchestrator
 from endwell.streams.entries import Result
 from endwell.streams.orchestrator.grants import ForeignGrants
 
@@ -35,7 +35,7 @@ MESSAGE_LIMIT = 4000
 NOTE_LIMIT = 1000
 
 
-class Foreign:
+class ForeignWorkers:
     """`hear(results)` sees to what they say; `renew()` keeps the leases of those that are alive."""
 
     def __init__(
@@ -241,7 +241,7 @@ class Foreign:
         found = await self._store.open_sessions(self._namespace)
         return [session for session in found if is_foreign(session)]
 
-    async def _admitted(self, workers: Sequence[ForeignWorker]) -> dict[str, Session]:
+    async def _admitted(self, workers: Sequence[ForeignRegistration]) -> dict[str, Session]:
         """Register what these workers serve, and open sessions for those without, in one commit."""
         known = await self._store.agents(self._namespace)
         now = await self._store.now()
@@ -264,7 +264,7 @@ class Foreign:
                 raise reply.refusal
         return {reply.session.name: reply.session for reply in opened if reply.session is not None}
 
-    def _opening(self, worker: ForeignWorker, registered: Sequence[c.AgentSpec]) -> c.OpenSession:
+    def _opening(self, worker: ForeignRegistration, registered: Sequence[c.AgentSpec]) -> c.OpenSession:
         names = {spec.name for spec in registered}
         served = rules.select_served(registered, worker.tools, self._allowed)
         return c.OpenSession(

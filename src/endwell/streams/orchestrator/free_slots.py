@@ -10,7 +10,7 @@ AHEAD_SLOTS = 8
 """For each slot so many turns at most may lie on the stream: workers go on with them until more come."""
 
 
-class Room:
+class FreeSlots:
     """The free slots of live workers. One that serves several agents has its slots once, not for each."""
 
     def __init__(
@@ -29,9 +29,9 @@ class Room:
             for agent, count in counts.items():
                 self.take(agent, count)
 
-    def copy(self) -> Room:
+    def copy(self) -> FreeSlots:
         """The same room, to try something out."""
-        other = Room()
+        other = FreeSlots()
         other._free, other._serving = dict(self._free), self._serving
         return other
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from endwell.machine.offers import Named
+from endwell.machine.offers import OfferName
 from endwell.model.task import Task
 from endwell.store.stream_reads import ReadyTurn
 from endwell.streams.entries import Carried
@@ -11,7 +11,7 @@ Key = tuple[str, int]
 """A turn and its epoch: what an entry names."""
 
 
-def carried(task: Task | ReadyTurn, turn: Named, payload: bytes) -> Carried:
+def carried(task: Task | ReadyTurn, turn: OfferName, payload: bytes) -> Carried:
     """What its entry is to say."""
     return Carried(
         task_id=task.id,

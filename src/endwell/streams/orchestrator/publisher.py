@@ -19,8 +19,8 @@ from endwell.store.contract import Store
 from endwell.store.rows import Offer
 from endwell.streams.commands import StreamOrchestrator
 from endwell.streams.entries import Carried
-from endwell.streams.orchestrator.announced import Announced
-from endwell.streams.orchestrator.free_slots import Room
+from endwell.streams.orchestrator.announced import AnnouncedTurns
+from endwell.streams.orchestrator.free_slots import FreeSlots
 from endwell.streams.orchestrator.offer_entry import Key, carried
 
 DISPATCH_LIMIT = 128
@@ -37,7 +37,7 @@ FIRST_PASS_SECONDS = 0.05
 LONGEST_PASS_SECONDS = 2.0
 
 
-class Feed:
+class Publisher:
     """`run_once()` offers what can be taken; `heal()` puts again what nobody took."""
 
     def __init__(
@@ -60,8 +60,8 @@ class Feed:
         self._put_at: dict[Key, float] = {}
         self._passes: Counter[Key] = Counter()
         self._recent = Recent(runtime.clock)
-        self._room = Room()
-        self._announced = Announced(store, runtime.clock, namespace=namespace, crash_limit=crash_limit)
+        self._room = FreeSlots()
+        self._announced = AnnouncedTurns(store, runtime.clock, namespace=namespace, crash_limit=crash_limit)
         self._counted_at = -math.inf
         self.more: set[str] = set()
         """Agents that may have more ready tasks, for which there is room."""
@@ -77,7 +77,7 @@ class Feed:
         await self._announced.settle()  # first, so that what is taken meanwhile is counted twice, not never
         now = await self._store.now() if now is None else now
         found = await self._store.feeding(self._namespace, now, None if ready is None else list(ready))
-        self._room = Room(found, self._ahead(), self._announced.counts())
+        self._room = FreeSlots(found, self._ahead(), self._announced.counts())
         self._counted_at = self._runtime.clock.monotonic()
         return await self._offer(found.ready)
 

@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 
 PAGE: Final = 500
 STATUSES: Final[dict[type[f.Fact], str]] = {
-    f.TaskSucceeded: "succeeded",
-    f.TaskFailed: "failed",
-    f.TaskTimedOut: "timeout",
-    f.TaskCancelled: "cancelled",
+    f.SucceededEnding: "succeeded",
+    f.FailedEnding: "failed",
+    f.TimedOutEnding: "timeout",
+    f.CancelledEnding: "cancelled",
 }
 
 

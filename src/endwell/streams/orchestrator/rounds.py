@@ -9,10 +9,10 @@ from endwell.doorbell.contract import EVERYTHING, Doorbell
 from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings
-from endwell.store.cached_probe import Standing
+from endwell.store.cached_probe import CachedProbe
 from endwell.store.contract import Store
-from endwell.store.probe import NOW, Ask, Seen
-from endwell.streams.orchestrator.publisher import Feed
+from endwell.store.probe import NOW, Probe, ProbeResult
+from endwell.streams.orchestrator.publisher import Publisher
 
 LOOK_SOON_SECONDS = 0.05
 """After offering what a ring named: some of it may have to start a little later."""
@@ -20,7 +20,7 @@ LONGEST_REST_SECONDS = 4.0
 """However quiet it is; a lead that was lost shows then, too."""
 
 
-class Rounds:
+class PublishRounds:
     """`run_once()` is one round of the leader; it ends when there is something to do, or to look for."""
 
     def __init__(
@@ -29,7 +29,7 @@ class Rounds:
         bell: Doorbell,
         runtime: Runtime,
         settings: Settings,
-        feed: Feed,
+        feed: Publisher,
         *,
         namespace: str,
     ) -> None:
@@ -41,10 +41,10 @@ class Rounds:
         self._namespace = namespace
         # one statement for both questions, and none while nothing happens: most looks find nothing
         ready, start = (
-            Ask("long_ready", (namespace, NOW, 0)),
-            Ask("next_start", (namespace, NOW), is_value=True),
+            Probe("long_ready", (namespace, NOW, 0)),
+            Probe("next_start", (namespace, NOW), is_value=True),
         )
-        self.looked_for = Standing(store, ready, start, due="next_start")
+        self.looked_for = CachedProbe(store, ready, start, due="next_start")
         self._something = asyncio.Event()
         self._rung: set[str] = set()
         self._has_ended = False
@@ -108,7 +108,7 @@ class Rounds:
         passed = int((self._runtime.clock.monotonic() - at) * SECOND)
         await self._feed.run_once(now + passed, self._feed.short)
 
-    def _rest_seconds(self, seen: Seen) -> float:
+    def _rest_seconds(self, seen: ProbeResult) -> float:
         """Until the next start, or a look for what no ring announced."""
         is_rung, is_free = self._bell.health().connected, self._store.has_stamps
         rest = self._settings.worker.pace_seconds(is_free=is_free, is_rung=is_rung)

@@ -18,16 +18,16 @@ from endwell.runtime.base import Runtime
 from endwell.settings import Settings, masked
 from endwell.store.contract import Store
 from endwell.store.reclaimer import Absence
-from endwell.streams.backoff import Pace
+from endwell.streams.backoff import Backoff
 from endwell.streams.commands import StreamOrchestrator
 from endwell.streams.contract import Delivery
 from endwell.streams.entries import Malformed, Result
-from endwell.streams.orchestrator.dead_letters import StreamLetters
-from endwell.streams.orchestrator.foreign import Foreign
-from endwell.streams.orchestrator.publisher import Feed
+from endwell.streams.orchestrator.dead_letters import StreamDeadLetters
+from endwell.streams.orchestrator.foreign import ForeignWorkers
+from endwell.streams.orchestrator.publisher import Publisher
 from endwell.streams.orchestrator.reclaim import StreamReclaimer
 from endwell.streams.orchestrator.results import StreamResults
-from endwell.streams.orchestrator.rounds import Rounds
+from endwell.streams.orchestrator.rounds import PublishRounds
 from endwell.streams.protocol import PROTOCOL_VERSION, TASK
 from endwell.streams.redis import Refusal, Unreachable
 from endwell.streams.server_check import KEEPS_STREAMS, eviction_policy
@@ -41,7 +41,7 @@ LEFT_RESULT_SECONDS = 30.0
 """After so long a result that another orchestrator has read is seen to here."""
 
 
-class Streams:
+class StreamOrchestratorService:
     """`start`, `run`, `stop`, `close`, as every part; tests call the parts' `run_once`."""
 
     def __init__(
@@ -67,13 +67,15 @@ class Streams:
         again = pmo.dispatched_retry_seconds or queue.RECLAIM_INTERVAL_S
         about = {"namespace": namespace, "actor": actor}
         seconds = queue.VISIBILITY_TIMEOUT_S
-        self.feed = Feed(store, runtime, stream, again_seconds=again, crash_limit=pmo.crash_limit, **about)
+        self.feed = Publisher(
+            store, runtime, stream, again_seconds=again, crash_limit=pmo.crash_limit, **about
+        )
         self.reclaimer = StreamReclaimer(
             store, runtime, stream, absence=absence, visibility_seconds=seconds, **about
         )
-        self.foreign = Foreign(store, runtime, stream, settings, **about)
-        self.rounds = Rounds(store, bell, runtime, settings, self.feed, namespace=namespace)
-        self.letters = StreamLetters(store, stream, namespace=namespace)
+        self.foreign = ForeignWorkers(store, runtime, stream, settings, **about)
+        self.rounds = PublishRounds(store, bell, runtime, settings, self.feed, namespace=namespace)
+        self.letters = StreamDeadLetters(store, stream, namespace=namespace)
         self.results = StreamResults(store, stream, namespace=namespace, kept=queue.results_kept)
         self._lead_seconds = LEAD_SECONDS
         self._care_seconds = min(queue.RECLAIM_INTERVAL_S, queue.HEARTBEAT_INTERVAL_S, again / 2)
@@ -124,7 +126,7 @@ class Streams:
         await self.stream.close()
 
     async def _again_and_again(self, once: Callable[[], Awaitable[None]]) -> None:
-        pace = Pace(self._runtime)
+        pace = Backoff(self._runtime)
         while not self._stop.is_set():
             try:
                 await once()

@@ -6,7 +6,7 @@ from typing import Final
 
 from endwell.runtime.universe import Dice
 from endwell.streams.protocol import RESULT, TASK
-from endwell.testing.cluster import Member
+from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults.of_queues import on_foreign, put_entry
 from endwell.testing.faults.registry import fault
 from endwell.testing.oracle.of_foreign import FORGED
@@ -22,7 +22,7 @@ WHERE status = 'queued' AND run_at <= ? ORDER BY id"""
 def foreign_worker_signs_off(sim: Simulation, dice: Dice) -> None:
     """A foreign worker leaves in an orderly way while it holds turns."""
 
-    def act(member: Member) -> None:
+    def act(member: ClusterMember) -> None:
         if member.foreign is None:
             return
         sim.happened("foreign_worker_signs_off", member.name, f"held {member.held}")

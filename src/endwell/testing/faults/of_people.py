@@ -13,7 +13,7 @@ from endwell.model import content
 from endwell.model import status as s
 from endwell.model.task import Task, waits_of
 from endwell.runtime.universe import Dice
-from endwell.testing.cluster import Member
+from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults.registry import fault
 from endwell.testing.simulation import Simulation
 
@@ -234,10 +234,10 @@ def stale_write(sim: Simulation, dice: Dice) -> None:
     def late() -> list[c.AttemptCommand]:
         return [one for one in sim.overheard if _is_stale(sim, one) and _is_running(sim, one)]
 
-    def matches(member: Member, commands: Sequence[c.Command]) -> bool:
+    def matches(member: ClusterMember, commands: Sequence[c.Command]) -> bool:
         return any(isinstance(one, c.ClaimNext) for one in commands) and bool(late())
 
-    def act(member: Member, commands: Sequence[c.Command]) -> None:
+    def act(member: ClusterMember, commands: Sequence[c.Command]) -> None:
         _say_again(sim, "stale_write", dice.choice(late()))
 
     sim.arm("committed", matches, act, within=2000)

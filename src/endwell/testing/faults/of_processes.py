@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 from endwell.model import commands as c
 from endwell.runtime.universe import Dice
-from endwell.testing.cluster import Member
+from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults.registry import fault
 from endwell.testing.occasions import ArmedMoment
 from endwell.testing.simulation import Simulation
-from endwell.testing.store_tap import Killed
+from endwell.testing.store_tap import KilledError
 
 IDLE = (c.Heartbeat, c.RequeueResumes)
 
@@ -20,12 +20,12 @@ def has_substance(commands: Sequence[c.Command]) -> bool:
     return any(not isinstance(command, IDLE) for command in commands)
 
 
-def busy_workers(sim: Simulation) -> list[Member]:
+def busy_workers(sim: Simulation) -> list[ClusterMember]:
     """Workers that are up and hold work."""
     return [member for member in sim.members("worker") if member.is_up and member.held]
 
 
-def on_busy_worker(sim: Simulation, dice: Dice, act: Callable[[Member], None]) -> None:
+def on_busy_worker(sim: Simulation, dice: Dice, act: Callable[[ClusterMember], None]) -> None:
     """Do it to one of the workers that hold work, as soon as there is one."""
 
     def when() -> bool:
@@ -41,7 +41,7 @@ def on_busy_worker(sim: Simulation, dice: Dice, act: Callable[[Member], None]) -
 def worker_killed_at_an_await(sim: Simulation, dice: Dice) -> None:
     """A worker that holds work is killed between two of its steps."""
 
-    def kill(victim: Member) -> None:
+    def kill(victim: ClusterMember) -> None:
         sim.happened("worker_killed_at_an_await", victim.name, f"held {victim.held}")
         sim.kill(victim, down_seconds=dice.choice((2, 20, 120)))
 
@@ -51,13 +51,13 @@ def worker_killed_at_an_await(sim: Simulation, dice: Dice) -> None:
 def _kill_at(sim: Simulation, dice: Dice, name: str, moment: ArmedMoment) -> None:
     wanted = dice.choice((c.TaskCommand, c.AttemptCommand, c.Finish, c.ClaimNext, c.Submit, c.Command))
 
-    def matches(member: Member, commands: Sequence[c.Command]) -> bool:
+    def matches(member: ClusterMember, commands: Sequence[c.Command]) -> bool:
         return has_substance(commands) and any(isinstance(command, wanted) for command in commands)
 
-    def act(member: Member, commands: Sequence[c.Command]) -> None:
+    def act(member: ClusterMember, commands: Sequence[c.Command]) -> None:
         sim.happened(name, member.name, " ".join(sorted({type(one).__name__ for one in commands})))
         sim.kill(member, down_seconds=dice.choice((1, 10, 60)))
-        raise Killed
+        raise KilledError
 
     sim.arm(moment, matches, act)
 
@@ -78,10 +78,10 @@ def killed_after_a_commit(sim: Simulation, dice: Dice) -> None:
 def killed_before_the_world_changes(sim: Simulation, dice: Dice) -> None:
     """A worker is killed inside an effect, just before the world outside would change."""
 
-    def act(member: Member, key: str) -> None:
+    def act(member: ClusterMember, key: str) -> None:
         sim.happened("killed_before_the_world_changes", member.name, key)
         sim.kill(member, down_seconds=dice.choice((2, 40)))
-        raise Killed
+        raise KilledError
 
     sim.before_change.append(act)
 
@@ -90,10 +90,10 @@ def killed_before_the_world_changes(sim: Simulation, dice: Dice) -> None:
 def killed_after_the_world_changed(sim: Simulation, dice: Dice) -> None:
     """A worker is killed inside an effect, when the world outside has changed and nothing says so yet."""
 
-    def act(member: Member, key: str) -> None:
+    def act(member: ClusterMember, key: str) -> None:
         sim.happened("killed_after_the_world_changed", member.name, key)
         sim.kill(member, down_seconds=dice.choice((2, 40)))
-        raise Killed
+        raise KilledError
 
     sim.after_change.append(act)
 
@@ -118,7 +118,7 @@ def worker_frozen_past_its_lease(sim: Simulation, dice: Dice) -> None:
     """A worker stands still for longer than its lease, then goes on as if nothing had happened."""
     seconds = sim.lease_seconds * (1.2 + 3 * dice.random())
 
-    def freeze(victim: Member) -> None:
+    def freeze(victim: ClusterMember) -> None:
         sim.happened("worker_frozen_past_its_lease", victim.name, f"{seconds:.0f} s, held {victim.held}")
         sim.freeze(victim, seconds)
 
@@ -130,7 +130,7 @@ def worker_frozen_for_a_moment(sim: Simulation, dice: Dice) -> None:
     """A worker stands still for less than its lease."""
     seconds = sim.lease_seconds * 0.4 * dice.random()
 
-    def freeze(victim: Member) -> None:
+    def freeze(victim: ClusterMember) -> None:
         sim.happened("worker_frozen_for_a_moment", victim.name, f"{seconds:.0f} s, held {victim.held}")
         sim.freeze(victim, seconds)
 
@@ -158,7 +158,7 @@ def loop_blocked(sim: Simulation, dice: Dice) -> None:
     """Something blocks a worker's event loop for longer than its lease; its heartbeat goes on."""
     seconds = sim.lease_seconds * (0.5 + 2 * dice.random())
 
-    def block(victim: Member) -> None:
+    def block(victim: ClusterMember) -> None:
         sim.happened("loop_blocked", victim.name, f"{seconds:.0f} s, held {victim.held}")
         victim.loop.stall(seconds)
 
@@ -170,7 +170,7 @@ def heartbeat_blocked(sim: Simulation, dice: Dice) -> None:
     """A worker's heartbeat stands still for longer than its lease; its event loop goes on."""
     seconds = sim.lease_seconds * (1.1 + dice.random())
 
-    def block(victim: Member) -> None:
+    def block(victim: ClusterMember) -> None:
         sim.happened("heartbeat_blocked", victim.name, f"{seconds:.0f} s, held {victim.held}")
         for loop in victim.process.loops:
             if loop.name.endswith("heartbeat"):
@@ -183,7 +183,7 @@ def heartbeat_blocked(sim: Simulation, dice: Dice) -> None:
 def worker_told_to_leave(sim: Simulation, dice: Dice) -> None:
     """A worker that holds work is told to stop; it drains, says goodbye, and another comes."""
 
-    def stop(victim: Member) -> None:
+    def stop(victim: ClusterMember) -> None:
         sim.happened("worker_told_to_leave", victim.name, f"held {victim.held}")
         victim.stop()
 
@@ -194,13 +194,13 @@ def worker_told_to_leave(sim: Simulation, dice: Dice) -> None:
 def supervisor_killed(sim: Simulation, dice: Dice) -> None:
     """A supervisor is killed inside a commit that moves tasks."""
 
-    def matches(member: Member, commands: Sequence[c.Command]) -> bool:
+    def matches(member: ClusterMember, commands: Sequence[c.Command]) -> bool:
         return member.kind == "pmo" and any(isinstance(one, c.TaskCommand) for one in commands)
 
-    def act(member: Member, commands: Sequence[c.Command]) -> None:
+    def act(member: ClusterMember, commands: Sequence[c.Command]) -> None:
         sim.happened("supervisor_killed", member.name, type(commands[0]).__name__)
         sim.kill(member, down_seconds=dice.choice((5, 120, 400)))
-        raise Killed
+        raise KilledError
 
     moments: tuple[ArmedMoment, ...] = ("commit", "committed")
     sim.arm(dice.choice(moments), matches, act)
@@ -211,10 +211,10 @@ def supervisor_frozen(sim: Simulation, dice: Dice) -> None:
     """A supervisor stands still for many ticks, then goes on with what it had in mind."""
     seconds = sim.tick_seconds * (2 + 10 * dice.random())
 
-    def matches(member: Member, commands: Sequence[c.Command]) -> bool:
+    def matches(member: ClusterMember, commands: Sequence[c.Command]) -> bool:
         return member.kind == "pmo" and has_substance(commands)
 
-    def act(member: Member, commands: Sequence[c.Command]) -> None:
+    def act(member: ClusterMember, commands: Sequence[c.Command]) -> None:
         sim.happened("supervisor_frozen", member.name, f"{seconds:.0f} s")
         sim.freeze(member, seconds)
 

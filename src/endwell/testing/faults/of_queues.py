@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from endwell.runtime.universe import Dice
 from endwell.streams.protocol import DLQ, ORCHESTRATOR_GROUP, RESULT, TASK, WORKERS_GROUP
-from endwell.testing.cluster import Member
+from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults.registry import fault
 from endwell.testing.redis.client import Commands, Fate
 from endwell.testing.redis.server import Server
@@ -251,7 +251,7 @@ def answer_of_the_server_swallowed(sim: Simulation, dice: Dice) -> None:
     """Commands take place, and whoever sent them hears that the line broke."""
     wanted = dice.choice(sorted(WORTH))
 
-    def act(member: Member, commands: Commands) -> Fate | None:
+    def act(member: ClusterMember, commands: Commands) -> Fate | None:
         if wanted not in _names(commands):
             return None
         sim.happened("answer_of_the_server_swallowed", member.name, wanted)
@@ -265,7 +265,7 @@ def line_leads_nowhere(sim: Simulation, dice: Dice) -> None:
     """What one process sends to the server is never answered, and not refused either."""
     seconds, victim = dice.choice((10, 60, 200)), list[str]()
 
-    def act(member: Member, commands: Commands) -> Fate | None:
+    def act(member: ClusterMember, commands: Commands) -> Fate | None:
         if not victim and member.kind != "client":
             victim.append(member.name)
             sim.happened("line_leads_nowhere", member.name, f"{seconds} s")
@@ -279,7 +279,7 @@ def killed_between_two_commands(sim: Simulation, dice: Dice) -> None:
     """A process dies when the server has done what it was told, and before it hears of it."""
     wanted = dice.choice(("XADD", "XACK", "XCLAIM", "XREADGROUP", "SET", "HSET", "XAUTOCLAIM", "EVAL"))
 
-    def act(member: Member, commands: Commands, answers: list[Any]) -> bool:
+    def act(member: ClusterMember, commands: Commands, answers: list[Any]) -> bool:
         if wanted not in _names(commands) or (wanted == "XREADGROUP" and not isinstance(answers[0], list)):
             return False
         sim.happened("killed_between_two_commands", member.name, wanted)
@@ -297,7 +297,7 @@ def orchestrator_frozen_while_it_publishes(sim: Simulation, dice: Dice) -> None:
     if name not in sim.kept:
         sim.keep(name, "pmo", seconds=1800.0)
 
-    def act(member: Member, commands: Commands, answers: list[Any]) -> bool:
+    def act(member: ClusterMember, commands: Commands, answers: list[Any]) -> bool:
         looks = [words for words in commands if words[0] in ("GET", "HMGET") and words[1] == wanted]
         if member.kind != "pmo" or not looks:
             return False
@@ -342,7 +342,7 @@ def stranger_writes_nonsense(sim: Simulation, dice: Dice) -> None:
         put_entry(sim, key, list(fields))
 
 
-def on_foreign(sim: Simulation, act: Callable[[Member], None]) -> None:
+def on_foreign(sim: Simulation, act: Callable[[ClusterMember], None]) -> None:
     """Act on the first foreign worker that holds a turn."""
 
     def when() -> bool:
@@ -358,7 +358,7 @@ def on_foreign(sim: Simulation, act: Callable[[Member], None]) -> None:
 def foreign_worker_killed(sim: Simulation, dice: Dice) -> None:
     """A foreign worker dies with entries in its hands."""
 
-    def act(member: Member) -> None:
+    def act(member: ClusterMember) -> None:
         sim.happened("foreign_worker_killed", member.name, f"held {member.held}")
         sim.kill(member, down_seconds=dice.choice((2, 60, 300)))
 
@@ -370,7 +370,7 @@ def foreign_worker_frozen(sim: Simulation, dice: Dice) -> None:
     """A foreign worker stands still until its entries were taken back, then says how they ended."""
     seconds = sim.lease_seconds * (1.2 + 2 * dice.random())
 
-    def act(member: Member) -> None:
+    def act(member: ClusterMember) -> None:
         sim.happened("foreign_worker_frozen", member.name, f"{seconds:.0f} s, held {member.held}")
         sim.freeze(member, seconds)
 

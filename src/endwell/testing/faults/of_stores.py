@@ -8,7 +8,7 @@ import apsw
 
 from endwell.model import commands as c
 from endwell.runtime.universe import Dice
-from endwell.testing.cluster import Member
+from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults.of_processes import busy_workers, has_substance
 from endwell.testing.faults.registry import fault
 from endwell.testing.occasions import ArmedMoment
@@ -17,12 +17,12 @@ from endwell.testing.simulation import Simulation
 
 def _spoil(sim: Simulation, name: str, moment: ArmedMoment, error: type[apsw.Error], times: int) -> None:
     """The next so many transactions of whoever comes first end this way."""
-    victim: list[Member] = []
+    victim: list[ClusterMember] = []
 
-    def matches(member: Member, commands: Sequence[c.Command]) -> bool:
+    def matches(member: ClusterMember, commands: Sequence[c.Command]) -> bool:
         return member is victim[0] if victim else has_substance(commands)
 
-    def act(member: Member, commands: Sequence[c.Command]) -> None:
+    def act(member: ClusterMember, commands: Sequence[c.Command]) -> None:
         if not victim:
             victim.append(member)
             sim.happened(name, member.name, " ".join(sorted({type(one).__name__ for one in commands})))
@@ -61,13 +61,13 @@ def disk_full(sim: Simulation, dice: Dice) -> None:
     seconds = dice.choice((1, 15, 120, 400))
     until: list[int] = []
 
-    def act(member: Member, commands: Sequence[c.Command]) -> None:
+    def act(member: ClusterMember, commands: Sequence[c.Command]) -> None:
         if not until:
             until.append(sim.elapsed_us + seconds * 1_000_000)
             sim.happened("disk_full", "machine", f"{seconds} s")
         raise apsw.FullError("disk_full")
 
-    def matches(member: Member, commands: Sequence[c.Command]) -> bool:
+    def matches(member: ClusterMember, commands: Sequence[c.Command]) -> bool:
         return has_substance(commands) if not until else sim.elapsed_us < until[0]
 
     sim.arm("commit", matches, act, times=100_000, within=300 + seconds)
@@ -76,12 +76,12 @@ def disk_full(sim: Simulation, dice: Dice) -> None:
 @fault(weight=3)
 def reading_fails(sim: Simulation, dice: Dice) -> None:
     """Questions to the store come back as errors for a moment."""
-    victim: list[Member] = []
+    victim: list[ClusterMember] = []
 
-    def matches(member: Member, commands: Sequence[c.Command]) -> bool:
+    def matches(member: ClusterMember, commands: Sequence[c.Command]) -> bool:
         return not victim or member is victim[0]
 
-    def act(member: Member, commands: Sequence[c.Command]) -> None:
+    def act(member: ClusterMember, commands: Sequence[c.Command]) -> None:
         if not victim:
             victim.append(member)
             sim.happened("reading_fails", member.name)
@@ -95,14 +95,14 @@ def store_away_past_the_lease(sim: Simulation, dice: Dice) -> None:
     """For longer than the lease nobody can reach the store, or nobody but one; no process dies."""
     seconds = sim.lease_seconds * (1.2 + 2 * dice.random())
     spares_one, begun = dice.happens(0.3), list[int]()
-    spared: list[Member] = []
+    spared: list[ClusterMember] = []
 
-    def matches(member: Member, commands: Sequence[c.Command]) -> bool:
+    def matches(member: ClusterMember, commands: Sequence[c.Command]) -> bool:
         if begun:
             return sim.elapsed_us < begun[0] + seconds * 1_000_000 and member not in spared
         return bool(commands) and has_substance(commands) and bool(busy_workers(sim))
 
-    def act(member: Member, commands: Sequence[c.Command]) -> None:
+    def act(member: ClusterMember, commands: Sequence[c.Command]) -> None:
         if not begun:
             begun.append(sim.elapsed_us)
             others = [one for one in sim.cluster.members.values() if one is not member]

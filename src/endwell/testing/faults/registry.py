@@ -20,7 +20,7 @@ Inject = Callable[["Simulation", Dice], None]
 
 
 @dataclass(frozen=True)
-class Fault:
+class InjectedFault:
     """`weight` is how often it is planned, relative to the others; `always`, how often in every plan."""
 
     name: str
@@ -31,7 +31,7 @@ class Fault:
     inject: Inject
 
 
-FAULTS: Final[dict[str, Fault]] = {}
+FAULTS: Final[dict[str, InjectedFault]] = {}
 
 
 def fault(weight: int = 4, always: int = 0, needs: Need = "") -> Callable[[Inject], Inject]:
@@ -44,7 +44,7 @@ def fault(weight: int = 4, always: int = 0, needs: Need = "") -> Callable[[Injec
         name = inject.__name__
         if name in FAULTS or not inject.__doc__:
             raise ValueError(f"{name} is already registered, or does not say what goes wrong")
-        FAULTS[name] = Fault(name, inject.__doc__, weight, always, needs, inject)
+        FAULTS[name] = InjectedFault(name, inject.__doc__, weight, always, needs, inject)
         return inject
 
     return register

@@ -10,14 +10,14 @@ from endwell.model import content
 from endwell.model import status as s
 from endwell.store.side_rows import is_as_folded
 from endwell.testing.oracle.registry import invariant
-from endwell.testing.oracle.view import View
+from endwell.testing.oracle.view import OracleView
 
 MOST_STEPS: Final = 30_000
 """Between two checkpoints; usually it is a tenth of that."""
 
 
 @invariant("checkpoint")
-def every_row_is_the_fold_of_its_log(view: View) -> Iterator[str]:
+def every_row_is_the_fold_of_its_log(view: OracleView) -> Iterator[str]:
     """There is a row for each task in the log, no other, and each is what its log comes to."""
     rows = {task.id: task for task in view.all_rows()}
     if rows.keys() != view.tasks.keys():
@@ -26,7 +26,7 @@ def every_row_is_the_fold_of_its_log(view: View) -> Iterator[str]:
 
 
 @invariant("checkpoint")
-def every_row_beside_is_the_fold_of_its_log(view: View) -> Iterator[str]:
+def every_row_beside_is_the_fold_of_its_log(view: OracleView) -> Iterator[str]:
     """Approvals, dead letters and waits are what the log comes to: none is missing, none was added."""
     rows, folded = view.rows_beside(), view.beside.rows()
     yield from (f"rows and log differ about {key}" for key in sorted(rows.keys() ^ folded.keys()))
@@ -36,7 +36,7 @@ def every_row_beside_is_the_fold_of_its_log(view: View) -> Iterator[str]:
 
 
 @invariant("checkpoint")
-def what_was_accepted_is_there(view: View) -> Iterator[str]:
+def what_was_accepted_is_there(view: OracleView) -> Iterator[str]:
     """A submission that was acknowledged is never lost, and a key belongs to one task."""
     for key, task_id in view.accepted.items():
         if task_id not in view.tasks:
@@ -46,7 +46,7 @@ def what_was_accepted_is_there(view: View) -> Iterator[str]:
 
 
 @invariant("checkpoint")
-def dead_letters_are_the_failed(view: View) -> Iterator[str]:
+def dead_letters_are_the_failed(view: OracleView) -> Iterator[str]:
     """There is a dead letter for exactly those tasks whose log says so, never for a success."""
     letters = {row[0]: row[1] for row in view.ask("SELECT task_id, status FROM dead_letters")}
     wanted = {task.id: task.dead_letter for task in view.tasks.values() if task.dead_letter is not None}
@@ -58,7 +58,7 @@ def dead_letters_are_the_failed(view: View) -> Iterator[str]:
 
 
 @invariant("checkpoint")
-def a_key_is_held_by_one_turn(view: View) -> Iterator[str]:
+def a_key_is_held_by_one_turn(view: OracleView) -> Iterator[str]:
     """An agent's key is held by at most one turn, a limited agent runs no more than its limit."""
     held = Counter(
         f"{task.agent}/{task.agent_key}"
@@ -73,7 +73,7 @@ def a_key_is_held_by_one_turn(view: View) -> Iterator[str]:
 
 
 @invariant("checkpoint")
-def slots_belong_to_who_holds_them(view: View) -> Iterator[str]:
+def slots_belong_to_who_holds_them(view: OracleView) -> Iterator[str]:
     """A slot is taken by exactly the task whose row names it."""
     taken = {(row[0], row[1]): row[2] for row in view.ask("SELECT agent, slot, task_id FROM slots")}
     for (agent, slot), task_id in taken.items():
@@ -82,7 +82,7 @@ def slots_belong_to_who_holds_them(view: View) -> Iterator[str]:
 
 
 @invariant("checkpoint")
-def nothing_is_overdue(view: View) -> Iterator[str]:
+def nothing_is_overdue(view: OracleView) -> Iterator[str]:
     """While nothing is wrong, no clock is late by more than a few ticks of a supervisor."""
     if view.calm_since_us is None or view.now_us - view.calm_since_us < 6 * view.tick_us:
         return
@@ -93,7 +93,7 @@ def nothing_is_overdue(view: View) -> Iterator[str]:
 
 
 @invariant("checkpoint")
-def nobody_spins(view: View) -> Iterator[str]:
+def nobody_spins(view: OracleView) -> Iterator[str]:
     """No process is busy with nothing: between two checkpoints only so many things happen."""
     spent, view.steps_before = view.steps_taken - view.steps_before, view.steps_taken
     if spent > MOST_STEPS:
@@ -101,19 +101,19 @@ def nobody_spins(view: View) -> Iterator[str]:
 
 
 @invariant("checkpoint")
-def nobody_is_surprised(view: View) -> Iterator[str]:
+def nobody_is_surprised(view: OracleView) -> Iterator[str]:
     """Whatever goes wrong is something that the product knows by name: no loop meets an error of its own."""
     yield from view.log.surprises if view.log is not None else ()
 
 
 @invariant("checkpoint")
-def nobody_says_what_is_secret(view: View) -> Iterator[str]:
+def nobody_says_what_is_secret(view: OracleView) -> Iterator[str]:
     """No line of the log has a password or a key in it."""
     yield from view.log.leaks if view.log is not None else ()
 
 
 @invariant("rest")
-def everything_has_ended(view: View) -> Iterator[str]:
+def everything_has_ended(view: OracleView) -> Iterator[str]:
     """Every task has reached one of the four ends."""
     for task in view.tasks.values():
         if not task.is_ended:
@@ -121,7 +121,7 @@ def everything_has_ended(view: View) -> Iterator[str]:
 
 
 @invariant("rest")
-def accepted_is_ended(view: View) -> Iterator[str]:
+def accepted_is_ended(view: OracleView) -> Iterator[str]:
     """As many tasks have ended as were created: none is missing, none is counted twice."""
     created = view.ask("SELECT count(*) FROM events WHERE type = 'task.created'")[0][0]
     ends = ", ".join(f"'task.{status}'" for status in sorted(s.TERMINAL))
@@ -131,7 +131,7 @@ def accepted_is_ended(view: View) -> Iterator[str]:
 
 
 @invariant("rest")
-def results_are_right(view: View) -> Iterator[str]:
+def results_are_right(view: OracleView) -> Iterator[str]:
     """A task that succeeded brought what its payload says, whatever happened on the way."""
     for task_id, value in view.expected.items():
         task = view.tasks.get(task_id)
@@ -144,7 +144,7 @@ def results_are_right(view: View) -> Iterator[str]:
 
 
 @invariant("rest")
-def no_message_is_left(view: View) -> Iterator[str]:
+def no_message_is_left(view: OracleView) -> Iterator[str]:
     """Every message was consumed once, or visibly not: nothing is pending or in progress."""
     rows = view.ask(
         "SELECT id, message_type, status, task_id, watchdog_error FROM agent_inbox "
@@ -154,7 +154,7 @@ def no_message_is_left(view: View) -> Iterator[str]:
 
 
 @invariant("rest")
-def no_answer_is_on_its_way(view: View) -> Iterator[str]:
+def no_answer_is_on_its_way(view: OracleView) -> Iterator[str]:
     """The resume ledger and the list of waits are settled."""
     ledger = view.ask(
         "SELECT task_id, status FROM turn_resume_ledger WHERE status IN ('pending', 'processing')"
@@ -165,14 +165,14 @@ def no_answer_is_on_its_way(view: View) -> Iterator[str]:
 
 
 @invariant("rest")
-def no_effect_is_in_flight(view: View) -> Iterator[str]:
+def no_effect_is_in_flight(view: OracleView) -> Iterator[str]:
     """No effect is intended any more, and none is unknown without its task being a person's."""
     for key, status in view.ask("SELECT key, status FROM effects WHERE status = 'intended'"):
         yield f"{key} is still {status}"
 
 
 @invariant("rest")
-def effects_tell_the_truth(view: View) -> Iterator[str]:
+def effects_tell_the_truth(view: OracleView) -> Iterator[str]:
     """An effect that is recorded as done took place; one that took place is not recorded as not done.
 
     What was "not done" at a backup may have been done before its restore.
@@ -190,7 +190,7 @@ def effects_tell_the_truth(view: View) -> Iterator[str]:
 
 
 @invariant("rest")
-def nothing_is_held(view: View) -> Iterator[str]:
+def nothing_is_held(view: OracleView) -> Iterator[str]:
     """No slot is taken, no approval open, no session is left of a process that is gone."""
     yield from (
         f"{row[0]} keeps a slot" for row in view.ask("SELECT task_id FROM slots WHERE task_id NOT NULL")
@@ -204,7 +204,7 @@ def nothing_is_held(view: View) -> Iterator[str]:
 
 
 @invariant("rest")
-def the_database_is_sound(view: View) -> Iterator[str]:
+def the_database_is_sound(view: OracleView) -> Iterator[str]:
     """SQLite finds nothing wrong with its file."""
     said = view.ask("PRAGMA integrity_check")[0][0]
     if said != "ok":
@@ -212,13 +212,13 @@ def the_database_is_sound(view: View) -> Iterator[str]:
 
 
 @invariant("left")
-def everybody_goes_when_told_to(view: View) -> Iterator[str]:
+def everybody_goes_when_told_to(view: OracleView) -> Iterator[str]:
     """A process that is told to stop drains, says goodbye and ends; no session of it stays open."""
     yield from (f"{name} is still here" for name in view.still_here)
 
 
 @invariant("left")
-def nothing_is_left_behind(view: View) -> Iterator[str]:
+def nothing_is_left_behind(view: OracleView) -> Iterator[str]:
     """When all have gone there is the database and the file they lock: no log of it, nothing temporary."""
     kept = ("endwell.db", "endwell.db-checkpoint")
     yield from (f"{name} is left" for name in view.files if name not in kept)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from endwell.testing.oracle import at_rest, of_approvals, of_foreign, of_relays, of_streams, of_tasks
 from endwell.testing.oracle.registry import Invariant, of
-from endwell.testing.oracle.view import View
+from endwell.testing.oracle.view import OracleView
 
 LISTS = (of_tasks, of_approvals, of_foreign, of_relays, of_streams, at_rest)
 """Importing them registers what they say; whoever adds a list names it here."""
@@ -27,7 +27,7 @@ class Violation:
 class Oracle:
     """`found` is what was wrong, oldest first; the first is what matters."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: OracleView) -> None:
         self.view = view
         self.found: list[Violation] = []
         self.judged = 0

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from endwell.model import facts as f
 from endwell.testing.oracle.registry import invariant
-from endwell.testing.oracle.view import Step, View
+from endwell.testing.oracle.view import CommitStep, OracleView
 
 
 @invariant("commit")
-def what_needs_an_approval_has_one_for_its_payload(view: View) -> Iterator[str]:
+def what_needs_an_approval_has_one_for_its_payload(view: OracleView) -> Iterator[str]:
     """No task whose agent has a registered approval rule starts before people agreed to its payload."""
     for step in view.steps:
         task_id = step.event.task_id
@@ -23,11 +23,11 @@ def what_needs_an_approval_has_one_for_its_payload(view: View) -> Iterator[str]:
             yield f"{task_id} ({step.after.agent}) runs although nobody agreed to its payload"
 
 
-def _has_rule(view: View, agent: str) -> bool:
+def _has_rule(view: OracleView, agent: str) -> bool:
     return bool(view.ask("SELECT 1 FROM agent_rules WHERE agent = ? LIMIT 1", (agent,)))
 
 
-def _agreed_hash(view: View, step: Step, approved: f.ApprovalApproved) -> str:
+def _agreed_hash(view: OracleView, step: CommitStep, approved: f.ApprovalApproved) -> str:
     """What people saw: the payload of this task, or of the one whose approval counts again."""
     if approved.carried_from is None:
         return step.after.payload_hash

@@ -8,7 +8,7 @@ from typing import Final
 from endwell.model import facts as f
 from endwell.model.content import fingerprint
 from endwell.testing.oracle.registry import invariant
-from endwell.testing.oracle.view import View
+from endwell.testing.oracle.view import OracleView
 
 FORGED: Final = "forged by a stranger"
 """What every forged report says: as result, error and note."""
@@ -17,7 +17,7 @@ _AGENTS: Final = "SELECT agents FROM sessions WHERE id = ?"
 
 
 @invariant("commit")
-def strangers_change_nothing(view: View) -> Iterator[str]:
+def strangers_change_nothing(view: OracleView) -> Iterator[str]:
     """No forged result, error or note is ever in the log."""
     for step in view.steps:
         fact = step.fact
@@ -31,7 +31,7 @@ def strangers_change_nothing(view: View) -> Iterator[str]:
 
 
 @invariant("commit")
-def workers_claim_only_what_they_serve(view: View) -> Iterator[str]:
+def workers_claim_only_what_they_serve(view: OracleView) -> Iterator[str]:
     """A session that claims a task serves the task's agent."""
     for step in view.steps:
         if isinstance(step.fact, f.TaskClaimed):
@@ -41,7 +41,7 @@ def workers_claim_only_what_they_serve(view: View) -> Iterator[str]:
 
 
 @invariant("rest")
-def no_grant_outlives_its_attempt(view: View) -> Iterator[str]:
+def no_grant_outlives_its_attempt(view: OracleView) -> Iterator[str]:
     """When every task has ended, no grant is left."""
     if view.streams is None:
         return

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from endwell.testing.oracle.registry import invariant
-from endwell.testing.oracle.view import View
+from endwell.testing.oracle.view import OracleView
 
 
 @invariant("move")
-def what_is_told_is_true_and_always_the_same(view: View) -> Iterator[str]:
+def what_is_told_is_true_and_always_the_same(view: OracleView) -> Iterator[str]:
     """Nothing is told before its commit, and what is told again is told in the same words."""
     yield from view.told_badly
 
 
 @invariant("move")
-def the_cursor_is_not_ahead(view: View) -> Iterator[str]:
+def the_cursor_is_not_ahead(view: OracleView) -> Iterator[str]:
     """Every end up to the relay's cursor has been told."""
     if view.receiver is None:
         return
@@ -29,7 +29,7 @@ def the_cursor_is_not_ahead(view: View) -> Iterator[str]:
 
 
 @invariant("rest")
-def every_end_is_told(view: View) -> Iterator[str]:
+def every_end_is_told(view: OracleView) -> Iterator[str]:
     """At rest each end of a turn and of a task has been told outside, and the relay is at the log's end."""
     if view.receiver is None:
         return
@@ -40,6 +40,6 @@ def every_end_is_told(view: View) -> Iterator[str]:
         yield f"the relay's cursor is at {position}, the log ends at {view.seq}"
 
 
-def _position(view: View) -> int:
+def _position(view: OracleView) -> int:
     rows = view.ask("SELECT position FROM cursors WHERE name = 'relay'")
     return int(rows[0][0] or 0) if rows else 0

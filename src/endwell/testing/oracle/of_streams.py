@@ -10,7 +10,7 @@ from endwell.model import facts as f
 from endwell.model.session import FOREIGN_HOST
 from endwell.streams.protocol import DLQ, RESULT, TASK
 from endwell.testing.oracle.registry import invariant
-from endwell.testing.oracle.view import View
+from endwell.testing.oracle.view import OracleView
 from endwell.testing.redis.server import Server
 from endwell.testing.redis.stream import written
 
@@ -19,7 +19,7 @@ LAPSED: Final = ("lease_lapsed", "visibility_timeout")
 
 
 @invariant("commit")
-def nobody_is_robbed(view: View) -> Iterator[str]:
+def nobody_is_robbed(view: OracleView) -> Iterator[str]:
     """A turn is taken from a worker of ours only when its lease has lapsed, whatever its entry looks like."""
     for step in view.steps:
         fact = step.fact
@@ -31,7 +31,7 @@ def nobody_is_robbed(view: View) -> Iterator[str]:
 
 
 @invariant("rest")
-def nothing_is_left_on_the_streams(view: View) -> Iterator[str]:
+def nothing_is_left_on_the_streams(view: OracleView) -> Iterator[str]:
     """No entry is pending, and none lies on the streams of tasks and of results."""
     if view.streams is None:
         return
@@ -49,7 +49,7 @@ def nothing_is_left_on_the_streams(view: View) -> Iterator[str]:
 
 
 @invariant("rest")
-def results_are_published_once(view: View) -> Iterator[str]:
+def results_are_published_once(view: OracleView) -> Iterator[str]:
     """No end of a task is on the stream of results twice, whichever orchestrators published it."""
     stream = view.streams.stream(RESULT.encode()) if view.streams is not None else None
     entries = stream.entries.values() if stream is not None else ()
@@ -59,7 +59,7 @@ def results_are_published_once(view: View) -> Iterator[str]:
 
 
 @invariant("rest")
-def dead_letters_are_on_their_stream(view: View) -> Iterator[str]:
+def dead_letters_are_on_their_stream(view: OracleView) -> Iterator[str]:
     """Each open dead letter of a task is on the stream once, and no other task is there."""
     if view.streams is None:
         return

@@ -11,7 +11,7 @@ from endwell.model.inside import inside_of
 from endwell.model.task import open_waits
 from endwell.store.log import hash_of
 from endwell.testing.oracle.registry import invariant
-from endwell.testing.oracle.view import Step, View, plain_name
+from endwell.testing.oracle.view import CommitStep, OracleView, plain_name
 
 LATE: Final = (
     "write.refused",
@@ -32,14 +32,14 @@ FENCED: Final = (
     f.TaskHeartbeat,
     f.DraftKept,
     f.TaskSuspended,
-    f.TaskSucceeded,
+    f.SucceededEnding,
     f.TaskHandedBack,
 )
 """Facts that only the holder of a task can bring about."""
 
 
 @invariant("commit")
-def a_task_ends_once(view: View) -> Iterator[str]:
+def a_task_ends_once(view: OracleView) -> Iterator[str]:
     """A task has exactly one terminal event, and after it only late facts."""
     for step in view.steps:
         if step.before is not None and step.before.is_ended and step.event.type not in LATE:
@@ -47,7 +47,7 @@ def a_task_ends_once(view: View) -> Iterator[str]:
 
 
 @invariant("commit")
-def what_has_ended_stays_ended(view: View) -> Iterator[str]:
+def what_has_ended_stays_ended(view: OracleView) -> Iterator[str]:
     """A terminal status never changes."""
     for step in view.steps:
         if step.before is not None and step.before.is_ended and step.after.status != step.before.status:
@@ -55,7 +55,7 @@ def what_has_ended_stays_ended(view: View) -> Iterator[str]:
 
 
 @invariant("commit")
-def attempts_are_new(view: View) -> Iterator[str]:
+def attempts_are_new(view: OracleView) -> Iterator[str]:
     """Every claim has an attempt of its own."""
     for step in view.steps:
         if isinstance(step.fact, f.TaskClaimed):
@@ -66,7 +66,7 @@ def attempts_are_new(view: View) -> Iterator[str]:
 
 
 @invariant("commit")
-def writes_name_the_holder(view: View) -> Iterator[str]:
+def writes_name_the_holder(view: OracleView) -> Iterator[str]:
     """Whatever only a holder can bring about names the attempt that holds the task at that moment."""
     holders: dict[tuple[str, str], str | None] = {}
     for step in view.steps:
@@ -78,7 +78,7 @@ def writes_name_the_holder(view: View) -> Iterator[str]:
 
 
 @invariant("commit")
-def nobody_takes_what_is_held(view: View) -> Iterator[str]:
+def nobody_takes_what_is_held(view: OracleView) -> Iterator[str]:
     """A claim finds nobody holding the task."""
     for step in view.steps:
         held = step.before is not None and step.before.attempt_id is not None
@@ -87,7 +87,7 @@ def nobody_takes_what_is_held(view: View) -> Iterator[str]:
 
 
 @invariant("commit")
-def the_log_has_no_gap(view: View) -> Iterator[str]:
+def the_log_has_no_gap(view: OracleView) -> Iterator[str]:
     """Versions of a task follow each other without a gap, each hash covers the one before."""
     for step in view.steps:
         version = 0 if step.before is None else step.before.version
@@ -99,7 +99,7 @@ def the_log_has_no_gap(view: View) -> Iterator[str]:
 
 
 @invariant("commit")
-def the_fold_is_the_row(view: View) -> Iterator[str]:
+def the_fold_is_the_row(view: OracleView) -> Iterator[str]:
     """The fold of a task's events equals its row, field by field."""
     for task_id in {step.event.task_id: None for step in view.steps}:
         row, fold = view.row(task_id), view.tasks[task_id]
@@ -108,7 +108,7 @@ def the_fold_is_the_row(view: View) -> Iterator[str]:
 
 
 @invariant("commit")
-def a_suspended_turn_counts_its_waits(view: View) -> Iterator[str]:
+def a_suspended_turn_counts_its_waits(view: OracleView) -> Iterator[str]:
     """As many rows are open as the task counts, and none is overdue before its clock."""
     for task_id in {step.event.task_id: None for step in view.steps}:
         task = view.tasks[task_id]
@@ -136,7 +136,7 @@ def _difference(row: object, fold: object) -> str:
 
 
 @invariant("commit")
-def time_does_not_run_back(view: View) -> Iterator[str]:
+def time_does_not_run_back(view: OracleView) -> Iterator[str]:
     """Within a task no event is earlier than the one before, and its epoch never falls."""
     for step in view.steps:
         if step.before is None:
@@ -146,7 +146,7 @@ def time_does_not_run_back(view: View) -> Iterator[str]:
 
 
 @invariant("commit")
-def no_task_without_a_clock(view: View) -> Iterator[str]:
+def no_task_without_a_clock(view: OracleView) -> Iterator[str]:
     """Every live task has a clock. Only an accepted hold, or one for an unknown effect, stops `ends_by`."""
     for step in view.steps:
         task = step.after
@@ -160,12 +160,12 @@ def no_task_without_a_clock(view: View) -> Iterator[str]:
             yield f"{task.id}: ends_by stands still although no person accepted the task"
 
 
-def _last_of(view: View, task_id: str) -> Step:
+def _last_of(view: OracleView, task_id: str) -> CommitStep:
     return next(step for step in reversed(view.steps) if step.event.task_id == task_id)
 
 
 @invariant("commit")
-def limits_hold(view: View) -> Iterator[str]:
+def limits_hold(view: OracleView) -> Iterator[str]:
     """No task is retried, delivered or crashed more often than its limits say."""
     for step in view.steps:
         task, limits = step.after, view.limits
@@ -178,7 +178,7 @@ def limits_hold(view: View) -> Iterator[str]:
 
 
 @invariant("commit")
-def a_crash_is_a_process_that_died(view: View) -> Iterator[str]:
+def a_crash_is_a_process_that_died(view: OracleView) -> Iterator[str]:
     """Only a turn whose worker's process is dead counts as crashed; foreign workers have no process here."""
     for step in view.steps:
         if not isinstance(step.fact, f.TaskReclaimed) or step.fact.cost != "crash":
@@ -189,10 +189,10 @@ def a_crash_is_a_process_that_died(view: View) -> Iterator[str]:
 
 
 @invariant("commit")
-def a_decision_is_made_once(view: View) -> Iterator[str]:
+def a_decision_is_made_once(view: OracleView) -> Iterator[str]:
     """An approval has at most one decision."""
     for step in view.steps:
-        if isinstance(step.fact, f.ApprovalApproved | f.ApprovalRejected | f.ApprovalExpired):
+        if isinstance(step.fact, f.ApprovalApproved | f.RejectedApproval | f.ExpiredApproval):
             name = step.fact.id or step.event.task_id
             if name in view.decided:
                 yield f"{name} was {view.decided[name]}, then {step.event.type}"
@@ -200,14 +200,14 @@ def a_decision_is_made_once(view: View) -> Iterator[str]:
 
 
 @invariant("commit")
-def effects_happen_at_most_once(view: View) -> Iterator[str]:
+def effects_happen_at_most_once(view: OracleView) -> Iterator[str]:
     """Under one effect key the world outside is changed at most once."""
     for key in view.outside.doubled():
         yield f"{key} took place {view.outside.calls[key]} times"
 
 
 @invariant("commit")
-def what_is_recorded_is_not_computed_again(view: View) -> Iterator[str]:
+def what_is_recorded_is_not_computed_again(view: OracleView) -> Iterator[str]:
     """No attempt that holds its task runs a step whose record was there before."""
     for step in view.steps:
         if isinstance(step.fact, f.StepRecorded) and step.fact.result_type == "success":

@@ -1,6 +1,6 @@
 """The list of everything that must hold. Whoever adds a capability adds its invariants with `@invariant`.
 
-Each is a small function that looks at a `View` and yields a sentence for everything that is wrong.
+Each is a small function that looks at a `OracleView` and yields a sentence for everything that is wrong.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from endwell.testing.oracle.view import View
+from endwell.testing.oracle.view import OracleView
 
 When = Literal["commit", "move", "checkpoint", "rest", "left"]
-Judge = Callable[[View], Iterator[str]]
+Judge = Callable[[OracleView], Iterator[str]]
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,10 @@ _APPROVALS: Final = f"SELECT {', '.join(APPROVAL_FIELDS)} FROM approvals"  # noq
 _LETTERS: Final = f"SELECT {', '.join(DeadLetter.__struct_fields__)} FROM dead_letters"  # noqa: S608
 _WAITS: Final = f"SELECT {', '.join(KeptWait.__struct_fields__)} FROM turn_waiting_tools"  # noqa: S608
 
-ENDS: Final = (f.TaskSucceeded, f.TaskFailed, f.TaskTimedOut, f.TaskCancelled)
+ENDS: Final = (f.SucceededEnding, f.FailedEnding, f.TimedOutEnding, f.CancelledEnding)
 
 
-class Step(NamedTuple):
+class CommitStep(NamedTuple):
     """One event: what it says, and the task before and after it, as the oracle folds it."""
 
     event: Event
@@ -41,7 +41,7 @@ class Step(NamedTuple):
     after: Task
 
 
-class View:
+class OracleView:
     """`steps` are the newest transaction's events; `tasks` is the fold of the whole log so far."""
 
     def __init__(self, path: Path, outside: Outside, limits: Limits) -> None:
@@ -55,7 +55,7 @@ class View:
         self.steps_before = 0
         self.tasks: dict[str, Task] = {}
         self.beside = RowsBeside()
-        self.steps: list[Step] = []
+        self.steps: list[CommitStep] = []
         self.attempts: set[str] = set()
         self.accepted: dict[str, str] = {}
         self.expected: dict[str, Any] = {}
@@ -111,14 +111,14 @@ class View:
             self.seq = rows[-1][0]
         return rows
 
-    def _step(self, event: Event) -> Step:
+    def _step(self, event: Event) -> CommitStep:
         fact = event.fact
         before = self.tasks.get(event.task_id)
         after = evolve(before, fact, event.at, namespace=event.namespace, task_id=event.task_id)
         after = replace(after, head_hash=event.hash)
         self.tasks[event.task_id] = after
         self.beside.take(before, after, fact, event.at)
-        return Step(event, fact, before, after)
+        return CommitStep(event, fact, before, after)
 
     def look_at_sessions(self) -> None:
         """Whose session is open although nobody is there; foreign workers say no goodbye."""

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from endwell.runtime.base import Runtime
 from endwell.streams.redis import ANSWER_SECONDS, Refusal, Unreachable, Word
 from endwell.testing.redis.server import Server
-from endwell.testing.redis.waiting import Waiting
+from endwell.testing.redis.waiting import BlockedRead
 
 Commands = Sequence[Sequence[Word]]
 Fate = Literal["", "cut", "swallowed", "silent"]
@@ -67,7 +67,7 @@ class SimulatedLine:
             raise Unreachable("the line is cut")
         answers = self._executed(commands, is_atomic)
         self._network.done(self._owner, commands, answers)
-        if len(answers) == 1 and isinstance(answers[0], Waiting):
+        if len(answers) == 1 and isinstance(answers[0], BlockedRead):
             answers = [await self._waited(answers[0])]
         if self._network.is_slow() or asyncio.get_running_loop().is_closed():  # the dead hear nothing
             await self._runtime.sleep(0)
@@ -84,7 +84,7 @@ class SimulatedLine:
                 return [refusal]
         return [server.answer(words) for words in commands]
 
-    async def _waited(self, waiting: Waiting) -> Any:
+    async def _waited(self, waiting: BlockedRead) -> Any:
         server, loop = self._network.server, asyncio.get_running_loop()
         waiting.is_over = loop.is_closed
         server.waiting.append(waiting)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from endwell.streams.redis import Refusal
-from endwell.testing.redis.stream import FIRST, Given, Group, Id, Stream, parsed, shown, written
-from endwell.testing.redis.waiting import Waiting
+from endwell.testing.redis.stream import FIRST, Given, Id, Stream, StreamGroup, parsed, shown, written
+from endwell.testing.redis.waiting import BlockedRead
 
 if TYPE_CHECKING:
     from endwell.testing.redis.server import Server
@@ -38,7 +38,7 @@ def cut(stream: Stream, limit: Limit) -> int:
     return stream.remove(list(stream.entries)[:surplus])
 
 
-def _group(server: Server, key: bytes, name: bytes, command: str) -> tuple[Stream, Group]:
+def _group(server: Server, key: bytes, name: bytes, command: str) -> tuple[Stream, StreamGroup]:
     stream = server.stream(key)
     group = None if stream is None else stream.groups.get(name)
     if stream is None or group is None:
@@ -79,7 +79,7 @@ def _create(server: Server, key: bytes, name: bytes, rest: Args) -> bytes:
         stream = server.keys[key] = Stream()
     if name in stream.groups:
         raise Refusal("BUSYGROUP Consumer Group name already exists")
-    stream.groups[name] = Group(stream.last if rest[0] == b"$" else parsed(rest[0]))
+    stream.groups[name] = StreamGroup(stream.last if rest[0] == b"$" else parsed(rest[0]))
     return b"OK"
 
 
@@ -103,14 +103,14 @@ def _xreadgroup(server: Server, args: Args) -> Any:
         return [[key, _own(stream, group, consumer, parsed(after), limit)]]
     found = stream.after(group.last, limit)
     if not found:
-        return None if block is None else Waiting(key, (b"XREADGROUP", *args), block)
+        return None if block is None else BlockedRead(key, (b"XREADGROUP", *args), block)
     for each, _ in found:
         group.pending[each] = Given(consumer, now, 1)
         group.last = each
     return [[key, [shown(*each) for each in found]]]
 
 
-def _own(stream: Stream, group: Group, consumer: bytes, after: Id, limit: int) -> list[Any]:
+def _own(stream: Stream, group: StreamGroup, consumer: bytes, after: Id, limit: int) -> list[Any]:
     """What a consumer has already; deleted entries come with nothing."""
     mine = [each for each, given in group.listed() if given.consumer == consumer and each > after][:limit]
     return [[written(each), list(stream.entries[each]) if each in stream.entries else None] for each in mine]
@@ -145,7 +145,7 @@ def _xpending(server: Server, args: Args) -> list[Any]:
     ][:limit]
 
 
-def _summary(group: Group) -> list[Any]:
+def _summary(group: StreamGroup) -> list[Any]:
     listed = group.listed()
     if not listed:
         return [0, None, None, None]
@@ -232,7 +232,7 @@ def _xinfo(server: Server, args: Args) -> list[Any]:
     ]
 
 
-def _group_row(name: bytes, group: Group) -> list[Any]:
+def _group_row(name: bytes, group: StreamGroup) -> list[Any]:
     row: list[Any] = [b"name", name, b"consumers", len(group.consumers), b"pending", len(group.pending)]
     return [*row, b"last-delivered-id", written(group.last)]
 

@@ -1,7 +1,7 @@
 """The server: every command that the product sends, with the answers that Redis and Valkey give.
 
 `tests/streams/test_server_contract.py` holds it to what a real server answers. A read that would wait gives
-`Waiting`; whoever carries the command waits then, and is told when there is something.
+`BlockedRead`; whoever carries the command waits then, and is told when there is something.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from endwell.streams.redis import Refusal, Word
 from endwell.testing.redis import groups
 from endwell.testing.redis.scripts import run_script
 from endwell.testing.redis.stream import Stream, parsed, shown, written
-from endwell.testing.redis.waiting import Waiting
+from endwell.testing.redis.waiting import BlockedRead
 
 Args = list[bytes]
 Hash = dict[bytes, bytes]
@@ -36,7 +36,7 @@ class Server:
         self.offset_ms = 0
         self.keys: dict[bytes, Any] = {}
         self.expiry: dict[bytes, int] = {}
-        self.waiting: list[Waiting] = []
+        self.waiting: list[BlockedRead] = []
         self.accepts: Callable[[bytes, list[bytes]], bool] = lambda key, fields: True
         self.commands = 0
 
@@ -95,7 +95,7 @@ class Server:
                 self.waiting.remove(waiting)
                 continue
             answer = self.answer(waiting.words)
-            if not isinstance(answer, Waiting):
+            if not isinstance(answer, BlockedRead):
                 self.waiting.remove(waiting)
                 waiting.give(answer)
 

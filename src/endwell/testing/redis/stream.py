@@ -27,7 +27,7 @@ class Given:
 
 
 @dataclass
-class Group:
+class StreamGroup:
     """What was delivered last, what is pending, and when each consumer was heard of."""
 
     last: Id
@@ -48,7 +48,7 @@ class Stream:
     """`add`, `between` and `remove` are about entries; groups are looked after by the server."""
 
     entries: dict[Id, Fields] = field(default_factory=dict)
-    groups: dict[bytes, Group] = field(default_factory=dict)
+    groups: dict[bytes, StreamGroup] = field(default_factory=dict)
     last: Id = FIRST
 
     def add(self, now_ms: int, fields: Fields) -> Id:

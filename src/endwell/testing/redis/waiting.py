@@ -11,7 +11,7 @@ from endwell.streams.redis import Word
 
 
 @dataclass(eq=False)
-class Waiting:
+class BlockedRead:
     """`give` is told the answer; `is_over` says that nobody is there any more to be told."""
 
     key: bytes
