@@ -1,0 +1,40 @@
+"""Whoever hands commands to the store acts under one name in one namespace; a command is made here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from endwell.model.commands import Command
+from endwell.runtime.ids import Ids
+from endwell.store.contract import Store
+from endwell.store.rows import Reply
+
+AnyCommand = TypeVar("AnyCommand", bound=Command)
+
+
+class Actor:
+    """A worker, a PMO or a person, as the events name it."""
+
+    def __init__(self, store: Store, ids: Ids, *, namespace: str, name: str) -> None:
+        self.store = store
+        self.namespace = namespace
+        self.name = name
+        self._ids = ids
+
+    def new_id(self) -> str:
+        """An id for something that did not exist before."""
+        return self._ids.new()
+
+    def command(self, kind: Callable[..., AnyCommand], **fields: Any) -> AnyCommand:
+        """A command of this actor, with an id of its own."""
+        about = {"command_id": self._ids.new(), "namespace": self.namespace, "actor": self.name}
+        return kind(**about, **fields)
+
+    async def commit(self, commands: Sequence[Command]) -> list[Reply]:
+        """Hand in several commands; a reply each, which may be a refusal."""
+        return await self.store.commit(commands)
+
+    async def send(self, kind: Callable[..., Command], **fields: Any) -> Reply:
+        """Make a command and hand it in; its refusal is raised."""
+        return await self.store.one(self.command(kind, **fields))
