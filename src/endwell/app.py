@@ -29,6 +29,7 @@ from endwell.runtime.processes import os_user
 from endwell.runtime.running_calls import RunningCalls
 from endwell.settings import Settings, as_queued, check, load, override
 from endwell.settings.store_url import sqlite_path, store_url
+from endwell.store.actor import Actor
 from endwell.store.contract import Store
 from endwell.store.effect_store import EffectStore
 from endwell.store.reclaimer import Absence
@@ -300,17 +301,14 @@ class Node:
         app = self.app
         relay = app.open_relay(self.store, name or "pmo")
         if relay is not None:
-            self.bell.subscribe(relay.heard)
+            self.bell.subscribe(relay.on_ring)
         streams = self._streams if app.settings.queue.kind == "redis" else None
-        return Pmo(
-            self.store,
-            app.runtime,
-            app.settings,
-            namespace=app.namespace,
-            name=name,
-            relay=relay,
-            streams=streams,
-        )
+        actor = self.actor(name or f"pmo-{app.runtime.host()}-{app.runtime.pid()}")
+        return Pmo(actor, app.runtime, app.settings, relay=relay, streams=streams)
+
+    def actor(self, name: str) -> Actor:
+        """Sends commands to the store in this name."""
+        return Actor(self.store, self.app.runtime.ids, namespace=self.app.namespace, name=name)
 
 
 class Services:

@@ -11,6 +11,7 @@ import pytest
 
 from endwell.model.commands import CloseSession, Command
 from endwell.pmo.service import Pmo
+from endwell.store.actor import Actor
 from endwell.store.rows import Reply
 from tests.support.world import Session, World, eventually, terminal
 
@@ -85,14 +86,13 @@ async def frozen_or_done(frozen: FrozenStore, sleeper: asyncio.Task[None]) -> No
 async def second_supervisor(world: World, chance: random.Random) -> tuple[Pmo, FrozenStore]:
     node = await world.another_node()
     frozen = FrozenStore(node.store, chance)
-    pmo = Pmo(
+    actor = Actor(
         frozen,  # type: ignore[arg-type]  # a store that hesitates
-        world.app.runtime,
-        world.app.settings,
+        world.app.runtime.ids,
         namespace=world.namespace,
         name="sleepy",
     )
-    return pmo, frozen
+    return Pmo(actor, world.app.runtime, world.app.settings), frozen
 
 
 async def worker_moves(world: World, story: random.Random) -> None:

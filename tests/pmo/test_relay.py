@@ -23,6 +23,7 @@ from endwell.pmo.relay.messages import Outgoing
 from endwell.pmo.relay.service import CURSOR, Relay, lag
 from endwell.pmo.relay.sink import SinkError
 from endwell.policy.limits import SECOND
+from endwell.store.actor import Actor
 from tests.patience import PATIENCE_SECONDS
 from tests.servers.webhook import Receiver
 from tests.support.world import World, eventually
@@ -506,9 +507,10 @@ async def test_a_person_may_leave_out_what_the_receiver_never_takes(told: World,
     assert status["trouble"].endswith(f"(event {poison})")
     assert not [data for data in receiver.of("task") if data["task_id"] == second], "nothing is skipped"
 
-    with pytest.raises(NotFound, match="not told yet"):
-        await operate_relay.skip(told.store, told.app.runtime, told.namespace, "nobody.1", "ada")
-    status = await operate_relay.skip(told.store, told.app.runtime, told.namespace, poison, "ada")
+    ada = Actor(told.store, told.app.runtime.ids, namespace=told.namespace, name="ada")
+    with pytest.raises(NotFound, match="waiting to be sent"):
+        await operate_relay.skip(ada, "nobody.1")
+    status = await operate_relay.skip(ada, poison)
     assert [(item["event_id"], item["by"]) for item in status["skipped"]] == [(poison, "ada")]
 
     await everything(await relay_of(told))
@@ -517,7 +519,7 @@ async def test_a_person_may_leave_out_what_the_receiver_never_takes(told: World,
     assert (status["trouble"], status["lag_seconds"]) == (None, 0)
     assert [item["event_id"] for item in status["skipped"]] == [poison], "it stays written down"
     with pytest.raises(NotFound):
-        await operate_relay.skip(told.store, told.app.runtime, told.namespace, poison, "ada")
+        await operate_relay.skip(ada, poison)
 
 
 async def test_what_one_relay_repeats_is_word_for_word_what_it_said(

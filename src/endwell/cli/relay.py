@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from endwell.app import Node
 from endwell.cli.base.loading import with_node
 from endwell.cli.base.options import EndwellGroup, Options, pass_asked
 from endwell.cli.base.output import pairs, show, table
+from endwell.model.names import person_name
 from endwell.operate import relay as operate_relay
 
 
@@ -47,11 +47,8 @@ def skip_event(asked: Options, event_id: str, who: str) -> None:
     \b
       endwell relay skip 01j8z3k5v7x9a1c3e5g7j9m1p3.7 --as ada
     """
-
-    async def ask(node: Node) -> dict[str, Any]:
-        return await operate_relay.skip(node.store, node.app.runtime, node.app.namespace, event_id, who)
-
-    show(asked, with_node(asked, ask), _status_text)
+    found = with_node(asked, lambda node: operate_relay.skip(node.actor(person_name(who)), event_id))
+    show(asked, found, _status_text)
 
 
 def _status_text(found: dict[str, Any]) -> str:

@@ -1,26 +1,25 @@
-"""The relay as an operator sees it: how far it has come, what holds it up, and what was left out."""
+"""The relay for operators: how far it has come, what holds it up, and what was left out."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from endwell.errors import NotFound
-from endwell.model import content, names
+from endwell.model import content
 from endwell.model.moments import moment
-from endwell.pmo.relay.service import CURSOR, lag
-from endwell.pmo.relay.skips import skipping, skips
+from endwell.pmo.relay.service import CURSOR, lag, skip_event, skipped_events
 from endwell.policy.limits import SECOND
-from endwell.runtime.base import Runtime
+from endwell.store.actor import Actor
 from endwell.store.contract import Store
 
 PAGE = 500
 
 
 async def status(store: Store, namespace: str) -> dict[str, Any]:
-    """`trouble` is why it does not get on, None while it does."""
+    """`trouble` is why the relay cannot send; None while it can."""
     cursor = await store.cursor(namespace, CURSOR)
     behind = await lag(store, namespace, await store.now())
-    left_out = await skips(store, namespace)
+    skipped = await skipped_events(store, namespace)
     return {
         "namespace": namespace,
         "position": cursor.position if cursor else None,
@@ -30,30 +29,28 @@ async def status(store: Store, namespace: str) -> dict[str, Any]:
         "trouble": cursor.trouble if cursor else "no relay has run yet",
         "skipped": [
             {"event_id": event_id, "by": row.holder, "at": moment(row.updated_at)}
-            for event_id, row in left_out.items()
+            for event_id, row in skipped.items()
         ],
     }
 
 
-async def skip(store: Store, runtime: Runtime, namespace: str, event_id: str, by: str) -> dict[str, Any]:
-    """Have the messages of one untold event left out, in a person's name."""
-    position = await _untold(store, namespace, event_id)
-    about = {"command_id": runtime.ids.new(), "namespace": namespace, "by": names.person_name(by)}
-    await store.one(skipping(event_id, position=position, **about))
-    return await status(store, namespace)
+async def skip(actor: Actor, event_id: str) -> dict[str, Any]:
+    """Leave out the messages of one event that was not sent yet, in a person's name."""
+    await skip_event(actor, event_id, await _position_of_unsent(actor, event_id))
+    return await status(actor.store, actor.namespace)
 
 
-async def _untold(store: Store, namespace: str, event_id: str) -> str:
-    """Where it is in the log; what was told already cannot be left out any more."""
-    cursor = await store.cursor(namespace, CURSOR)
+async def _position_of_unsent(actor: Actor, event_id: str) -> str:
+    """The event's position in the log, which must lie after the relay's cursor."""
+    cursor = await actor.store.cursor(actor.namespace, CURSOR)
     position = cursor.position if cursor else ""
-    while page := await store.events_after(namespace, position, PAGE):
+    while page := await actor.store.events_after(actor.namespace, position, PAGE):
         for one in page:
             if one.event.event_id == event_id:
                 return one.cursor
         position = page[-1].cursor
     raise NotFound(
-        f"there is no event {content.shown(event_id)} that was not told yet",
+        f"no event {content.shown(event_id)} is waiting to be sent",
         code="no_such_event",
-        hint="`endwell relay status` names the one that is refused",
+        hint="`endwell relay status` names the event that the receiver refuses",
     )

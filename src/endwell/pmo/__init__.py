@@ -1,1 +1,1 @@
-"""Supervises: fires clocks, takes turns from dead workers, offers ready tasks. Never executes."""
+"""The PMO, the supervisor process: fires clocks, reclaims leases, offers ready tasks. It executes nothing."""

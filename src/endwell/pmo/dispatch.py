@@ -1,43 +1,41 @@
-"""Dispatch: offer tasks that have been ready for a while to workers that have room for them.
+"""Dispatch: offer ready tasks that no worker has claimed to workers with free slots.
 
-Workers take ready tasks by themselves, at once. What is left here are tasks that nobody took although
-somebody could: a lost ring, a worker that just arrived. Only as many are offered as live workers have
-free slots, so that waiting in a long queue burns neither counter nor timeout.
+Workers claim ready tasks by themselves. A task that stays ready lost its ring, or its worker has just
+started. The PMO offers only as many tasks as live workers have free slots, so that a task in a long
+queue uses up neither its dispatch count nor its dispatch timeout.
 """
 
 from __future__ import annotations
 
 from endwell.model.commands import DispatchNext
 from endwell.policy.limits import SECOND
-from endwell.runtime.base import Runtime
-from endwell.store.contract import Store
+from endwell.store.actor import Actor
+
+MOST_OFFERS = 100
+"""Offers in one commit; the next tick offers more."""
 
 
 class Dispatcher:
-    """`run_once()` offers what can be taken."""
+    """Offers ready tasks to workers with free slots."""
 
-    def __init__(
-        self, store: Store, runtime: Runtime, *, namespace: str, actor: str, patience_seconds: float
-    ) -> None:
-        self._store = store
-        self._runtime = runtime
-        self._namespace = namespace
+    def __init__(self, actor: Actor, *, patience_seconds: float) -> None:
         self._actor = actor
+        self._store = actor.store
+        self._namespace = actor.namespace
         self._patience = int(patience_seconds * SECOND)
-        self.dispatched = 0
 
     async def run_once(self) -> int:
-        """How many turns were offered."""
+        """Offer what can be taken; return how many tasks that were."""
         now = await self._store.now()
-        free = await self._free_slots(now)
         count = 0
-        for agent, slots in free.items():
+        for agent, slots in (await self._free_slots(now)).items():
             since = await self._store.ready_since(self._namespace, agent, now)
             if since is None or since > now - self._patience:
                 continue
             room = slots - await self._store.offered_count(self._namespace, agent)
-            count += await self._offer(agent, room) if room > 0 else 0
-        self.dispatched += count
+            if room > 0:
+                reply = await self._actor.send(DispatchNext, agent=agent, limit=min(room, MOST_OFFERS))
+                count += len(reply.taken)
         return count
 
     async def _free_slots(self, now: int) -> dict[str, int]:
@@ -50,13 +48,3 @@ class Dispatcher:
                 for agent in session.agents.split():
                     free[agent] = free.get(agent, 0) + max(room, 0)
         return free
-
-    async def _offer(self, agent: str, limit: int) -> int:
-        command = DispatchNext(
-            command_id=self._runtime.ids.new(),
-            namespace=self._namespace,
-            actor=self._actor,
-            agent=agent,
-            limit=min(limit, 100),
-        )
-        return len((await self._store.one(command)).taken)

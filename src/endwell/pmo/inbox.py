@@ -1,104 +1,88 @@
-"""The inbox as the supervisor sees it: ring for what waits for long, lay aside what nobody can get.
+"""The PMO's look at the inbox: ring for messages that have been pending for long, close undeliverable ones.
 
-A ring changes nothing. A message whose channel nobody can tell is skipped once it is old enough, an offer of
-a turn that is over at once, and the task's log says so. A `stop` that was not carried out (its sender died
-right after the commit) is carried out here: what follows may end tasks, which a worker's watchdog never does.
+A ring changes nothing. A message without a channel is skipped once it is old enough, an offer of a turn
+that is over at once; the task's log records both. A `stop` whose sender died right after its commit is
+carried out here, because it may end tasks, which a worker's watchdog never does.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from endwell.model import commands as c
 from endwell.model.names import by_channel
 from endwell.policy.limits import SECOND
-from endwell.runtime.base import Runtime
-from endwell.settings import PmoSettings as PmoSettings
-from endwell.store.contract import Store
+from endwell.settings import PmoSettings
+from endwell.store.actor import Actor
 from endwell.store.reads import PendingRow
 
 log = logging.getLogger(__name__)
 
 PAGE = 200
 PAGES = 50
-"""Most pages of one tick; what is left is found by the next one."""
-UNHURRIED = 5 * SECOND
-"""How old a message must be that is not rung for because ringing is switched off."""
+"""Pages read in one tick; the next tick reads on."""
+PATIENCE_WITHOUT_RINGS = 5 * SECOND
+"""Age at which a message is looked at if ringing is switched off."""
 TURN_OVER = "turn_over"
 MISSING_CHANNEL = "missing_channel"
 
 
 class InboxWatch:
-    """`run_once()` looks at everything that has been pending for long."""
+    """Looks at messages that have been pending for long."""
 
-    def __init__(
-        self, store: Store, runtime: Runtime, settings: PmoSettings, *, namespace: str, actor: str
-    ) -> None:
-        self._store = store
-        self._runtime = runtime
-        self._namespace = namespace
+    def __init__(self, actor: Actor, settings: PmoSettings) -> None:
         self._actor = actor
-        self._wakeup = int(settings.pending_wakeup_seconds * SECOND)
-        self._skip = int(settings.pending_wakeup_skip_seconds * SECOND)
-        self.woken = 0
+        self._ring_after = int(settings.pending_wakeup_seconds * SECOND)
+        self._skip_after = int(settings.pending_wakeup_skip_seconds * SECOND)
         self.skipped = 0
 
     @property
     def patience(self) -> int:
-        """How long a message may be pending before anybody looks at it, in microseconds."""
-        return self._wakeup if self._wakeup > 0 else UNHURRIED
+        """Age in microseconds from which a pending message is looked at."""
+        return self._ring_after if self._ring_after > 0 else PATIENCE_WITHOUT_RINGS
 
     async def run_once(self) -> int:
-        """How many agents were rung for, by each of their channels."""
-        now = await self._store.now()
-        before = now - self.patience
+        """Look at every page once; return for how many agents and channels it rang."""
+        now = await self._actor.store.now()
         agents: set[str] = set()
         after = (-1, "")
         for _ in range(PAGES):
-            page = await self._store.long_pending(self._namespace, before, after, PAGE)
-            if self._wakeup > 0:
-                targets = {(row.agent, row.target_channel) for row in page}
-                agents |= {by_channel(agent, channel) for agent, channel in targets if channel is not None}
-            await self._settle(page, now)
+            page = await self._actor.store.long_pending(
+                self._actor.namespace, now - self.patience, after, PAGE
+            )
+            if self._ring_after > 0:
+                agents |= _targets(page)
+            commands = [command for row in page if (command := self._command_for(row, now)) is not None]
+            if commands:
+                await self._actor.commit(commands)
             if len(page) < PAGE:
                 break
             after = (page[-1].created_at, page[-1].id)
         if agents:
-            await self._store.one(c.WakeAgents(agents=tuple(sorted(agents)), **self._about()))
-        self.woken += len(agents)
+            await self._actor.send(c.WakeAgents, agents=tuple(sorted(agents)))
         return len(agents)
 
-    async def _settle(self, page: list[PendingRow], now: int) -> None:
-        """Stops that were left behind, and messages without a channel that have waited for too long."""
-        commands: list[c.Command] = []
-        for row in page:
-            if row.message_type == "stop" and row.task_id is not None:
-                settle = c.SettleChildren(parent_id=row.task_id, message_id=row.id, **self._about())
-                commands.append(settle)
-            elif row.is_of_a_past_turn:
-                commands.append(self._skip_for(row, TURN_OVER))
-            elif row.target_channel is None:
-                commands += self._skipping(row, now)
-        if commands:
-            await self._store.commit(commands)
+    def _command_for(self, row: PendingRow, now: int) -> c.Command | None:
+        """Carry out a stop that was left behind, or close a message that reaches nobody."""
+        if row.message_type == "stop" and row.task_id is not None:
+            return self._actor.command(c.SettleChildren, parent_id=row.task_id, message_id=row.id)
+        if row.is_of_a_past_turn:
+            return self._skip(row, TURN_OVER)
+        if row.target_channel is not None:
+            return None
+        if self._skip_after > 0 and row.created_at <= now - self._skip_after:
+            return self._skip(row, MISSING_CHANNEL)
+        log.warning("message %s to %s has no channel", row.id, row.agent, extra={"task_id": row.task_id})
+        return None
 
-    def _skipping(self, row: PendingRow, now: int) -> list[c.Command]:
-        if self._skip <= 0 or row.created_at > now - self._skip:
-            log.warning("message %s to %s has no channel", row.id, row.agent, extra={"task_id": row.task_id})
-            return []
-        return [self._skip_for(row, MISSING_CHANNEL)]
-
-    def _skip_for(self, row: PendingRow, why: str) -> c.Command:
+    def _skip(self, row: PendingRow, why: str) -> c.Command:
         self.skipped += 1
-        if row.task_id is None or row.task_status is None:  # there is no log that could tell
+        if row.task_id is None or row.task_status is None:  # there is no task whose log could record it
             log.error("message %s to %s is skipped: %s", row.id, row.agent, why)
-            return c.CloseMessages(message_ids=(row.id,), why=why, **self._about())
-        return c.SkipMessage(task_id=row.task_id, message_id=row.id, why=why, **self._about())
+            return self._actor.command(c.CloseMessages, message_ids=(row.id,), why=why)
+        return self._actor.command(c.SkipMessage, task_id=row.task_id, message_id=row.id, why=why)
 
-    def _about(self) -> dict[str, Any]:
-        return {
-            "command_id": self._runtime.ids.new(),
-            "namespace": self._namespace,
-            "actor": self._actor,
-        }
+
+def _targets(page: list[PendingRow]) -> set[str]:
+    targets = {(row.agent, row.target_channel) for row in page}
+    return {by_channel(agent, channel) for agent, channel in targets if channel is not None}

@@ -26,7 +26,11 @@ class Actor:
         """An id for something that did not exist before."""
         return self._ids.new()
 
-    def command(self, kind: Callable[..., AnyCommand], **fields: Any) -> AnyCommand:
+    def fraction(self) -> float:
+        """A random number from 0 to 1, for jitter."""
+        return self._ids.fraction()
+
+    def command(self, kind: Callable[..., AnyCommand], /, **fields: Any) -> AnyCommand:
         """A command of this actor, with an id of its own."""
         about = {"command_id": self._ids.new(), "namespace": self.namespace, "actor": self.name}
         return kind(**about, **fields)
@@ -35,6 +39,6 @@ class Actor:
         """Hand in several commands; a reply each, which may be a refusal."""
         return await self.store.commit(commands)
 
-    async def send(self, kind: Callable[..., Command], **fields: Any) -> Reply:
+    async def send(self, kind: Callable[..., Command], /, **fields: Any) -> Reply:
         """Make a command and hand it in; its refusal is raised."""
         return await self.store.one(self.command(kind, **fields))

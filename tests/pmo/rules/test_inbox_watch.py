@@ -9,6 +9,7 @@ import pytest
 from endwell.model import commands as c
 from endwell.pmo.inbox import InboxWatch
 from endwell.settings import Settings, override
+from endwell.store.actor import Actor
 from endwell.store.reads import PendingRow
 from tests.pmo.rules.cases import answer, dispatched, running
 from tests.store.world import World
@@ -17,7 +18,7 @@ from tests.store.world import World
 def watch(world: World, **changes: object) -> InboxWatch:
     runtime = world.database.runtime
     settings = override(Settings(), changes, source="test")
-    return InboxWatch(world.store, runtime, settings.pmo, namespace="default", actor="pmo-1")
+    return InboxWatch(Actor(world.store, runtime.ids, namespace="default", name="pmo-1"), settings.pmo)
 
 
 @pytest.mark.covers("S0.58", "S0.59", "S0.60")

@@ -13,7 +13,7 @@ from endwell.model import commands as c
 from endwell.model.card import deliverable_id
 from endwell.model.message import InboxRow
 from endwell.model.task import Task, waits_of
-from endwell.pmo.relay.messages import messages
+from endwell.pmo.relay.messages import messages_of
 from endwell.policy.limits import SECOND
 from endwell.store.log import Event
 from tests.pmo.rules.cases import DAY, answer, asking, dispatched, held, queued, running, suspended
@@ -288,7 +288,7 @@ async def messages_about(world: World, task: Task) -> list[dict[str, Any]]:
     log = await world.store.events_after("default", "", 1000)
     page = [one for one in log if one.event.task_id == task.id]
     sent = []
-    for message in messages(page, {task.id: task}, {}):
+    for message in messages_of(page, {task.id: task}, {}):
         text = MOMENT.sub("a moment", message.body.decode().replace(task.id, "the task"))
         sent.append(json.loads(text))
         sent[-1]["data"].get("metadata", {}).pop("attempt_id", None)

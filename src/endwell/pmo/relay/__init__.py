@@ -1,5 +1,4 @@
-"""What leaves the process: the log, told to the outside as CloudEvents by one relay at a time.
+"""The relay: publishes the log outside as CloudEvents, one relay at a time.
 
-Nothing waits for it. It follows the log from a stored cursor, so a crash delays what it tells and loses
-nothing.
+It follows the log from a stored cursor. A crash delays messages and loses none; no task waits for it.
 """

@@ -1,4 +1,4 @@
-"""Where messages go. A sink either has them all, or says how far it came."""
+"""The contract of a sink: a sink takes all messages of a batch, or says how many it took."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from endwell.pmo.relay.messages import Outgoing
 
 
 class SinkError(EndwellError):
-    """The other side did not take a message; `sent` of them it has. `at` is which one, if that is known."""
+    """The receiver did not take a message."""
 
     code = "relay_sink"
 
     def __init__(self, message: str, *, sent: int = 0, at: int | None = None) -> None:
+        """`sent`: how many messages it took; `at`: the index of the refused one, if known."""
         super().__init__(message)
         self.sent = sent
         self.at = at
 
 
 class Sink(Protocol):
-    """One place outside. It connects when it is first used, and again after a failure."""
+    """One receiver. It connects on first use, and again after a failure."""
 
     shown: str
-    """What it is called in logs: without anything secret."""
+    """Its name in logs, without secrets."""
 
     async def send(self, messages: Sequence[Outgoing]) -> None:
-        """Returns when the other side has all of them; raises when it does not."""
+        """Return when the receiver has all messages; raise SinkError if it does not."""
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
