@@ -21,6 +21,7 @@ from endwell.pmo.relay.sink import Sink
 from endwell.pmo.relay.webhook import Webhook
 from endwell.pmo.service import Pmo
 from endwell.policy.limits import Limits
+from endwell.redis_client import RedisClient
 from endwell.registry import Registry
 from endwell.runtime.base import Runtime
 from endwell.runtime.here import run_here
@@ -37,7 +38,6 @@ from endwell.store.sqlite.store import SqliteStore
 from endwell.streams.contract import Intake
 from endwell.streams.orchestrator.service import StreamOrchestratorService
 from endwell.streams.protocol import Names, consumer_name
-from endwell.streams.redis import RedisClient, RedisConnection
 from endwell.turn.agents import Agent
 from endwell.worker.worker import Worker
 
@@ -98,7 +98,7 @@ class Endwell(Registry):
 
     def open_line(self, *, blocking: bool = False) -> RedisClient:
         """A connection to the server that carries the turns; it connects when it is first used."""
-        return RedisConnection(self.settings.redis.url, blocking=blocking)
+        return RedisClient(self.settings.redis.url, blocking=blocking)
 
     def open_sink(self) -> Sink:
         """Where the relay tells what it has to tell."""

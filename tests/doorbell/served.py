@@ -13,7 +13,7 @@ from typing import Protocol
 
 import pytest
 
-from endwell.doorbell import EVERYTHING, Doorbell, reconnecting
+from endwell.doorbell import EVERYTHING, Doorbell, server_bell
 from tests.doorbell.contract import PATIENCE, Ear, becomes, opened
 from tests.servers.proxy import Proxy
 
@@ -157,7 +157,7 @@ class ServedContract(ABC):
     async def test_a_bell_that_is_let_in_late_says_that_there_may_be_something_to_see(
         self, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(reconnecting, "OPEN_SECONDS", 0.01)
+        monkeypatch.setattr(server_bell, "OPEN_SECONDS", 0.01)
         proxy.black_hole()
         bell = self.bell_at(proxy.url)
         ear = Ear(bell)

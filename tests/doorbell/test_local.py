@@ -14,7 +14,7 @@ import pytest
 
 from endwell.doorbell import EVERYTHING, Doorbell, LocalDoorbell
 from endwell.doorbell.local import LARGEST_DATAGRAM
-from endwell.doorbell.peers import meeting_place
+from endwell.doorbell.peers import meeting_directory
 from endwell.runtime import ManualClock, Runtime, SeededIds
 from tests.doorbell.contract import PATIENCE, DoorbellContract, Ear, StartOther, said
 
@@ -34,7 +34,7 @@ class TestLocalDoorbell(DoorbellContract):
     def _place(self, root: Path) -> None:
         self.root = root
         self.key = str(root / "endwell.db")
-        self.directory = meeting_place(self.key, root)
+        self.directory = meeting_directory(self.key, root)
 
     def make_bell(self) -> LocalDoorbell:
         return LocalDoorbell(self.key, runtime=Runtime.system(), root=self.root)
@@ -125,9 +125,9 @@ class TestLocalDoorbell(DoorbellContract):
     async def test_two_names_of_one_file_meet(self) -> None:
         (self.root / "real").mkdir()
         (self.root / "alias").symlink_to(self.root / "real")
-        real = meeting_place(str(self.root / "real" / "endwell.db"), self.root)
-        assert meeting_place(str(self.root / "alias" / "endwell.db"), self.root) == real
-        assert meeting_place(str(self.root / "other.db"), self.root) != real
+        real = meeting_directory(str(self.root / "real" / "endwell.db"), self.root)
+        assert meeting_directory(str(self.root / "alias" / "endwell.db"), self.root) == real
+        assert meeting_directory(str(self.root / "other.db"), self.root) != real
 
     async def test_twins_with_the_same_seed_find_different_names(self) -> None:
         runtimes = [Runtime.system(ids=SeededIds(1), clock=ManualClock()) for _ in range(2)]

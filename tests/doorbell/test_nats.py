@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from endwell.doorbell import Doorbell
-from endwell.doorbell.nats import NatsDoorbell, confirmed, nats_client
+from endwell.doorbell.nats import NatsDoorbell, flush_all, nats_client
 from endwell.errors import UsageError
 from endwell.runtime import Runtime
 from tests.doorbell.contract import PATIENCE, DoorbellContract, Ear, becomes
@@ -48,7 +48,7 @@ class TestNatsDoorbell(DoorbellContract):
         self, bell: Doorbell, client: Any
     ) -> None:
         listening = await client.subscribe("endwell.v1.*.ops.cmd.agent.coder.wakeup")
-        await confirmed(client, PATIENCE)
+        await flush_all(client, PATIENCE)
         bell.ring(["work:acme.eu:coder/ops"])
         message = await listening.next_msg(PATIENCE)
         assert message.subject == "endwell.v1.acme%2Eeu.ops.cmd.agent.coder.wakeup"

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from endwell.doorbell import EVERYTHING, Doorbell, server_bell
-from endwell.doorbell.postgres import CHANNEL, LARGEST_PAYLOAD, PostgresDoorbell, packed
+from endwell.doorbell.postgres import CHANNEL, LARGEST_PAYLOAD, PostgresDoorbell, pack_topics
 from endwell.runtime import Runtime
 from tests.doorbell.contract import PATIENCE, DoorbellContract, Ear, becomes, opened
 from tests.doorbell.served import ServedContract
@@ -80,7 +80,7 @@ class TestPostgresDoorbell(DoorbellContract):
 
     @pytest.mark.parametrize("topics", [["nul\0"], ["\udc80"], ["x" * 8000]])
     def test_what_no_payload_can_hold_is_everything(self, topics: list[str]) -> None:
-        assert packed(topics) == EVERYTHING
+        assert pack_topics(topics) == EVERYTHING
 
     async def test_closing_sends_what_was_rung(
         self, other_bell: Doorbell, monkeypatch: pytest.MonkeyPatch

@@ -6,13 +6,13 @@ import json
 import sys
 import uuid
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 from endwell.doorbell import Doorbell
-from endwell.doorbell.redis import RedisDoorbell, redis_client
+from endwell.doorbell.redis import RedisDoorbell
 from endwell.errors import UsageError
+from endwell.redis_client import RedisClient
 from endwell.runtime import Runtime
 from tests.doorbell.contract import PATIENCE, DoorbellContract, Ear, becomes
 from tests.doorbell.served import ServedContract
@@ -28,11 +28,11 @@ class TestRedisDoorbell(DoorbellContract):
         self.prefix = f"test[{uuid.uuid4().hex}]*:"  # with characters that mean something in patterns
 
     @pytest.fixture
-    async def client(self) -> AsyncIterator[Any]:
-        """A program that is not ours."""
-        client = redis_client(self.url)
+    async def client(self) -> AsyncIterator[RedisClient]:
+        """Another program."""
+        client = RedisClient(self.url)
         yield client
-        await client.aclose()
+        await client.close()
 
     def make_bell(self) -> RedisDoorbell:
         return RedisDoorbell(
@@ -46,36 +46,31 @@ class TestRedisDoorbell(DoorbellContract):
             f" patience_seconds={PATIENCE})"
         )
 
-    async def test_a_wakeup_is_published_under_the_agents_own_name(self, bell: Doorbell, client: Any) -> None:
-        async with client.pubsub() as listening:
+    async def test_a_wakeup_is_published_under_the_agents_own_name(
+        self, bell: Doorbell, client: RedisClient
+    ) -> None:
+        async with client.subscription() as listening:
             await listening.subscribe(f"{self.prefix}endwell.v1.acme%2Eeu.ops.cmd.agent.coder.wakeup")
             await listening.get_message(timeout=PATIENCE)
             bell.ring(["work:acme.eu:coder/ops"])
             message = await listening.get_message(ignore_subscribe_messages=True, timeout=PATIENCE)
         assert json.loads(message["data"])["agent_id"] == "coder"
 
-    async def test_any_program_may_ring(self, bell: Doorbell, client: Any) -> None:
+    async def test_any_program_may_ring(self, bell: Doorbell, client: RedisClient) -> None:
         ear = Ear(bell)
-        await client.publish(f"{self.prefix}endwell.v1.default.ops.cmd.agent.coder.wakeup", b"\xff not JSON")
+        await client.ask(
+            "PUBLISH", f"{self.prefix}endwell.v1.default.ops.cmd.agent.coder.wakeup", b"\xff not JSON"
+        )
         await becomes(lambda: bool(ear.calls))
         assert ear.calls == [frozenset({"work:default:coder"})]
 
-    async def test_another_prefix_is_another_bell(self, bell: Doorbell, client: Any) -> None:
+    async def test_another_prefix_is_another_bell(self, bell: Doorbell, client: RedisClient) -> None:
         ear = Ear(bell)
         for prefix in ("", "test[x]*:", f"x{self.prefix}"):
-            await client.publish(f"{prefix}endwell.v1.default.main.cmd.agent.coder.wakeup", b"{}")
-        await client.publish(f"{self.prefix}endwell.v1.default.main.cmd.agent.last.wakeup", b"{}")
+            await client.ask("PUBLISH", f"{prefix}endwell.v1.default.main.cmd.agent.coder.wakeup", b"{}")
+        await client.ask("PUBLISH", f"{self.prefix}endwell.v1.default.main.cmd.agent.last.wakeup", b"{}")
         await ear.wait_for("work:default:last")
         assert not ear.has_heard("work:default:coder")
-
-
-class TestRedisDoorbellByLibrary(TestRedisDoorbell):
-    """The same where redis-py must be used: an address with options."""
-
-    @pytest.fixture(autouse=True)
-    def _place(self, redis_url: str) -> None:
-        self.url = f"{redis_url}?health_check_interval=0"
-        self.prefix = f"test[{uuid.uuid4().hex}]*:"
 
 
 class TestRedisServer(ServedContract):
@@ -96,17 +91,10 @@ class TestRedisServer(ServedContract):
         return own_valkey.url
 
 
-class TestRedisServerByLibrary(TestRedisServer):
-    """The same where redis-py must be used."""
-
-    def bell_at(self, url: str) -> Doorbell:
-        return super().bell_at(f"{url}?health_check_interval=0")
-
-
 async def test_a_server_that_forbids_to_listen_is_no_doorbell(own_valkey: ValkeyServer) -> None:
-    client = redis_client(own_valkey.url)
-    await client.execute_command("ACL", "SETUSER", "deaf", "on", ">secret", "+@all", "resetchannels")
-    await client.aclose()
+    client = RedisClient(own_valkey.url)
+    await client.ask("ACL", "SETUSER", "deaf", "on", ">secret", "+@all", "resetchannels")
+    await client.close()
     bell = RedisDoorbell(own_valkey.url.replace("//", "//deaf:secret@"), runtime=Runtime.system())
     await bell.open()
     await becomes(lambda: "permission" in (bell.health().last_error or "").lower())

@@ -11,7 +11,7 @@ import nats
 import pytest
 from redis.asyncio import Redis
 
-from endwell.doorbell.nats import confirmed
+from endwell.doorbell.nats import flush_all
 from endwell.errors import BadSetting
 from endwell.pmo.relay.messages import Outgoing
 from endwell.pmo.relay.nats import NatsSink
@@ -49,7 +49,7 @@ async def test_messages_go_out_on_nats_subjects(sqlite_url: str, own_nats: NatsS
         heard.append(message)
 
     await listener.subscribe("endwell.v1.*.main.evt.agent.clerk.*", cb=hear)
-    await confirmed(listener, 10)
+    await flush_all(listener, 10)
     async with worked(sqlite_url, "nats", own_nats.url) as world:
         task_id = await done(world, "clerk")
         await everything(await relay_of(world))

@@ -7,9 +7,9 @@ from typing import Any
 
 from endwell.app import Node
 from endwell.pmo.service import Pmo
+from endwell.redis_client import RedisClient
 from endwell.streams.orchestrator.service import StreamOrchestratorService
 from endwell.streams.protocol import WORKERS_GROUP, Names
-from endwell.streams.redis import RedisConnection
 from tests.support.world import World, eventually
 
 SETTINGS: dict[str, object] = {
@@ -30,7 +30,7 @@ class Streamed:
         self.world = world
         self.app = world.app
         self.names = Names.of("", world.namespace)
-        self.redis = RedisConnection(redis_url)
+        self.redis = RedisClient(redis_url)
 
     async def supervised(self, node: Node | None = None) -> Pmo:
         """A PMO that runs beside the test and feeds the stream."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from endwell.streams.redis import RedisConnection
+from endwell.redis_client import RedisClient
 from tests.patience import PATIENCE_SECONDS
 
 ENDWELL = [sys.executable, "-m", "endwell"]
@@ -33,7 +33,7 @@ async def test_all_four_criteria_hold_on_a_real_server_and_nothing_is_left_there
     assert [(item["criterion"], item["ok"], item["detail"]) for item in said["items"] if not item["ok"]] == []
     assert [item["criterion"] for item in said["items"]] == [1, 2, 3, 4]
     assert (done.returncode, said["ok"]) == (0, True)
-    redis = RedisConnection(redis_url)
+    redis = RedisClient(redis_url)
     assert await redis.ask("KEYS", "endwell-selftest-*") == []
     await redis.close()
 

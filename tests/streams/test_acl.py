@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from endwell.streams.redis import RedisConnection, Refusal
+from endwell.redis_client import RedisClient, Refusal
 from tests.patience import PATIENCE_SECONDS
 from tests.streams.streamed import Streamed
 from tests.streams.test_foreign_workers import EXAMPLES, Programs, known, programs
@@ -53,7 +53,7 @@ async def test_recommended_user_can_forge_no_entry_and_no_grant(
 ) -> None:
     await streamed.orchestrator()
     names = streamed.names
-    connection = RedisConnection(restricted_url)
+    connection = RedisClient(restricted_url)
     refused = (
         ("XADD", names.task, "*", "task_id", "t"),
         ("XDEL", names.task, "1-1"),

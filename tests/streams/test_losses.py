@@ -11,7 +11,6 @@ import pytest
 
 from endwell.runtime import SystemClock
 from endwell.streams import intake
-from endwell.streams.redis import RedisConnection, Refusal, Unreachable, _pack
 from tests.patience import PATIENCE_SECONDS
 from tests.servers.proxy import Proxy
 from tests.servers.small import ValkeyServer
@@ -192,25 +191,3 @@ async def test_of_two_orchestrators_one_feeds_until_it_goes(streamed: Streamed) 
     pmo.streams._led_at = float("-inf")
     assert await pmo.streams._leads()
     await pmo.streams.close()
-
-
-@pytest.mark.parametrize("options", ["", "?health_check_interval=0"])  # which redis-py must read
-async def test_one_refused_command_of_many_is_told_and_the_line_stays_in_step(
-    redis_url: str, options: str
-) -> None:
-    redis = RedisConnection(redis_url + options)
-    with pytest.raises(Refusal, match="wrong number"):
-        await redis.ask_all([("PING",), ("GET",), ("ECHO", "x")])
-    assert await redis.ask_all([("ECHO", 1), ("ECHO", b"\xff")]) == [b"1", b"\xff"]
-    with pytest.raises(Refusal):
-        await redis.ask_all([("ECHO", "x"), ("GET",)], atomic=True)
-    assert await redis.ask_all([("ECHO", "y")], atomic=True) == [b"y"]
-    await redis.close()
-    with pytest.raises(Unreachable):
-        await RedisConnection(f"redis://127.0.0.1:1{options}").ask("PING")
-
-
-def test_without_hiredis_commands_are_packed_alike() -> None:
-    hiredis = pytest.importorskip("hiredis")
-    words = ("XADD", "größe", b"\x00\xff", 12, "")
-    assert _pack(words) == hiredis.pack_command(words)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from endwell.redis_client import Connect, RedisClient, Refusal
 from endwell.runtime import SystemClock
 from endwell.runtime.base import Runtime
 from endwell.streams.protocol import Names
-from endwell.streams.redis import Connect, RedisClient, RedisConnection, Refusal
 from endwell.streams.scripts import publish_results, put_letter
-from endwell.testing.redis.client import Network, SimulatedLine
+from endwell.testing.redis.client import Network, SimulatedRedisClient
 from endwell.testing.redis.server import Server
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import eventually
@@ -58,7 +58,7 @@ class Place:
         await self.ask(*words)
 
 
-@pytest.fixture(params=("real", "by_library", "simulated"))
+@pytest.fixture(params=("real", "simulated"))
 async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
     prefix = f"contract:{request.node.name}:"
     if request.param == "simulated":
@@ -66,18 +66,17 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
         network = Network(Server(lambda: SystemClock().now_us() // 1000))
 
         def simulated(*, blocking: bool = False) -> RedisClient:
-            return SimulatedLine(network, runtime, "test", blocking=blocking)
+            return SimulatedRedisClient(network, runtime, "test", blocking=blocking)
 
         async def somebody_waits_there() -> bool:
             return bool(network.server.waiting)
 
         yield Place(simulated, prefix, somebody_waits_there)
         return
-    options = "?health_check_interval=0" if request.param == "by_library" else ""  # which redis-py must read
-    url = request.getfixturevalue("redis_url") + options
+    url = request.getfixturevalue("redis_url")
 
     def real(*, blocking: bool = False) -> RedisClient:
-        return RedisConnection(url, blocking=blocking)
+        return RedisClient(url, blocking=blocking)
 
     async def somebody_waits() -> bool:
         listed: bytes = await found.ask("CLIENT", "LIST")
@@ -85,7 +84,7 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
 
     found = Place(real, prefix, somebody_waits)
     yield found
-    await RedisConnection(url).remove_keys(prefix)
+    await RedisClient(url).remove_keys(prefix)
     await found.line.close()
     await found.waiting.close()
 

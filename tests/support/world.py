@@ -14,7 +14,7 @@ import asyncpg
 
 from endwell import AsyncHandle, Client, Endwell
 from endwell.app import Node
-from endwell.doorbell.contract import BellHealth, Doorbell, Heard, Unsubscribe
+from endwell.doorbell.contract import BellHealth, Doorbell, OnRing, Unsubscribe
 from endwell.model import commands as c
 from endwell.model.task import Task
 from endwell.pmo.service import Pmo
@@ -59,7 +59,7 @@ class SilentBell:
 
     def ring(self, topics: object) -> None: ...
 
-    def subscribe(self, callback: Heard) -> Unsubscribe:
+    def subscribe(self, callback: OnRing) -> Unsubscribe:
         return lambda: None
 
     def health(self) -> BellHealth:

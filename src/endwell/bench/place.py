@@ -11,10 +11,10 @@ from endwell.app import Endwell, Node
 from endwell.bench import agents
 from endwell.demo.crew import Crew, CrewMember, clean_environment
 from endwell.model.status import TERMINAL
+from endwell.redis_client import RedisClient
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings, override
 from endwell.settings.store_url import sqlite_path
-from endwell.streams.redis import RedisConnection
 
 STOP_SECONDS = 60.0
 MOST_AT_ONCE = 50_000
@@ -117,7 +117,7 @@ class Ground:
 
     async def _leave_nothing(self, prefix: str) -> None:
         if self._redis is not None:
-            connection = RedisConnection(self._redis)
+            connection = RedisClient(self._redis)
             await connection.remove_keys(prefix)
             await connection.close()
 

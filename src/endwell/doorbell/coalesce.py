@@ -7,25 +7,26 @@ import logging
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
-from endwell.doorbell.contract import EVERYTHING, Heard, Unsubscribe, as_heard
+from endwell.doorbell.contract import EVERYTHING, OnRing, Unsubscribe, without_channel
 
 MOST_TOPICS = 1000
-"""Topics waiting to be handed over beyond this become `EVERYTHING`, so a blocked loop costs no memory."""
+"""Most topics that wait for delivery; more become `EVERYTHING`, so that a blocked loop costs no memory."""
 
 log = logging.getLogger(__name__)
 
 
 class Coalescer:
-    """Gathers topics from any thread and hands them to the subscribers on one loop."""
+    """Gathers topics from any thread and delivers them to the subscribers on one event loop."""
 
     def __init__(self, lock: AbstractContextManager[bool]) -> None:
         self._lock = lock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[str] = set()
-        self._scheduled = False
-        self._subscribers: dict[object, Heard] = {}
+        self._is_scheduled = False
+        self._subscribers: dict[object, OnRing] = {}
 
-    def subscribe(self, callback: Heard) -> Unsubscribe:
+    def subscribe(self, callback: OnRing) -> Unsubscribe:
+        """Call `callback` with the topics of each delivery; returns what ends that."""
         ticket = object()  # so that one function may subscribe twice
         with self._lock:
             self._subscribers = {**self._subscribers, ticket: callback}
@@ -37,49 +38,47 @@ class Coalescer:
         return unsubscribe
 
     def start(self, loop: asyncio.AbstractEventLoop, lock: AbstractContextManager[bool]) -> None:
-        """Hand over on this loop from now on, under a lock that nobody holds."""
+        """Deliver on this loop, under a new lock: a forked child may inherit one that is held for ever."""
         self._lock = lock
-        self._loop, self._waiting, self._scheduled = loop, set(), False
+        self._loop, self._waiting, self._is_scheduled = loop, set(), False
 
     def stop(self) -> None:
+        """Deliver nothing more."""
         with self._lock:
             self._loop = None
             self._waiting.clear()
 
     def add(self, topics: Iterable[str]) -> None:
-        """Take topics in, from any thread."""
-        if not self._subscribers:  # nobody to wake the loop for
+        """Take topics from any thread and schedule their delivery."""
+        if not self._subscribers:
             return
         with self._lock:
-            self._waiting.update(map(as_heard, topics))
-            if len(self._waiting) > MOST_TOPICS:
-                self._waiting = {EVERYTHING}
             loop = self._loop
             if loop is None:
-                self._waiting.clear()
-            if loop is None or self._scheduled or not self._waiting:
                 return
-            self._scheduled = True
+            self._waiting.update(map(without_channel, topics))
+            if len(self._waiting) > MOST_TOPICS:
+                self._waiting = {EVERYTHING}
+            if self._is_scheduled or not self._waiting:
+                return
+            self._is_scheduled = True
         try:
             if asyncio._get_running_loop() is loop:  # which need not be woken, then
-                loop.call_soon(self._hand_over)
+                loop.call_soon(self._deliver)
             else:
-                loop.call_soon_threadsafe(self._hand_over)
+                loop.call_soon_threadsafe(self._deliver)
         except RuntimeError:  # the loop closed without closing the bell
             self.stop()
 
-    def _hand_over(self) -> None:
+    def _deliver(self) -> None:
         with self._lock:
             topics = frozenset(self._waiting)
             self._waiting.clear()
-            self._scheduled = False
-        if topics:
-            self._tell(topics)
-
-    def _tell(self, topics: frozenset[str]) -> None:
+            self._is_scheduled = False
+        if not topics:
+            return
         for ticket, callback in self._subscribers.items():
-            # Asked again: a callback may have unsubscribed a later one.
-            if ticket not in self._subscribers:
+            if ticket not in self._subscribers:  # an earlier callback has unsubscribed it
                 continue
             try:
                 callback(topics)

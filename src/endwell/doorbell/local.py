@@ -1,7 +1,7 @@
 """The doorbell of one machine: Unix datagrams between the processes that share one SQLite file.
 
-Where sockets cannot be had (no Unix sockets, an untrusted temporary directory), it still rings within
-the process, logs why once, and says so in its health; the other processes then find work by polling.
+Where sockets are not available (no Unix sockets, an untrusted temporary directory), it still rings within
+the process, logs the reason once, and reports it in its health; other processes then find work by polling.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Collection
 from pathlib import Path
 
 from endwell.doorbell.coalesce import Coalescer
-from endwell.doorbell.contract import EVERYTHING, BellHealth, Heard, Unsubscribe
-from endwell.doorbell.peers import Peers, bind, meeting_place
+from endwell.doorbell.contract import EVERYTHING, BellHealth, OnRing, Unsubscribe
+from endwell.doorbell.peers import Peers, bind, meeting_directory
 from endwell.runtime import Runtime
 from endwell.runtime.processes import process_id
 
 LARGEST_DATAGRAM = 2000
 """Bytes of topics in one ring; more is sent as `EVERYTHING`. macOS takes no more than 2048."""
 
-# Queues start to drop at ten unread rings (Linux's smallest default), and what was dropped is unknown.
 _CROWDED = 8
+"""Unread rings that count as a flood: the system may drop rings from the tenth on (on Linux)."""
 _MOST_READS = 64
 _BIND_TRIES = 5
 
@@ -32,14 +32,14 @@ log = logging.getLogger(__name__)
 
 
 class LocalDoorbell:
-    """Rings every process that has opened a bell for the same file; `directory_key` is its path."""
+    """Rings every process that has opened a bell for the same file; `directory_key` is the file's path."""
 
     def __init__(self, directory_key: str, *, runtime: Runtime, root: str | Path | None = None) -> None:
         self._key = directory_key
         self._runtime = runtime
         self._root = root
         self._lock = runtime.lock()
-        self._heard = Coalescer(runtime.lock())
+        self._coalescer = Coalescer(runtime.lock())
         self._pid: int | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._socket: socket.socket | None = None
@@ -54,55 +54,55 @@ class LocalDoorbell:
         self._loop = asyncio.get_running_loop()
         # New locks: a bell inherited by a forked child may bring one that is held for ever.
         self._lock = self._runtime.lock()
-        self._heard.start(self._loop, self._runtime.lock())
+        self._coalescer.start(self._loop, self._runtime.lock())
         try:
-            self._meet(self._loop)
+            self._join(self._loop)
         except OSError as error:
             self._last_error = str(error)
             log.warning("doorbell rings within this process only: %s", error)
 
     async def close(self) -> None:
-        ours, self._pid = self._pid == process_id(), None
-        if not ours:  # never opened, or a forked child that holds its parent's bell
+        is_ours, self._pid = self._pid == process_id(), None
+        if not is_ours:  # never opened, or a forked child that holds its parent's bell
             return
-        self._heard.stop()
+        self._coalescer.stop()
         with self._lock:
             bound, self._socket = self._socket, None
             peers, self._peers = self._peers, None
         if peers is not None:
             peers.close()
         if bound is not None:
-            self._leave(bound)
+            self._unbind(bound)
 
     def ring(self, topics: Collection[str]) -> None:
         # Before any lock: in a forked child a lock may be held by a thread that does not exist there.
         if self._pid != process_id():
             return
         try:
-            self._heard.add(topics)
+            self._coalescer.add(topics)
             with self._lock:
                 if self._peers is not None and topics:
-                    self._peers.send(_packed(topics))
+                    self._peers.send(pack_topics(topics))
         except Exception as error:
-            self._note(error)
+            self._on_error(error)
 
-    def subscribe(self, callback: Heard) -> Unsubscribe:
-        return self._heard.subscribe(callback)
+    def subscribe(self, callback: OnRing) -> Unsubscribe:
+        return self._coalescer.subscribe(callback)
 
     def health(self) -> BellHealth:
-        # A cleaner of the temporary directory may have taken the socket away.
-        ours = self._pid == process_id() and self._socket is not None
-        reachable = ours and self._path is not None and self._path.exists()
-        return BellHealth(kind="local", connected=reachable, last_error=self._last_error)
+        # A cleaner of the temporary directory may have removed the socket.
+        is_ours = self._pid == process_id() and self._socket is not None
+        is_reachable = is_ours and self._path is not None and self._path.exists()
+        return BellHealth(kind="local", connected=is_reachable, last_error=self._last_error)
 
-    def _meet(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _join(self, loop: asyncio.AbstractEventLoop) -> None:
         if not hasattr(socket, "AF_UNIX"):
             raise OSError(errno.EAFNOSUPPORT, "this platform has no Unix sockets")
-        directory = meeting_place(self._key, self._root)
+        directory = meeting_directory(self._key, self._root)
         bound, name = self._bind(directory)
         peers = Peers(directory, name, self._runtime.clock)
-        peers.refresh()  # also sweeps out what killed processes left
-        loop.add_reader(bound.fileno(), self._listen, bound)
+        peers.refresh()  # also removes the sockets of killed processes
+        loop.add_reader(bound.fileno(), self._receive, bound)
         with self._lock:
             self._socket, self._path, self._peers = bound, directory / name, peers
         self._last_error = None
@@ -113,42 +113,42 @@ class LocalDoorbell:
             try:
                 return bind(directory, name), name
             except OSError as error:
-                # Somebody leaving may remove the empty directory; seeded ids may meet their twin.
+                # A process that leaves removes the empty directory; seeded ids may repeat.
                 if error.errno not in (errno.ENOENT, errno.EADDRINUSE) or not tries_left:
                     raise
         raise AssertionError("the last try returns or raises")
 
-    def _leave(self, bound: socket.socket) -> None:
+    def _unbind(self, bound: socket.socket) -> None:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(bound.fileno())
         bound.close()
         if self._path is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink()
-                self._path.parent.rmdir()  # fails, rightly, while others are there
+                self._path.parent.rmdir()  # fails, rightly, while it has other sockets
 
-    def _listen(self, bound: socket.socket) -> None:
+    def _receive(self, bound: socket.socket) -> None:
         topics: set[str] = set()
         reads = 0
         try:
             while reads < _MOST_READS:
-                topics.update(_unpacked(bound.recv(2 * LARGEST_DATAGRAM)))
+                topics.update(unpack_topics(bound.recv(2 * LARGEST_DATAGRAM)))
                 reads += 1
         except BlockingIOError:
             pass
         except OSError as error:
-            self._note(error)
+            self._on_error(error)
         if reads >= _CROWDED:
             topics.add(EVERYTHING)
-        self._heard.add(topics)
+        self._coalescer.add(topics)
 
-    def _note(self, error: Exception) -> None:
+    def _on_error(self, error: Exception) -> None:
         if self._last_error is None:
             log.warning("doorbell trouble; polling still finds the work: %s", error)
         self._last_error = str(error)
 
 
-def _packed(topics: Collection[str]) -> bytes:
+def pack_topics(topics: Collection[str]) -> bytes:
     try:
         packed = "\n".join(topics).encode()
     except UnicodeEncodeError:
@@ -156,5 +156,5 @@ def _packed(topics: Collection[str]) -> bytes:
     return packed if len(packed) <= LARGEST_DATAGRAM else EVERYTHING.encode()
 
 
-def _unpacked(datagram: bytes) -> list[str]:
+def unpack_topics(datagram: bytes) -> list[str]:
     return [topic for topic in datagram.decode(errors="replace").split("\n") if topic]

@@ -1,4 +1,4 @@
-"""The doorbell on NATS: plain subjects, without a stream. A ring that nobody hears is not kept."""
+"""The doorbell on NATS: plain subjects without a stream, so a ring without a listener is not kept."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Collection
 from typing import Any, ClassVar
 
-from endwell.doorbell.server_bell import ANSWER_SECONDS, CLOSED, ServerDoorbell, Subscription, Take
-from endwell.doorbell.subjects import BELL, VERSION, notes, topics_of
+from endwell.doorbell.server_bell import ANSWER_SECONDS, CLOSED, OnTopics, ServerDoorbell, Subscription
+from endwell.doorbell.subjects import BELL, VERSION, bell_messages, topics_of
 from endwell.errors import UsageError
 from endwell.runtime import Runtime
 from endwell.settings import each_url
@@ -18,7 +18,7 @@ _NEVER_SECONDS = 10**6
 
 
 def nats_module() -> Any:
-    """nats-py, which only users of NATS need to have."""
+    """Import nats-py, which only users of NATS need to have."""
     try:
         import nats
     except ImportError:
@@ -28,22 +28,21 @@ def nats_module() -> Any:
     return nats
 
 
-async def nats_client(url: str, lost: asyncio.Event, remarks: list[Exception] | None = None) -> Any:
-    """A connection to one of the servers in `url`, separated by commas; `lost` is set when it breaks.
+async def nats_client(url: str, lost: asyncio.Event, errors: list[Exception] | None = None) -> Any:
+    """Connect to one of the servers in `url`, separated by commas.
 
-    Also when the server forbids something: a line that hears nothing is worse than none. The last of the
-    server's `remarks` then says what. It does not come back by itself: whoever uses it knows when to try
-    again, and what was missed meanwhile.
+    `lost` is set when the connection breaks, and when the server forbids something: a connection that may not
+    listen is of no use. `errors` then has the server's last error. The client does not reconnect by itself.
     """
     nats = nats_module()
     client = nats.NATS()
-    remarks = [] if remarks is None else remarks
+    errors = [] if errors is None else errors
 
-    async def closed() -> None:
+    async def on_closed() -> None:
         lost.set()
 
-    async def noted(error: Exception) -> None:
-        remarks[:] = [error]
+    async def on_error(error: Exception) -> None:
+        errors[:] = [error]
         if "permission" in str(error).lower():
             lost.set()
 
@@ -56,25 +55,24 @@ async def nats_client(url: str, lost: asyncio.Event, remarks: list[Exception] | 
             max_reconnect_attempts=1,
             reconnect_time_wait=0,
             connect_timeout=CONNECT_SECONDS,
-            ping_interval=_NEVER_SECONDS,  # we ask ourselves, and notice when no answer comes
-            closed_cb=closed,
-            error_cb=noted,
+            ping_interval=_NEVER_SECONDS,  # the doorbell pings, and notices a late answer
+            closed_cb=on_closed,
+            error_cb=on_error,
         )
     except nats.errors.NoServersError:
-        raise ConnectionError(
-            f"no server lets us in: {remarks[-1] if remarks else 'none is there'}"
-        ) from None
+        reason = errors[-1] if errors else "none answers"
+        raise ConnectionError(f"no server accepts the connection: {reason}") from None
     except BaseException:
         await client.close()
         raise
     return client
 
 
-async def confirmed(client: Any, seconds: float) -> None:
-    """Returns when the server has all that was published and subscribed to.
+async def flush_all(client: Any, seconds: float) -> None:
+    """Return when the server has all that was published and subscribed to.
 
-    One flush does not say so: its PING goes ahead of what the client has yet to write. When that is answered,
-    the rest is written; when a second one is, the server has it.
+    One flush does not suffice: its PING overtakes what the client has yet to write. When the first PING is
+    answered, the rest is written; when the second one is, the server has it.
     """
     for _ in range(2):
         await client.flush(max(1, int(seconds)))
@@ -86,49 +84,56 @@ class NatsDoorbell(ServerDoorbell):
     kind: ClassVar[str] = "nats"
 
     def __init__(self, url: str, *, runtime: Runtime, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        half = patience_seconds / 2  # to ask, and to wait for the answer
+        half = patience_seconds / 2  # to ping, and to wait for the answer
         super().__init__(url, runtime=runtime, look_seconds=half, patience_seconds=half)
-        nats_module()  # a missing package is told at once
+        nats_module()  # report a missing package at once
 
-    async def _connect(self, take: Take) -> Subscription:
-        lost, remarks = asyncio.Event(), list[Exception]()
-        client = await nats_client(self._url, lost, remarks)
-        line = NatsSubscription(client, lost, remarks, self._runtime.ids.new(), take)
+    async def _connect(self, on_topics: OnTopics) -> Subscription:
+        lost, errors = asyncio.Event(), list[Exception]()
+        client = await nats_client(self._url, lost, errors)
+        subscription = NatsSubscription(client, lost, errors, self._runtime.ids.new(), on_topics)
         try:
-            await line.listen()
+            await subscription.listen()
         except BaseException:
-            await line.end()
+            await subscription.end()
             raise
-        return line
+        return subscription
 
 
 class NatsSubscription:
+    """Sends and receives rings on one connection."""
+
     def __init__(
-        self, client: Any, lost: asyncio.Event, remarks: list[Exception], sender: str, take: Take
+        self,
+        client: Any,
+        lost: asyncio.Event,
+        errors: list[Exception],
+        sender: str,
+        on_topics: OnTopics,
     ) -> None:
         self._client = client
-        self._remarks = remarks
+        self._errors = errors
         self._sender = sender
-        self._take = take
+        self._on_topics = on_topics
         self.lost = lost
 
     @property
     def why(self) -> str:
-        return str(self._remarks[-1]) if self._remarks else CLOSED
+        return str(self._errors[-1]) if self._errors else CLOSED
 
     async def listen(self) -> None:
-        """Subscribe, and make sure that the server knows it."""
+        """Subscribe, and wait until the server knows it."""
         for subject in (BELL, f"{VERSION}.*.*.cmd.agent.*.wakeup"):
-            await self._client.subscribe(subject, cb=self._hear)
-        await confirmed(self._client, 2 * ANSWER_SECONDS)
+            await self._client.subscribe(subject, cb=self._on_message)
+        await flush_all(self._client, 2 * ANSWER_SECONDS)
 
-    async def _hear(self, message: Any) -> None:
-        self._take(topics_of(message.subject, message.data, self._sender))
+    async def _on_message(self, message: Any) -> None:
+        self._on_topics(topics_of(message.subject, message.data, self._sender))
 
     async def send(self, topics: Collection[str]) -> None:
-        for note in notes(topics, self._sender):
-            await self._client.publish(note.subject, note.payload)
-        await confirmed(self._client, 2 * ANSWER_SECONDS)
+        for message in bell_messages(topics, self._sender):
+            await self._client.publish(message.subject, message.payload)
+        await flush_all(self._client, 2 * ANSWER_SECONDS)
 
     async def ping(self) -> None:
         await self._client.flush(int(2 * ANSWER_SECONDS))

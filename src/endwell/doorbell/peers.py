@@ -1,7 +1,7 @@
 """The directory in which the processes of one store find each other's sockets.
 
-`<temporary directory>/endwell-<uid>/<hash of the store's path>/`, private to the user. A directory that
-somebody else owns or that is a symbolic link is refused: it could belong to anyone.
+`<temporary directory>/endwell-<uid>/<hash of the store's path>/`, private to the user. A directory of another
+user, or a symbolic link, is refused: an attacker could have put it there.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from endwell.runtime import Clock
 LONGEST_PATH = 100
 """Bytes of a socket's path; the systems' own limits begin at 104."""
 
-# A directory changed twice within one tick of the file system's clock shows one time for both.
 _SETTLED_NS = 50_000_000
+"""Two changes of a directory within one tick of the file system's clock show the same time."""
 
 
-def meeting_place(store_path: str, root: str | Path | None = None) -> Path:
-    """Where the processes that use this store meet; whatever name they call it by."""
+def meeting_directory(store_path: str, root: str | Path | None = None) -> Path:
+    """The directory of the processes that use this store, the same for every name of the file."""
     digest = hashlib.sha256(os.fsencode(os.path.realpath(store_path))).hexdigest()
     return Path(root or tempfile.gettempdir()) / f"endwell-{os.getuid()}" / digest[:12]
 
 
 def make_private(directory: Path) -> None:
-    """Make the meeting place and its parent, or refuse them with an OSError."""
+    """Make the directory and its parent, or refuse them with an OSError."""
     for path in (directory.parent, directory):
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
@@ -45,7 +45,7 @@ def make_private(directory: Path) -> None:
 
 
 def bind(directory: Path, name: str) -> socket.socket:
-    """A socket that the others will find under `name`."""
+    """Bind a socket that other processes find under `name`."""
     path = os.fsencode(directory / name)
     if len(path) >= LONGEST_PATH:
         raise OSError(errno.ENAMETOOLONG, "the temporary directory's path is too long", str(directory))
@@ -61,32 +61,32 @@ def bind(directory: Path, name: str) -> socket.socket:
 
 
 class Peers:
-    """The other processes' sockets. Not safe across threads: the bell holds a lock.
+    """The sockets of the other processes. Not thread-safe: the bell holds a lock.
 
-    Each peer has a line of its own, because unread datagrams count against their sender: through a
-    shared socket, one frozen peer would silence the bell for all.
+    We send to each peer through a socket of its own, because unread datagrams count against their sender:
+    with a shared socket, one frozen peer would silence the bell for all.
     """
 
     def __init__(self, directory: Path, own_name: str, clock: Clock) -> None:
         self._directory = directory
         self._own_name = own_name
         self._clock = clock
-        self._lines: dict[str, socket.socket] = {}
+        self._sockets: dict[str, socket.socket] = {}
         self._seen: tuple[int, int] | None = None
 
     def send(self, datagram: bytes) -> None:
-        """Tell everybody who can be told now; a peer whose queue is full is already awake."""
+        """Send to every peer; one whose queue is full is awake already."""
         self.refresh()
-        for name, line in list(self._lines.items()):
+        for name, peer in list(self._sockets.items()):
             try:
-                line.send(datagram)
+                peer.send(datagram)
             except OSError as error:
                 if error.errno not in (errno.EAGAIN, errno.ENOBUFS):
-                    self._forget(name)
+                    self._drop(name)
                     _remove_if_dead(self._directory / name, error)
 
     def refresh(self) -> None:
-        """See who has come and who has gone, if the directory has changed."""
+        """Connect to new peers and drop those that have gone, if the directory has changed."""
         try:
             found = os.stat(self._directory)
             seen = (found.st_ino, found.st_mtime_ns)
@@ -96,30 +96,30 @@ class Peers:
         except OSError:
             self.close()
             return
-        settled = self._clock.now_us() * 1000 - found.st_mtime_ns > _SETTLED_NS
-        self._seen = seen if settled else None
-        for gone in self._lines.keys() - names:
-            self._forget(gone)
-        for new in names - self._lines.keys():
+        is_settled = self._clock.now_us() * 1000 - found.st_mtime_ns > _SETTLED_NS
+        self._seen = seen if is_settled else None
+        for gone in self._sockets.keys() - names:
+            self._drop(gone)
+        for new in names - self._sockets.keys():
             self._connect(new)
 
     def close(self) -> None:
-        for name in list(self._lines):
-            self._forget(name)
+        for name in list(self._sockets):
+            self._drop(name)
 
     def _connect(self, name: str) -> None:
         path = self._directory / name
-        line = _datagram_socket()
+        peer = _datagram_socket()
         try:
-            line.connect(os.fsencode(path))
+            peer.connect(os.fsencode(path))
         except OSError as error:
-            line.close()
+            peer.close()
             _remove_if_dead(path, error)
         else:
-            self._lines[name] = line
+            self._sockets[name] = peer
 
-    def _forget(self, name: str) -> None:
-        self._lines.pop(name).close()
+    def _drop(self, name: str) -> None:
+        self._sockets.pop(name).close()
         self._seen = None
 
 
@@ -130,7 +130,7 @@ def _datagram_socket() -> socket.socket:
 
 
 def _remove_if_dead(path: Path, error: OSError) -> None:
-    # Names are never used twice, so a socket that refuses belongs to a process that is gone.
+    # A name is never used twice, so a socket that refuses belongs to a process that has ended.
     if error.errno != errno.ECONNREFUSED:
         return
     with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""The doorbell of a PostgreSQL store: NOTIFY, heard by every process that listens on the same database.
+"""The doorbell of a PostgreSQL store: NOTIFY, received by every process that listens on the same database.
 
-Its connection is not the store's: a bell is rung after the commit, never inside it, and while one NOTIFY
-is under way everything that is rung goes into the next. So notifying never holds up a commit.
+Its connection is not the store's: a bell is rung after the commit, never inside it, and topics rung while
+one NOTIFY is under way go into the next. So notifying never delays a commit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Any, ClassVar
 
 from endwell.doorbell.contract import EVERYTHING
-from endwell.doorbell.server_bell import CLOSED, ServerDoorbell, Subscription, Take
+from endwell.doorbell.server_bell import CLOSED, OnTopics, ServerDoorbell, Subscription
 from endwell.runtime import Runtime
 from endwell.store.postgres.connection import STEADY, connect
 
@@ -19,15 +19,15 @@ CHANNEL = "endwell"
 LARGEST_PAYLOAD = 7900
 """Bytes of topics in one NOTIFY; more is sent as `EVERYTHING`. PostgreSQL takes less than 8000."""
 RINGING = STEADY | {"synchronous_commit": "off"}
-"""A NOTIFY is a commit, but a hint need not outlive the server, nor make others wait for the disk."""
+"""A NOTIFY is a commit, but a hint need not survive a crash of the server, nor wait for the disk."""
 LOOK_SECONDS = 30.0
-"""How often a silent line is asked: each time costs the database a statement."""
+"""How long a connection may be silent before it is pinged, which costs the database a statement."""
 PATIENCE_SECONDS = 1.0
 POOLED = (
     "a connection pooler stands before PostgreSQL, which passes no NOTIFY on: "
     "connect directly, or set doorbell.kind to redis or nats; until then work is found by polling"
 )
-"""What answers is not the process that let us in: who listens there is somebody else's tomorrow."""
+"""The backend PID changed, so a pooler sits in between and LISTEN will not work."""
 
 
 class PostgresDoorbell(ServerDoorbell):
@@ -45,32 +45,35 @@ class PostgresDoorbell(ServerDoorbell):
     ) -> None:
         super().__init__(url, runtime=runtime, look_seconds=look_seconds, patience_seconds=patience_seconds)
 
-    async def _connect(self, take: Take) -> Subscription:
-        line = PostgresSubscription(await connect(self._url, RINGING), take)
+    async def _connect(self, on_topics: OnTopics) -> Subscription:
+        subscription = PostgresSubscription(await connect(self._url, RINGING), on_topics)
         try:
-            await line.listen()
+            await subscription.listen()
         except BaseException:
-            await line.end()
+            await subscription.end()
             raise
-        return line
+        return subscription
 
 
 class PostgresSubscription:
-    def __init__(self, connection: Any, take: Take) -> None:
+    """Sends and receives rings on one connection."""
+
+    def __init__(self, connection: Any, on_topics: OnTopics) -> None:
         self._connection = connection
-        self._pid = connection.get_server_pid()  # a closed connection has none, and may still hear
-        self._take = take
+        self._pid = connection.get_server_pid()  # asked now: a closed connection has none
+        self._on_topics = on_topics
         self.why = CLOSED
         self.lost = asyncio.Event()
         connection.add_termination_listener(lambda _: self.lost.set())
 
     async def listen(self) -> None:
-        await self._connection.add_listener(CHANNEL, self._hear)
+        """Subscribe, and check that no pooler sits in between."""
+        await self._connection.add_listener(CHANNEL, self._on_notification)
         if await self._connection.fetchval("SELECT pg_backend_pid()") != self._pid:
             raise ConnectionError(POOLED)
 
     async def send(self, topics: Collection[str]) -> None:
-        await self._connection.execute("SELECT pg_notify($1, $2)", CHANNEL, packed(topics))
+        await self._connection.execute("SELECT pg_notify($1, $2)", CHANNEL, pack_topics(topics))
 
     async def ping(self) -> None:
         await self._connection.execute("SELECT 1")
@@ -78,12 +81,12 @@ class PostgresSubscription:
     async def end(self) -> None:
         self._connection.terminate()
 
-    def _hear(self, connection: Any, pid: int, _channel: str, payload: object) -> None:
-        if self._pid != pid:  # our own rings have been heard already
-            self._take([topic for topic in str(payload).split("\n") if topic])
+    def _on_notification(self, connection: Any, pid: int, _channel: str, payload: object) -> None:
+        if self._pid != pid:  # our own subscribers have been called already
+            self._on_topics([topic for topic in str(payload).split("\n") if topic])
 
 
-def packed(topics: Collection[str]) -> str:
+def pack_topics(topics: Collection[str]) -> str:
     """The topics as one payload, or `EVERYTHING` when they do not fit into one."""
     text = "\n".join(topics)
     try:

@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from endwell.pmo.relay.service import lag
-from endwell.policy.limits import SECOND
+from endwell.policy.limits import LATE_INTERVALS, SECOND
 from endwell.settings import Settings
 from endwell.store.contract import Store
 
-LATE_INTERVALS: Final = 3
 _HELP: Final = {
     "endwell_tasks_accepted_total": ("counter", "Tasks ever accepted, as the commits counted them."),
     "endwell_tasks_ended_total": ("counter", "Tasks that have ended, as the commits counted them."),

@@ -15,9 +15,9 @@ from endwell.model import content
 from endwell.model.task import Task
 from endwell.operate.dead_letters import AS_IT_WAS, Replacement
 from endwell.operate.repair import edited
+from endwell.redis_client import Refusal, Unreachable
 from endwell.store.contract import Store
 from endwell.streams.protocol import TASK
-from endwell.streams.redis import Refusal, Unreachable
 from endwell.streams.unreadable import Unreadable, UnreadableEntries
 
 T = TypeVar("T")

@@ -14,12 +14,10 @@ from endwell.model.moments import moment
 from endwell.model.session import Session, doing_of
 from endwell.model.task import Task, error_of, has_wait_rows, open_waits
 from endwell.operate.open_decisions import MOST_WAITS_SHOWN, is_served, waiting_for
-from endwell.policy.limits import SECOND
+from endwell.policy.limits import LATE_INTERVALS, SECOND
 from endwell.settings import Settings
 from endwell.store.contract import Store
 
-LATE_TICKS = 3
-"""A supervisor that has not ticked for so many of its intervals is none."""
 _ACTIONS: dict[str, list[str]] = {
     s.WAITING_APPROVAL: ["approval approve", "approval reject", "task cancel"],
     s.QUEUED: ["task cancel", "task retry"],
@@ -144,7 +142,7 @@ def _about_hold(task: Task) -> str:
 def _ticks(session: Session, now: int, tick_seconds: float) -> bool:
     """A supervisor that fires clocks: alive is not enough."""
     last = session.ticked_at or session.started_at
-    return session.kind == "pmo" and now - last <= LATE_TICKS * tick_seconds * SECOND
+    return session.kind == "pmo" and now - last <= LATE_INTERVALS * tick_seconds * SECOND
 
 
 def _is_gone(holder: Session, now: int) -> bool:

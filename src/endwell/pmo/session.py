@@ -7,11 +7,10 @@ import math
 
 from endwell.errors import StoreError
 from endwell.model import commands as c
-from endwell.policy.limits import SECOND
+from endwell.policy.limits import LATE_INTERVALS, SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings
 from endwell.store.actor import Actor
-from endwell.store.reclaimer import LATE_INTERVALS
 
 log = logging.getLogger(__name__)
 

@@ -8,6 +8,8 @@ from endwell.policy.retry import RetryPolicy
 from endwell.settings import Settings
 
 SECOND = 1_000_000
+LATE_INTERVALS = 3
+"""Ticks that a PMO, or a worker's watchdog, may miss before it counts as away."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

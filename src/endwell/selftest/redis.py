@@ -12,11 +12,11 @@ from endwell.client import AsyncHandle
 from endwell.demo.crew import Crew, CrewMember, clean_environment
 from endwell.errors import TaskNotSucceeded
 from endwell.model.facts import TaskReclaimed
+from endwell.redis_client import RedisClient, Refusal, Unreachable
 from endwell.runtime.base import Runtime
 from endwell.selftest import agents
 from endwell.settings import Settings, masked, override
 from endwell.streams.protocol import WORKERS_GROUP, Names
-from endwell.streams.redis import RedisConnection, Refusal, Unreachable
 
 PATIENCE_SECONDS = 60.0
 LOOK_SECONDS = 0.05
@@ -48,7 +48,7 @@ class Bed:
         self._app = Endwell(settings=settings, runtime=runtime)
         env = clean_environment(store, values, {agents.SINK: str(self.sink)})
         self.crew = Crew(runtime, directory, env)
-        self.redis = RedisConnection(url)
+        self.redis = RedisClient(url)
         self.node: Node
 
     async def trouble(self) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from endwell.model import commands as c
 from endwell.model.session import Session
-from endwell.policy.limits import SECOND
+from endwell.policy.limits import LATE_INTERVALS, SECOND
 from endwell.runtime.base import Runtime
 from endwell.runtime.clock import Clock
 from endwell.settings.sections import WorkerSettings as WorkerSettings
@@ -18,8 +18,6 @@ from endwell.store.contract import Store
 from endwell.store.reads import LapsedClaim
 
 PAGE = 200
-LATE_INTERVALS = 3
-"""Ticks that a supervisor may miss before it counts as away."""
 SHORTEST_ABSENCE = 1.5
 """Intervals between two answers of the store that never count as an absence."""
 DECIDED_TOO_LATE = "decided_too_late"

@@ -12,6 +12,7 @@ import msgspec
 
 from endwell.model.content import read_as
 from endwell.policy.foreign import MAX_WORKERS
+from endwell.redis_client import Connect, Refusal, Unreachable, Word
 from endwell.runtime.base import Runtime
 from endwell.streams.contract import Delivery
 from endwell.streams.entries import (
@@ -29,7 +30,6 @@ from endwell.streams.entries import (
 from endwell.streams.groups import make_groups
 from endwell.streams.pending import PendingEntries, entries_of
 from endwell.streams.protocol import ORCHESTRATOR_GROUP, WORKERS_GROUP, Names
-from endwell.streams.redis import Connect, Refusal, Unreachable, Word
 
 ANSWER_SECONDS = 5.0
 READ_LIMIT = 256

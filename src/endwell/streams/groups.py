@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from endwell.redis_client import RedisClient, Refusal
 from endwell.streams.protocol import ORCHESTRATOR_GROUP, WORKERS_GROUP, Names
-from endwell.streams.redis import RedisClient, Refusal
 
 
 async def make_groups(connection: RedisClient, names: Names) -> bool:

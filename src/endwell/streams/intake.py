@@ -13,15 +13,15 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from endwell.model.moments import moment
+from endwell.redis_client import Connect, Refusal, Unreachable, Word
+from endwell.runtime.backoff import Backoff
 from endwell.runtime.base import Runtime
 from endwell.runtime.recent import Recent
 from endwell.settings import masked
-from endwell.streams.backoff import Backoff
 from endwell.streams.contract import Delivery
 from endwell.streams.entries import Malformed, malformed_letter, read_task
 from endwell.streams.groups import make_groups
 from endwell.streams.protocol import WORKERS_GROUP, Names
-from endwell.streams.redis import Connect, Refusal, Unreachable, Word
 
 READ_LIMIT = 128
 AHEAD_SECONDS = 0.1

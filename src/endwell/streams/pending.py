@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from endwell.redis_client import RedisClient, Refusal, Word
 from endwell.streams.entries import RawFields
-from endwell.streams.redis import RedisClient, Refusal, Word
 
 PAGE = 100
 START = "0-0"

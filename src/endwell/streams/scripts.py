@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from endwell.redis_client import RedisClient, Word
 from endwell.streams.protocol import Names
-from endwell.streams.redis import RedisClient, Word
 
 PUBLISH_RESULTS: Final = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end

@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
+from endwell.redis_client import RedisClient, Refusal
 from endwell.streams.pending import PendingEntries
 from endwell.streams.protocol import ALL_THERE, WORKERS_GROUP, Names
-from endwell.streams.redis import RedisClient, Refusal
 
 KEEPS_STREAMS: Final = ("noeviction", "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl")
 """How a server may make room without dropping a stream, which never expires."""

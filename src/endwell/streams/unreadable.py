@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
+from endwell.redis_client import RedisClient
 from endwell.streams.entries import CUT
 from endwell.streams.pending import entries_of
 from endwell.streams.protocol import Names
-from endwell.streams.redis import RedisClient
 from endwell.streams.server_check import unreadable_count
 
 PAGE: Final = 100

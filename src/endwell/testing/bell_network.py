@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from endwell.doorbell.coalesce import Coalescer
-from endwell.doorbell.contract import BellHealth, Heard, Unsubscribe
+from endwell.doorbell.contract import BellHealth, OnRing, Unsubscribe
 from endwell.runtime.loops import later
 from endwell.runtime.universe import Dice
 
@@ -95,7 +95,7 @@ class SimulatedDoorbell:
         else:
             later(loop, seconds, partial(self._heard.add, topics))
 
-    def subscribe(self, callback: Heard) -> Unsubscribe:
+    def subscribe(self, callback: OnRing) -> Unsubscribe:
         return self._heard.subscribe(callback)
 
     def health(self) -> BellHealth:

@@ -21,16 +21,16 @@ from endwell.errors import EndwellError
 from endwell.model.commands import Command
 from endwell.pmo.relay.sink import Sink
 from endwell.pmo.service import Pmo
+from endwell.redis_client import RedisClient
 from endwell.runtime.clock import MICROSECONDS
 from endwell.runtime.universe import Dice, Universe, VirtualLoop, VirtualProcess
 from endwell.runtime.virtual import VirtualRuntime, outside_of_loops, virtual_runtime
 from endwell.settings import Settings
 from endwell.store.contract import Store
-from endwell.streams.redis import RedisClient
 from endwell.testing.bell_network import BellNetwork, SimulatedDoorbell
 from endwell.testing.foreign_worker import ForeignWorker, Tool
 from endwell.testing.receiver import Receiver, SimulatedSink
-from endwell.testing.redis.client import Network, SimulatedLine
+from endwell.testing.redis.client import Network, SimulatedRedisClient
 from endwell.testing.redis.server import Server
 from endwell.testing.store_tap import Moment, TappedStore
 from endwell.testing.trace import Trace
@@ -134,7 +134,7 @@ class SimulatedApp(Endwell):
 
     def open_line(self, *, blocking: bool = False) -> RedisClient:
         member = self._member
-        return SimulatedLine(member.cluster.redis, member.runtime, member.name, blocking=blocking)
+        return SimulatedRedisClient(member.cluster.redis, member.runtime, member.name, blocking=blocking)
 
     def open_sink(self) -> Sink:
         return SimulatedSink(self._member.cluster.receiver, self._member.runtime, self._member.name)

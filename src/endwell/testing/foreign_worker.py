@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from endwell.redis_client import ANSWER_SECONDS, Connect, Refusal, Unreachable
 from endwell.runtime.base import Runtime
-from endwell.streams.redis import ANSWER_SECONDS, Connect, Refusal, Unreachable
 
 TASKS: Final = "stream:task"
 RESULTS: Final = "stream:result"

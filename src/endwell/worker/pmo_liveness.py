@@ -7,13 +7,10 @@ moment: nothing has to be handed on, since all of them act on what the store say
 from __future__ import annotations
 
 import logging
-from typing import Final
 
-from endwell.policy.limits import SECOND
+from endwell.policy.limits import LATE_INTERVALS, SECOND
 
 log = logging.getLogger(__name__)
-
-LATE_INTERVALS: Final = 3
 
 
 class PmoLiveness:

@@ -23,9 +23,9 @@ from endwell.model import commands as c
 from endwell.model import status as s
 from endwell.model.restoring import MarkRestored
 from endwell.policy.limits import SECOND
+from endwell.redis_client import Word
 from endwell.runtime import ManualClock, Runtime
 from endwell.runtime.universe import START_US
-from endwell.streams.redis import Word
 from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults import all as all_faults
 from endwell.testing.installation import QueueKind, installation_for

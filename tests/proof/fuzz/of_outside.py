@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from endwell.doorbell.local import _packed, _unpacked
+from endwell.doorbell.local import pack_topics, unpack_topics
 from endwell.errors import EndwellError, NotFound
 from endwell.external.isolated import ChildConversation
 from endwell.external.programs import BadOutput, Heard
@@ -168,9 +168,9 @@ _topics: Final = one_of((b"work:default:a\nended:default", b"*"))
 
 
 def _bell(data: bytes) -> bool:
-    topics = _unpacked(data)
+    topics = unpack_topics(data)
     assert all(isinstance(topic, str) for topic in topics)
-    _packed(topics)
+    pack_topics(topics)
     return True
 
 

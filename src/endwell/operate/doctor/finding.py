@@ -9,10 +9,10 @@ from typing import Any, Literal
 import msgspec
 
 from endwell.doorbell.contract import BellHealth
+from endwell.redis_client import Connect
 from endwell.runtime.clock import Clock
 from endwell.settings import Settings
 from endwell.store.contract import Store
-from endwell.streams.redis import Connect
 
 Severity = Literal["warning", "error"]
 

@@ -9,11 +9,10 @@ from endwell.model.session import Session
 from endwell.operate.bounds import bounds as bounds_of
 from endwell.operate.doctor.finding import Finding, Patient
 from endwell.pmo.relay.service import CURSOR
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import LATE_INTERVALS, SECOND, Limits
 from endwell.settings import check
 from endwell.worker.heartbeat import IDLE_INTERVALS
 
-LATE_INTERVALS: Final = 3
 MOST_NAMED: Final = 5
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from endwell.operate.doctor.finding import Finding, Patient
+from endwell.redis_client import RedisClient, Refusal, Unreachable
 from endwell.settings import masked
 from endwell.streams.commands import KEPT_LETTERS
 from endwell.streams.orchestrator.free_slots import AHEAD_SLOTS
 from endwell.streams.protocol import Names
-from endwell.streams.redis import RedisClient, Refusal, Unreachable
 from endwell.streams.server_check import (
     KEEPS_STREAMS,
     Condition,

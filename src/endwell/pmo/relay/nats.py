@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from endwell.doorbell.nats import confirmed, nats_client, nats_module
+from endwell.doorbell.nats import flush_all, nats_client, nats_module
 from endwell.errors import BadSetting
 from endwell.pmo.relay.messages import Outgoing
 from endwell.pmo.relay.sink import SinkError
@@ -40,7 +40,7 @@ class NatsSink:
             for message in messages:
                 await self._publish(client, message)
                 taken += 1
-            await confirmed(client, self._timeout)
+            await flush_all(client, self._timeout)
         except Exception as error:
             await self.close()
             sent = taken if self._is_stream else 0

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from endwell.model.moments import moment
 from endwell.policy.limits import SECOND
+from endwell.redis_client import Word
 from endwell.store.contract import Store
 from endwell.store.side_rows import DeadLetter
 from endwell.streams.commands import KEPT_LETTERS, StreamOrchestrator
 from endwell.streams.entries import dlq_entry, is_whole
 from endwell.streams.protocol import ALL_THERE
-from endwell.streams.redis import Word
 from endwell.streams.scripts import put_letter
 
 PAGE = 200

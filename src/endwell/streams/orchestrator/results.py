@@ -14,12 +14,12 @@ from typing import Final
 
 from endwell.errors import BadInput
 from endwell.model import facts as f
+from endwell.redis_client import Word
 from endwell.store.contract import Store
 from endwell.store.log import Event, position_of
 from endwell.store.log_pages import next_page
 from endwell.streams.commands import StreamOrchestrator
 from endwell.streams.entries import result_entry
-from endwell.streams.redis import Word
 from endwell.streams.scripts import publish_results
 
 log = logging.getLogger(__name__)

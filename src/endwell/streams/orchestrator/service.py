@@ -14,11 +14,12 @@ from collections.abc import Awaitable, Callable
 from endwell.doorbell.contract import EVERYTHING, Doorbell, is_rung
 from endwell.errors import StoreError
 from endwell.model.moments import moment
+from endwell.redis_client import Refusal, Unreachable
+from endwell.runtime.backoff import Backoff
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings, masked
 from endwell.store.contract import Store
 from endwell.store.reclaimer import Absence
-from endwell.streams.backoff import Backoff
 from endwell.streams.commands import StreamOrchestrator
 from endwell.streams.contract import Delivery
 from endwell.streams.entries import Malformed, Result
@@ -29,7 +30,6 @@ from endwell.streams.orchestrator.reclaim import StreamReclaimer
 from endwell.streams.orchestrator.results import StreamResults
 from endwell.streams.orchestrator.rounds import PublishRounds
 from endwell.streams.protocol import PROTOCOL_VERSION, TASK
-from endwell.streams.redis import Refusal, Unreachable
 from endwell.streams.server_check import KEEPS_STREAMS, eviction_policy
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
+from endwell.redis_client import ANSWER_SECONDS, RedisClient, Refusal, Unreachable, Word
 from endwell.runtime.base import Runtime
-from endwell.streams.redis import ANSWER_SECONDS, Refusal, Unreachable, Word
 from endwell.testing.redis.server import Server
 from endwell.testing.redis.waiting import BlockedRead
 
@@ -38,8 +38,8 @@ class Network:
             each.give(GONE)
 
 
-class SimulatedLine:
-    """What `Connection` is to a real server."""
+class SimulatedRedisClient(RedisClient):
+    """One process's client of the simulated server."""
 
     def __init__(self, network: Network, runtime: Runtime, owner: str, *, blocking: bool = False) -> None:
         self._network = network
@@ -47,18 +47,17 @@ class SimulatedLine:
         self._owner = owner
         self._limit_seconds = FOR_EVER_SECONDS if blocking else ANSWER_SECONDS
 
-    async def ask(self, *words: Word) -> Any:
-        (answer,) = await self._carried((words,), is_atomic=False)
-        return _unless_refused(answer)
-
     async def ask_all(self, commands: Commands, *, atomic: bool = False) -> list[Any]:
-        answers = await self._carried(commands, is_atomic=atomic)
-        return [_unless_refused(answer) for answer in answers]
+        answers = await self._exchange(commands, is_atomic=atomic)
+        for answer in answers:
+            if isinstance(answer, Refusal):
+                raise answer
+        return answers
 
     async def close(self) -> None:
         """There is nothing to let go of."""
 
-    async def _carried(self, commands: Commands, *, is_atomic: bool) -> list[Any]:
+    async def _exchange(self, commands: Commands, *, is_atomic: bool) -> list[Any]:
         await self._runtime.sleep(0)
         fate = self._network.fate(self._owner, commands)
         if fate == "silent":
@@ -94,9 +93,3 @@ class SimulatedLine:
             if waiting in server.waiting:
                 server.waiting.remove(waiting)
         return waiting.answer
-
-
-def _unless_refused(answer: Any) -> Any:
-    if isinstance(answer, Refusal):
-        raise answer
-    return answer

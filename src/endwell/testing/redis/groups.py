@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from endwell.streams.redis import Refusal
+from endwell.redis_client import Refusal
 from endwell.testing.redis.stream import FIRST, Given, Id, Stream, StreamGroup, parsed, shown, written
 from endwell.testing.redis.waiting import BlockedRead
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from endwell.streams.redis import Refusal
+from endwell.redis_client import Refusal
 from endwell.streams.scripts import PUBLISH_RESULTS, PUT_LETTER
 
 if TYPE_CHECKING:

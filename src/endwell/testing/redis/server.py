@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from endwell.streams.redis import Refusal, Word
+from endwell.redis_client import Refusal, Word
 from endwell.testing.redis import groups
 from endwell.testing.redis.scripts import run_script
 from endwell.testing.redis.stream import Stream, parsed, shown, written

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from endwell.streams.redis import Refusal
+from endwell.redis_client import Refusal
 
 Id = tuple[int, int]
 Fields = list[bytes]

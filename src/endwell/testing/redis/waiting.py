@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from endwell.streams.redis import Word
+from endwell.redis_client import Word
 
 
 @dataclass(eq=False)
