@@ -1,4 +1,4 @@
-"""How much of its write-ahead log a store has used; behind that may be room that was made for more."""
+"""How much of its write-ahead log a store uses; behind that may be pages from before a checkpoint."""
 
 from __future__ import annotations
 

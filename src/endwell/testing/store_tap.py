@@ -89,11 +89,6 @@ class TappedDriver(SqliteDriver):
         self.tapped = TappedConnection(self._connection, tap)
         self._connection = cast(apsw.Connection, self.tapped)
 
-    @property
-    def is_log_tight(self) -> bool:
-        """Never: in virtual time no commit is the quicker for it."""
-        return False
-
     def run(self, commands: Sequence[Command], *, at_once: bool = False) -> Outcome:
         self.tapped.commands = commands
         return super().run(commands, at_once=at_once)

@@ -8,14 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from endwell.store.sqlite.driver import _MOVE_TASK
+from endwell.store.sqlite.driver import _MOVE_TASK, SqliteDriver
 from endwell.store.sqlite.row_groups import GROUP
+from endwell.store.sqlite.store import SqliteStore
 from tests.patience import PATIENCE_SECONDS
-from tests.store.sqlite.test_log_file import driver_of
 from tests.store.world import World
 
 MANY = 8 * GROUP
 SPARE = 3  # beyond whole groups
+
+
+def driver_of(world: World) -> SqliteDriver:
+    assert isinstance(world.store, SqliteStore)
+    return world.store._driver(world.store._writer)
 
 
 async def worked_off(world: World, session_id: str, tasks: int) -> None:

@@ -138,16 +138,6 @@ class SqliteDriver:
         self._may_wait = True
         self._log_file.fold_if_long(self._connection)
 
-    @property
-    def is_log_tight(self) -> bool:
-        """Whether it is time for `make_room_in_log`."""
-        return self._log_file.is_tight
-
-    def make_room_in_log(self) -> None:
-        """Make the write-ahead log longer than it need be: commits are quicker in place."""
-        self._may_wait = True
-        self._log_file.make_room(self._connection)
-
     def _attempt_with_held(self, commands: Sequence[c.Command]) -> Outcome:
         """What this process holds it need not read again: the version guard tells if somebody moved it."""
         try:

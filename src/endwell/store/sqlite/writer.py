@@ -38,7 +38,6 @@ class Writer(Owner):
         self._usual: deque[_Commit] = deque()
         self._writing = runtime.lock()
         self._is_log_long = False
-        self._is_log_tight = False
         self._attendant = runtime.attendant(self._attend, "endwell-sqlite-writer")
 
     async def ask(self, commands: Sequence[Command]) -> list[Reply]:
@@ -93,7 +92,6 @@ class Writer(Owner):
             if not letter.is_taken:
                 bells = self._serve(at_once=True)
                 self._is_log_long = self._driver.is_log_long
-                self._is_log_tight = self._driver.is_log_tight
         except NotAtOnceError:
             return False
         finally:
@@ -102,7 +100,7 @@ class Writer(Owner):
         return True
 
     def _leave_the_rest(self, letter: _Commit) -> None:
-        if self._is_log_long or self._is_log_tight or not letter.is_settled:
+        if self._is_log_long or not letter.is_settled:
             self._attendant.call()
 
     def _attend(self) -> bool:
@@ -120,17 +118,13 @@ class Writer(Owner):
         self._ring_for(bells)
         with self._writing:
             self._tend_log()
-            return self._somebody_waits or self._is_log_tight
+            return self._somebody_waits
 
     def _tend_log(self) -> None:
         try:
             self._driver.fold_log_if_long()
-            if self._driver.is_log_tight:
-                self._driver.make_room_in_log()
-            self._is_log_tight = self._driver.is_log_tight
         except (apsw.Error, OSError) as error:  # what was committed is safe in the log
-            self._is_log_tight = False
-            log.warning("the write-ahead log could not be folded back or made longer: %s", error)
+            log.warning("the write-ahead log could not be folded back: %s", error)
 
     def _close_if_nobody_waits(self) -> bool:
         with self._writing:
