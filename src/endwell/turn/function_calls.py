@@ -20,7 +20,6 @@ from endwell.policy import ledger
 from endwell.policy.limits import SECOND
 from endwell.policy.retry import RetryPolicy, backoff
 from endwell.runtime.base import Runtime
-from endwell.runtime.begun import Begun
 from endwell.runtime.running_calls import CURRENT_CALL
 from endwell.runtime.thread_call import ThreadCall
 from endwell.turn.recorder import Recorder
@@ -68,14 +67,10 @@ class FunctionCall:
         `before` is called immediately before the function, where the function is.
         """
         call = self._call if before is None else partial(_after, before, self._call)
-        began = runtime.clock.monotonic()
-        begun = Begun(call() if self._is_async else self._in_thread(threads, call))
-        if begun.is_over:  # it never waited for anything, so no limit could have ended it
-            return begun.value
-        scope = runtime.timeout(max(0.0, self.seconds - (runtime.clock.monotonic() - began)))
+        scope = runtime.timeout(self.seconds)
         try:
             async with scope:
-                value = await begun
+                value = await (call() if self._is_async else self._in_thread(threads, call))
         except TimeoutError:
             if not scope.expired():
                 raise  # the function's own
