@@ -24,7 +24,6 @@ from endwell.policy.limits import Limits
 from endwell.redis_client import RedisClient
 from endwell.registry import Registry
 from endwell.runtime.base import Runtime
-from endwell.runtime.here import run_here
 from endwell.runtime.portal import Portal
 from endwell.runtime.processes import os_user
 from endwell.runtime.running_calls import RunningCalls
@@ -122,18 +121,18 @@ class Endwell(Registry):
     def submit(self, agent: str, payload: Any = None, **options: Any) -> Handle:
         """Ask for work; `key=`, `priority=`, `delay=`, `deadline=`, `channel=`."""
         front = self.front()
-        return Handle(front, front.ask(lambda: front.client.submit(agent, payload, **options)))
+        return Handle(front, front.call(lambda: front.client.submit(agent, payload, **options)))
 
     def submit_many(self, agent: str, payloads: Iterable[Any], **options: Any) -> list[Handle]:
         """Ask for much work at once; if one is refused, none is stored."""
         front = self.front()
-        handles = front.ask(lambda: front.client.submit_many(agent, payloads, **options))
+        handles = front.call(lambda: front.client.submit_many(agent, payloads, **options))
         return [Handle(front, handle) for handle in handles]
 
     def task(self, task_id: str) -> Handle:
         """A handle on a task that is already there."""
         front = self.front()
-        return Handle(front, front.ask(front.client.task, task_id))
+        return Handle(front, front.call(front.client.task, task_id))
 
     def answer(self, call_id: str, value: Any = None) -> dict[str, Any]:
         """Give a tool call its result; the first answer counts."""
@@ -171,7 +170,7 @@ class Endwell(Registry):
 
     def _asked(self, ask: Callable[[Client], Coroutine[Any, Any, dict[str, Any]]]) -> dict[str, Any]:
         front = self.front()
-        return front.ask(lambda: ask(front.client))
+        return front.call(lambda: ask(front.client))
 
     def front(self) -> AppFront:
         """The synchronous front, opened when first needed; agents may ask for it from their threads."""
@@ -389,10 +388,7 @@ class Running:
 
 
 class AppFront:
-    """The synchronous front: a node on an event loop in its own thread.
-
-    Where the store answers in the caller's thread, only waiting needs that loop.
-    """
+    """The synchronous front: a node on an event loop in its own thread."""
 
     def __init__(self, app: Endwell) -> None:
         self.portal = Portal()
@@ -406,15 +402,8 @@ class AppFront:
     def client(self) -> Client:
         return self.node.client
 
-    def ask(self, fn: Callable[[*Ts], Coroutine[Any, Any, T]], *args: *Ts) -> T:
-        """What the store answers at once."""
-        if not self.node.store.answers_here:
-            return self.portal.call(fn, *args)
-        self.portal.refuse_own_thread("call")
-        return run_here(fn(*args))
-
-    def wait(self, fn: Callable[[*Ts], Coroutine[Any, Any, T]], *args: *Ts) -> T:
-        """What may have to wait for others."""
+    def call(self, fn: Callable[[*Ts], Coroutine[Any, Any, T]], *args: *Ts) -> T:
+        """Run a coroutine function on the portal's event loop; return its result."""
         return self.portal.call(fn, *args)
 
     def close(self) -> None:

@@ -324,11 +324,8 @@ class AsyncHandle:
 class Front(Protocol):
     """How blocking callers reach the asynchronous client."""
 
-    def ask(self, fn: Callable[[*Ts], Coroutine[Any, Any, T]], *args: *Ts) -> T:
-        """What the store answers at once."""
-
-    def wait(self, fn: Callable[[*Ts], Coroutine[Any, Any, T]], *args: *Ts) -> T:
-        """What may have to wait for others."""
+    def call(self, fn: Callable[[*Ts], Coroutine[Any, Any, T]], *args: *Ts) -> T:
+        """Run a coroutine function on the client's event loop; return its result."""
 
 
 class Handle:
@@ -345,31 +342,31 @@ class Handle:
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait for the end: the value, or TaskFailed, TaskTimedOut, TaskCancelled."""
-        return self._front.wait(self._handle.result, timeout)
+        return self._front.call(self._handle.result, timeout)
 
     def task(self) -> Task:
         """The task as it stands."""
-        return self._front.ask(self._handle.task)
+        return self._front.call(self._handle.task)
 
     def status(self) -> str:
         """Its status."""
-        return self._front.ask(self._handle.status)
+        return self._front.call(self._handle.status)
 
     def why(self) -> dict[str, Any]:
         """Where it is, what moves it next, when it ends at the latest."""
-        return self._front.ask(self._handle.why)
+        return self._front.call(self._handle.why)
 
     def cancel(self, reason: str = "cancelled") -> Task:
         """End it now."""
-        return self._front.ask(self._handle.cancel, reason)
+        return self._front.call(self._handle.cancel, reason)
 
     def unblock(self) -> Task:
         """Let it go on, if it is blocked."""
-        return self._front.ask(self._handle.unblock)
+        return self._front.call(self._handle.unblock)
 
     def assign(self, owner: str) -> Task:
         """Name another person who answers for it."""
-        return self._front.ask(self._handle.assign, owner)
+        return self._front.call(self._handle.assign, owner)
 
 
 class _Waiters:

@@ -73,7 +73,7 @@ class Fleet:
 
     def history(self, handle: Handle) -> list[tuple[str, dict[str, Any]]]:
         front = self.app.front()
-        events = front.ask(lambda: front.client.store.events_of_task("default", handle.id))
+        events = front.call(lambda: front.client.store.events_of_task("default", handle.id))
         return [(event.type, json.loads(event.data)) for event in events]
 
     def types(self, handle: Handle) -> list[str]:

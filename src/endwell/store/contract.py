@@ -44,8 +44,6 @@ class Store(Reads):
 
     lines: ClassVar[int] = 1
     """How many commits can be under way at once: more than one where another process does the work."""
-    answers_here: ClassVar[bool] = False
-    """Whether everything may also be asked without an event loop, through `runtime.here`."""
     has_stamps: ClassVar[bool] = False
     """Whether `stamp` usually has an answer. Such a store tells the time without a statement, too."""
 

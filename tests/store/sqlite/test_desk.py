@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,6 @@ import apsw
 import pytest
 
 from endwell.errors import UsageError
-from endwell.runtime.here import run_here
 from endwell.store.contract import BATCH_LIMIT
 from endwell.store.sqlite import log_file
 from endwell.store.sqlite.connection import CHECKPOINT_BYTES
@@ -119,7 +119,7 @@ async def test_a_heartbeat_goes_before_everything_that_waits(
     assert served[0] == "heartbeat"
 
 
-async def test_threads_and_event_loops_that_ask_at_once_lose_nothing(
+async def test_event_loops_that_commit_at_once_lose_nothing(
     world: World, store: SqliteStore, bell: Bell
 ) -> None:
     each, threads = 40, 6
@@ -127,57 +127,25 @@ async def test_threads_and_event_loops_that_ask_at_once_lose_nothing(
     async def on_a_loop() -> None:
         await asyncio.gather(*(store.commit([world.submit()]) for _ in range(each)))
 
-    def without_a_loop() -> None:
-        for _ in range(each):
-            assert run_here(store.commit([world.submit()]))[0].is_new
-
     def on_another_loop() -> None:
         asyncio.run(on_a_loop())
 
     await asyncio.gather(
         on_a_loop(),
-        *(asyncio.to_thread(without_a_loop) for _ in range(threads)),
-        asyncio.to_thread(on_another_loop),
+        *(asyncio.to_thread(on_another_loop) for _ in range(threads)),
     )
-    assert await store.counts("default") == {"queued": each * (threads + 2)}
-    assert bell.rings < each * (threads + 2)
+    assert await store.counts("default") == {"queued": each * (threads + 1)}
+    assert bell.rings < each * (threads + 1)
     assert await world.problems() == []
 
 
-async def test_a_thread_waits_for_another_process_that_writes(
-    world: World, sqlite_database: SqliteDatabase
-) -> None:
-    with somebody_else_writing(sqlite_database.path):
-        command = world.submit()
-        commit = asyncio.create_task(asyncio.to_thread(lambda: run_here(world.store.commit([command]))))
-        await asyncio.wait([commit], timeout=0.05)
-        assert not commit.done()
-    assert (await commit)[0].is_new
-
-
-async def test_much_is_committed_without_an_event_loop(world: World) -> None:
-    replies = run_here(world.store.commit([world.submit() for _ in range(2 * BATCH_LIMIT + 1)]))
-    assert all(reply.is_new for reply in replies)
-    assert run_here(world.store.counts("default")) == {"queued": 2 * BATCH_LIMIT + 1}
-
-
-async def test_a_command_that_the_database_refuses_fails_alone_also_without_an_event_loop(
-    world: World,
-) -> None:
-    good, bad = world.submit(), world.submit(priority=2**80)
-    stored, refused = run_here(world.store.commit([good, bad]))
-    assert stored.is_new
-    assert refused.refusal is not None
-    assert await world.store.counts("default") == {"queued": 1}
-
-
-async def test_the_log_is_folded_back_without_an_event_loop_too(
+async def test_a_long_log_is_folded_back_into_the_database(
     world: World, sqlite_database: SqliteDatabase
 ) -> None:
     payload = b'"' + b"x" * 500_000 + b'"'
     sizes = []
     for _ in range(20):
-        run_here(world.store.commit([world.submit(payload=payload) for _ in range(4)]))
+        await world.store.commit([world.submit(payload=payload) for _ in range(4)])
         sizes.append(os.stat(f"{sqlite_database.path}-wal").st_size)
     assert CHECKPOINT_BYTES < max(sizes) < 1.5 * CHECKPOINT_BYTES
 
@@ -222,8 +190,18 @@ async def test_whoever_is_interrupted_takes_nobody_else_along(world: World, when
     await asyncio.sleep(0)  # it has asked, and lets others join
     driver = world.store._writer  # type: ignore[attr-defined]
     driver._connection = Interrupted(driver._connection, when)
-    with pytest.raises(KeyboardInterrupt):
-        run_here(world.store.commit([world.submit()]))
+    interrupted: list[BaseException] = []
+
+    def commit_in_a_loop_that_is_interrupted() -> None:
+        try:
+            asyncio.run(world.reply(world.submit()))
+        except KeyboardInterrupt as error:
+            interrupted.append(error)
+
+    thread = threading.Thread(target=commit_in_a_loop_that_is_interrupted)
+    thread.start()
+    thread.join()  # the neighbour's loop stands still: its command is in the interrupted batch
+    assert interrupted
     (reply,) = await neighbour
     assert [offer.task.id for offer in reply.taken] == [task.id]
     assert (await world.history(task)).count("task.claimed") == 1
@@ -252,16 +230,14 @@ async def test_closing_serves_what_waits_and_refuses_what_comes_later(
     await closing
     assert [reply.is_new for commit in waiting for reply in await commit] == [True, True, True]
     with pytest.raises(UsageError, match="closed"):
-        run_here(world.store.commit([world.submit()]))
-    with pytest.raises(UsageError, match="closed"):
         await world.store.commit([world.submit()])
 
 
-async def test_a_forked_child_is_refused_without_an_event_loop(world: World) -> None:
+async def test_a_forked_child_is_refused(world: World) -> None:
     child = os.fork()
     if child == 0:
         try:
-            run_here(world.store.commit([world.submit()]))
+            world.store.commit([world.submit()]).send(None)
         except UsageError:
             os._exit(0)
         finally:

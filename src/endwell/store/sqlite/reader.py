@@ -8,7 +8,6 @@ from typing import Any
 
 from endwell.errors import UsageError
 from endwell.runtime.base import Runtime
-from endwell.runtime.here import is_here
 from endwell.runtime.processes import process_id
 from endwell.store.sqlite.pending import PendingCommit, deliver
 
@@ -38,7 +37,6 @@ class Reader(Owner):
 
     def __init__(self, runtime: Runtime, name: str, *, closing: Callable[[], None]) -> None:
         super().__init__()
-        self._runtime = runtime
         self._closing = closing
         self._letters: deque[PendingCommit[Question, Any]] = deque()
         self._attendant = runtime.attendant(self._attend, name)
@@ -49,7 +47,7 @@ class Reader(Owner):
         letter: PendingCommit[Question, Any] = PendingCommit(question)
         self._letters.append(letter)
         self._attendant.call()
-        return letter.wait(self._runtime) if is_here() else await letter.answered()
+        return await letter.answered()
 
     async def close(self) -> None:
         """Answer what waits, then end the thread."""

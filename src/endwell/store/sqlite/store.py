@@ -2,8 +2,7 @@
 
 Commits are made at a desk, by whoever asks first. Short questions are answered where they are asked:
 readers never wait for a writer, and handing one to another thread and back takes several times as long
-as the answer. Long questions have a thread of their own. Everything may also be asked without an event
-loop (`runtime.here`); the caller's thread then waits.
+as the answer. Long questions have a thread of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from endwell.model.commands import Command
 from endwell.model.task import Task
 from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
-from endwell.runtime.here import is_here
 from endwell.store.contract import BATCH_LIMIT, Ring, Store
 from endwell.store.log import Event, Logged, position_of
 from endwell.store.probe import Probe, ProbeResult, Stamp
@@ -69,7 +67,6 @@ LOCK_SECONDS: Final = 1.0
 class SqliteStore(Store):
     """Safe with several processes on one file; group commit under load, one commit of latency when idle."""
 
-    answers_here: ClassVar[bool] = True
     has_stamps: ClassVar[bool] = True
 
     def __init__(self, path: Path, *, limits: Limits, runtime: Runtime, ring: Ring | None = None) -> None:
@@ -115,10 +112,8 @@ class SqliteStore(Store):
 
     async def _commit(self, commands: Sequence[Command]) -> list[Reply]:
         if len(commands) <= BATCH_LIMIT:
-            return self._desk.ask_here(commands) if is_here() else await self._desk.ask(commands)
+            return await self._desk.ask(commands)
         parts = [commands[i : i + BATCH_LIMIT] for i in range(0, len(commands), BATCH_LIMIT)]
-        if is_here():
-            return [reply for part in parts for reply in self._desk.ask_here(part)]
         return [reply for replies in await self._desk.ask_in_parts(parts) for reply in replies]
 
     @staticmethod
@@ -182,9 +177,8 @@ class SqliteStore(Store):
     async def _asked(self, ask: Callable[[SqliteDriver], Any], *, is_short: bool) -> Any:
         if is_short:
             self._questions.refuse_if_nobody_serves()
-            if not is_here():
-                await self._runtime.sleep(0)  # whoever asks in a tight loop must not keep others from running
-            if self._here_lock.acquire(is_here()):
+            await self._runtime.sleep(0)  # a caller that asks in a loop must not keep others from running
+            if self._here_lock.acquire(False):
                 try:
                     return ask(self._driver(self._here))
                 except apsw.Error:

@@ -46,7 +46,7 @@ class Writer(Owner):
         try:
             await self._runtime.sleep(0)  # those who are ready join; who asks all the time lets others run
             if not letter.is_taken:
-                self._serve_at_once(letter, wait=False)
+                self._serve_at_once(letter)
         finally:
             self._leave_the_rest(letter)
         return await letter.answered()
@@ -56,16 +56,6 @@ class Writer(Owner):
         letters = [self._post(part) for part in parts]
         self._attendant.call()
         return [await letter.answered() for letter in letters]
-
-    def ask_here(self, commands: Sequence[Command]) -> list[Reply]:
-        """Commit in the caller's thread, which may wait for its turn; one of those who wait serves all."""
-        letter = self._post(commands)
-        try:
-            while not letter.is_taken and self._serve_at_once(letter, wait=True):
-                pass
-        finally:
-            self._leave_the_rest(letter)
-        return letter.wait(self._runtime)
 
     async def close(self) -> None:
         """Serve what waits, then end the thread and close the connection."""
@@ -83,21 +73,20 @@ class Writer(Owner):
         is_heartbeat = letter.size == 1 and isinstance(letter.ask[0], Heartbeat)
         return self._urgent if is_heartbeat else self._usual
 
-    def _serve_at_once(self, letter: _Commit, *, wait: bool) -> bool:
-        """One batch in this thread, if the letter is not in somebody else's. False: the thread has to."""
-        if self._is_log_long or not self._writing.acquire(wait):
-            return False
+    def _serve_at_once(self, letter: _Commit) -> None:
+        """One batch in this thread, if the letter is not in another one's; else the thread has to."""
+        if self._is_log_long or not self._writing.acquire(False):
+            return
         bells: set[str] = set()
         try:
             if not letter.is_taken:
                 bells = self._serve(at_once=True)
                 self._is_log_long = self._driver.is_log_long
         except NotAtOnceError:
-            return False
+            return
         finally:
             self._writing.release()
         self._ring_for(bells)
-        return True
 
     def _leave_the_rest(self, letter: _Commit) -> None:
         if self._is_log_long or not letter.is_settled:
