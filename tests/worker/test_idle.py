@@ -20,7 +20,7 @@ from tests.support.world import eventually
 
 MOST_STATEMENTS = {
     ("sqlite", "worker"): 34,  # its looks ask nothing unless somebody has committed, which here is the PMO
-    ("sqlite", "pmo"): 40,  # 36, and the first of them makes room in a young store's log: two, now and then
+    ("sqlite", "pmo"): 40,
     ("postgresql", "worker"): 43,
     ("postgresql", "pmo"): 40,
 }

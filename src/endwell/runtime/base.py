@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -199,14 +198,6 @@ class Runtime:
     def lock_holder(self, path: Path, byte: int) -> int | None:
         """The process that holds a write lock on one byte of a file; None if none does, or it is unknown."""
         return processes.lock_holder(path, byte)
-
-    def file_mark(self, path: Path) -> tuple[int, int, int] | None:
-        """Which file stands there, and when and to what size it was last written; None if there is none."""
-        try:
-            found = os.stat(path)
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
 
     async def in_thread(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run a synchronous function in the bounded pool.

@@ -110,10 +110,6 @@ class VirtualRuntime(Runtime):
         """All simulated processes are one for the kernel."""
         return None
 
-    def file_mark(self, path: Path) -> tuple[int, int, int] | None:
-        """Files bear the time of the machine that simulates; nothing may depend on that."""
-        return None
-
     async def in_thread(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         """In a thread that runs only while everybody else stands still."""
         await asyncio.sleep(self.dice.random() * LATENCY_SECONDS)

@@ -81,7 +81,7 @@ class Store(Reads):
         """The only clock for decisions, in microseconds."""
 
     def stamp(self) -> Stamp | None:
-        """A sign of change that costs no statement; None when the store cannot say.
+        """A sign of change that costs next to nothing; None when the store cannot say.
 
         While it is equal, every question has the answer that it had, but for what the clock changes.
         """

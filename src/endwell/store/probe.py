@@ -17,8 +17,8 @@ class _Now:
 
 
 NOW: Final = _Now()
-Stamp = tuple[object, ...]
-"""What tells one state of a store from the next; only good for being compared."""
+Stamp = int
+"""Tells one state of a store from the next; only good for being compared."""
 
 
 class Probe(NamedTuple):

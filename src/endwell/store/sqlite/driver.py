@@ -210,10 +210,10 @@ class SqliteDriver:
         lists = (json.dumps(value) if isinstance(value, (list, tuple)) else value for value in parameters)
         return next(self._connection.execute(sql, (now, *lists)))
 
-    def log_extent(self) -> tuple[int, int] | None:
-        """How many pages the log holds, and how many are folded back: from shared memory, no statement."""
+    def data_version(self) -> int | None:
+        """A number that changes when another connection has committed; None while the file is busy."""
         try:
-            return self._connection.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_NOOP)
+            return int(read_pragma(self._connection, "data_version"))
         except apsw.Error:
             return None
 

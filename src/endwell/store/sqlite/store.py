@@ -147,26 +147,18 @@ class SqliteStore(Store):
     async def glance(self, *asked: Probe) -> ProbeResult:
         now = self._runtime.clock.now_us()
         is_short = all(ask.name in SHORT_QUESTIONS for ask in asked)
-        stamp, row = await self._asked(
-            lambda driver: (self._stamp(driver), driver.glance(now, asked)), is_short=is_short
-        )
+        stamp = self.stamp()
+        row = await self._asked(lambda driver: driver.glance(now, asked), is_short=is_short)
         return ProbeResult.of(now, asked, row[1:], stamp)
 
     def stamp(self) -> Stamp | None:
+        """The reading connection's data version, which changes with every commit of another connection."""
         if not self._here_lock.acquire(False):
             return None
         try:
-            return None if self._here is None else self._stamp(self._here)
+            return None if self._here is None else self._here.data_version()
         finally:
             self._here_lock.release()
-
-    def _stamp(self, driver: SqliteDriver) -> Stamp | None:
-        """The log's extent as readers see it. One that began anew may get there again: then its file tells.
-
-        The file alone would not do: it is written before the disk is waited for, and a commit is seen after.
-        """
-        extent = driver.log_extent()
-        return None if extent is None else (extent, self._runtime.file_mark(self._log_path))
 
     async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
         rows: Sequence[Sequence[Any]] = await self._asked(
