@@ -199,7 +199,7 @@ async def test_a_row_that_vanishes_under_a_command_leaves_no_events_behind(
     assert reply.refusal is not None
     assert reply.refusal.code == "no_such_task"
     assert "task.succeeded" not in await world.history(task)
-    assert tries == ["22012", "done"]
+    assert tries == ["EW001", "done"]
     await world.close()
 
 

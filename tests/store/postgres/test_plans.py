@@ -108,7 +108,7 @@ def test_the_pieces_of_a_batch_become_one_statement_with_their_parameters_in_ord
     assert "unnest($1::task_row[], $2::bigint[])" in sql
     assert "unnest($3::event_row[])" in sql
     assert "unnest($4::text[], $5::bigint[], $6::text[], $7::text[])" in sql
-    assert sql.endswith("SELECT 1 / (count(*) = $8)::int FROM move_tasks")
+    assert sql.endswith("SELECT endwell_require_moved(count(*), $8) FROM move_tasks")
 
 
 def test_nothing_to_write_is_no_statement() -> None:

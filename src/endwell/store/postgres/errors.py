@@ -13,7 +13,8 @@ from endwell.settings import masked
 _LOST: Final = ("08", "57P01", "57P02", "57P03", "57P05", "25P03", "53300")
 _CONFLICT: Final = ("40001", "40P01")
 _BUSY: Final = ("55P03", "57014")
-_RACE: Final = ("23505", "23P01", "22012")
+_LOST_RACE: Final = ("EW001",)  # raised by our own function: migration 0016
+_RACE: Final = ("23505", "23P01", *_LOST_RACE)
 _REFUSED: Final = ("22", "23")
 
 
@@ -63,7 +64,7 @@ def is_refused(error: BaseException) -> bool:
 
 def fails_alone(error: BaseException) -> bool:
     """Whether one command of a batch may be the reason, so that the others deserve another try."""
-    return is_refused(error) or is_busy(error) or is_conflict(error)
+    return is_refused(error) or is_busy(error) or is_conflict(error) or is_race(error)
 
 
 def _has_state(error: BaseException, states: tuple[str, ...]) -> bool:
@@ -81,7 +82,7 @@ _MEANINGS: Final[tuple[tuple[tuple[str, ...], str, str, str], ...]] = (
     (("42501",), "store_unreachable", "the role may not use the store", "let it create and use tables"),
     (("53300",), "store_unreachable", "the server has no connection to spare", "raise max_connections"),
     (
-        _CONFLICT + _BUSY,
+        _CONFLICT + _BUSY + _LOST_RACE,
         "store_busy",
         "others held the rows for too long",
         "try again; is one stopped midway?",

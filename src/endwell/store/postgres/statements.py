@@ -52,15 +52,15 @@ JOINER: Final = ProbeSql(
 def joined(names: tuple[str, ...]) -> str:
     """One statement of these pieces, their parameters one after another.
 
-    With `move_tasks` among them there is one more parameter: how many rows it must move. If one of them
-    was moved by somebody else meanwhile, dividing by zero takes the whole statement back.
+    With `move_tasks` among them there is one more parameter: how many rows it must move. If another
+    transaction has moved one of them, the whole statement fails (migration 0016).
     """
     pieces, start = [], 0
     for name in names:
         sql, start = _shifted(QUERIES[name], start)
         pieces.append(f"{name} AS (\n{sql}\n)")
-    check = f"1 / (count(*) = ${start + 1})::int FROM move_tasks" if "move_tasks" in names else "1"
-    return f"WITH {', '.join(pieces)}\nSELECT {check}"
+    guard = f"endwell_require_moved(count(*), ${start + 1}) FROM move_tasks" if "move_tasks" in names else "1"
+    return f"WITH {', '.join(pieces)}\nSELECT {guard}"
 
 
 def _shifted(sql: str, start: int) -> tuple[str, int]:
