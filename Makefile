@@ -43,13 +43,13 @@ explore: $(READY)  ## walk millions of states of the task machine
 	@$(BIN)/python -m tests.machine.explore --states 3000000
 
 campaign: $(READY)  ## everything that is tried, with figures to reach
-	@$(BIN)/python -m tests.campaign
+	@$(BIN)/python -m tests.proof.campaign
 
 soak: $(READY)  ## the same for HOURS=8, with ever new seeds; totals are kept in a file
 	@$(BIN)/python -m tests.proof.campaign.soak --hours $(HOURS)
 
 mutants: $(READY)  ## change machine/ and policy/ by machine; do their tests notice?
-	@$(BIN)/python -m tests.mutants
+	@$(BIN)/python -m tests.proof.mutants
 
 bench: $(READY)  ## measure speed on this machine
 	@$(BIN)/endwell bench

@@ -89,7 +89,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 Small = TypeVar("Small", bound=SmallServer)
 
-pytest_plugins = ["pytester", "tests.requirement_report", "tests.support.fixtures", "tests.tally"]
+pytest_plugins = ["pytester", "tests.requirement_report", "tests.tally"]
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""`python -m tests.campaign [--only PART ...] [--scale 0.1] [--jobs 2]`: exit 1 if a figure is missed.
+"""`python -m tests.proof.campaign [--only PART ...] [--scale 0.1] [--jobs 2]`: exit 1 if a figure is missed.
 
 Every part of the campaign, a few pieces at a time; then a table of what was wanted and what was reached.
 """
@@ -97,7 +97,7 @@ def run(plan: Plan, jobs: int = 0) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.proof.campaign", description=__doc__)
     parser.add_argument("--only", action="append", choices=list(PARTS), help="these parts only")
     parser.add_argument("--scale", type=float, default=1.0, help="so much of it, to try the campaign itself")
     parser.add_argument("--jobs", type=int, default=0, help="so many processes; one for each processor")

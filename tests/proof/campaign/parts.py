@@ -125,7 +125,7 @@ def fuzz(seed: int, size: int, say: Say) -> None:
     with _home() as home, no_hangs():
         targets = all_targets(home)
         outcome = run(targets, size, seed)
-        again = f"python -m tests.fuzz --inputs {size} --seed {seed} --keep"
+        again = f"python -m tests.proof.fuzz --inputs {size} --seed {seed} --keep"
         failed = [f"{again}\n{one}" for one in distinct(outcome.findings)[:5]]
         failed += [f"{again}\ntoo few: {short}" for short in shortfalls(outcome, targets)]
     accepted = sum(tally.accepted for tally in outcome.tallies.values())
@@ -160,7 +160,7 @@ def mutants(seed: int, size: int, say: Say) -> None:
     there when it is.
     """
     share = f"{seed}/{MUTANT_SHARES}"
-    argv = [sys.executable, "-m", "tests.mutants", "--share", share, "--json"]
+    argv = [sys.executable, "-m", "tests.proof.mutants", "--share", share, "--json"]
     done = subprocess.run(argv, stdout=subprocess.PIPE, check=True)
     tried = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
     killed = [one["name"] for one in tried if one["is_killed"]]

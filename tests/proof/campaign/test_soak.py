@@ -25,7 +25,7 @@ NUTS_AND_SHELLS = Plan((NUTS, ALL_SHELLS), (TWENTY, SHELLS))
 SOAKING = """
 import sys
 from pathlib import Path
-from tests.campaign import driver, soak
+from tests.proof.campaign import driver, soak
 from tests.proof.campaign.nuts import TWENTY, is_script, plan_of
 driver.Piece.argv = is_script(Path(sys.argv[1]))
 soak.run(plan_of(TWENTY), Path(sys.argv[2]), 1.0, jobs=1)

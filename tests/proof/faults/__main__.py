@@ -1,4 +1,4 @@
-"""`python -m tests.faults --kills 60 --zombies 20 --others 10 --seed 5`: exit 1 if anything did not hold."""
+"""`python -m tests.proof.faults --kills 60 --zombies 20 --others 10 --seed 5`: exit 1 if a promise broke."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STORES = ("sqlite", "postgresql")
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.proof.faults", description=__doc__)
     for kind, number in (("kills", 60), ("zombies", 20), ("others", 10)):
         parser.add_argument(f"--{kind}", type=int, default=number)
     parser.add_argument("--seed", type=int, default=1)

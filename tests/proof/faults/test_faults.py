@@ -1,4 +1,4 @@
-"""A few of each kind of fault in every run of the suite; `python -m tests.faults` inflicts hundreds."""
+"""A few of each kind of fault in every run of the suite; `python -m tests.proof.faults` inflicts hundreds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz --inputs 200000 --seed 5 [--only payload]`: exit 1 if anything was found."""
+"""`python -m tests.proof.fuzz --inputs 200000 --seed 5 [--only payload]`: exit 1 if anything was found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.proof.fuzz.targets import all_targets
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.proof.fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", help="these targets only")

@@ -1,7 +1,7 @@
 """200,000 inputs for every decoder there is: taken, or refused in words; none crashes and none hangs.
 
 Half of the seeds are always the same; the others follow from the product's own text, so that what is tried
-changes with it. `python -m tests.fuzz` runs as many as one likes.
+changes with it. `python -m tests.proof.fuzz` runs as many as one likes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_whatever_reaches_a_decoder_is_taken_or_refused(number: int, tmp_path: P
         outcome = run(targets, count, seed)
 
     found = "\n".join(map(str, distinct(outcome.findings)[:5]))
-    assert not outcome.findings, f"python -m tests.fuzz --inputs {count} --seed {seed} --keep\n{found}"
+    assert not outcome.findings, f"python -m tests.proof.fuzz --inputs {count} --seed {seed} --keep\n{found}"
     assert shortfalls(outcome, targets) == []
     assert outcome.inputs >= count
     tally.count("fuzzed inputs", outcome.inputs)
@@ -68,7 +68,7 @@ def test_the_same_seed_gives_the_same_inputs_in_any_process_and_another_gives_ot
 def _trace_of(seed: int, strings: str) -> str:
     """Of all targets, by a process of its own in which strings are hashed in a way of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz", "--inputs", "400", "--seed", str(seed)],
+        [sys.executable, "-m", "tests.proof.fuzz", "--inputs", "400", "--seed", str(seed)],
         env={**os.environ, "PYTHONHASHSEED": strings},
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""`python -m tests.histories --count 1000 --seed 5`: three of four on SQLite, the others on PostgreSQL."""
+"""`python -m tests.proof.histories --count 1000 --seed 5`: three of four on SQLite, one on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.store.world import PostgresDatabase, SqliteDatabase
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.histories", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.proof.histories", description=__doc__)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""200 random histories on SQLite and PostgreSQL; `python -m tests.histories --count 1000` runs more."""
+"""200 random histories on SQLite and PostgreSQL; `python -m tests.proof.histories --count 1000` runs more."""
 
 from __future__ import annotations
 

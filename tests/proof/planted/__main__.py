@@ -1,4 +1,4 @@
-"""`python -m tests.planted [name ...]`: plant these defects, or all, and say which tests caught them."""
+"""`python -m tests.proof.planted [name ...]`: plant these defects, or all; say which tests caught them."""
 
 from __future__ import annotations
 
