@@ -15,7 +15,6 @@ from endwell.doorbell.local import LocalDoorbell
 from endwell.errors import BadSetting, UsageError
 from endwell.model import names
 from endwell.model.effect import Verdict
-from endwell.operate.why import WhyPace
 from endwell.pmo.relay.service import Relay
 from endwell.pmo.relay.sink import Sink
 from endwell.pmo.relay.webhook import Webhook
@@ -202,17 +201,9 @@ class Node:
         except BaseException:
             await self.store.close()
             raise
-        self.client = Client(
-            self.store,
-            self.bell,
-            self.app.runtime,
-            namespace=self.app.namespace,
-            agents=self.app.agents,
-            owner=self.app.owner,
-            poll_seconds=self.app.settings.worker.poll_seconds,
-            approval=self.app.settings.approval,
-            pace=WhyPace.of(self.app.settings),
-        )
+        app = self.app
+        actor = self.actor(app.owner)
+        self.client = Client(actor, self.bell, app.runtime, app.settings, agents=app.agents)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -111,10 +111,10 @@ async def test_a_new_task_is_not_looked_at_before_something_has_ended(quick: Qui
 
 async def test_what_ended_before_one_waits_for_it_is_found_at_once(quick: Quick) -> None:
     waiters = quick.world.client._waiters
-    before = waiters.ends_heard
+    before = waiters.ends_rung
     handle = await quick.world.client.submit("quick")
     await drained(quick.worker, quick.world.client)
-    await eventually(lambda: waiters.ends_heard != before, "its end was heard of")
+    await eventually(lambda: waiters.ends_rung != before, "its end was rung")
     assert await handle.result(PATIENCE_SECONDS) == "done"
 
 

@@ -48,8 +48,7 @@ async def told(streamed: Streamed, count: int) -> None:
 
 
 def letters_of(streamed: Streamed) -> DeadLetters:
-    world = streamed.world
-    return DeadLetters(world.store, world.client.actions, world.namespace)
+    return DeadLetters(streamed.world.client.actions)
 
 
 @pytest.mark.covers("S4.46")

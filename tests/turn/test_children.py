@@ -12,7 +12,7 @@ from endwell import AsyncHandle, Context, Fail, TaskFailed
 from endwell.errors import BadInput, CallFailed, UnknownAgent
 from endwell.model.card import child_id
 from endwell.model.task import Task, waits_of
-from endwell.operate.tree import tree
+from endwell.operate.questions import tree
 from endwell.policy.limits import SECOND
 from endwell.policy.submitting import ChildCall, child_order
 from tests.patience import PATIENCE_SECONDS

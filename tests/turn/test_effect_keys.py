@@ -11,6 +11,7 @@ import pytest
 from endwell import AsyncHandle, Context, NotDone, TaskFailed
 from endwell.operate.actions import Actions
 from endwell.runtime import SystemClock
+from endwell.store.actor import Actor
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import World
 from tests.turn.test_effects import QUICK_EFFECTS
@@ -88,7 +89,7 @@ async def test_a_replay_with_a_repaired_payload_is_a_conflict_once_the_effect_wa
     first = await quick.submitted("payer", 5)
     with pytest.raises(TaskFailed):
         await first.result(PATIENCE_SECONDS)
-    actions = Actions(quick.store, quick.app.runtime, namespace=quick.namespace, actor="ada")
+    actions = Actions(Actor(quick.store, quick.app.runtime.ids, namespace=quick.namespace, name="ada"))
     replayed = AsyncHandle(quick.client, await actions.replay(first.id, b"6"))
     with pytest.raises(TaskFailed) as failed:
         await replayed.result(PATIENCE_SECONDS)

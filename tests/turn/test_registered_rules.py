@@ -85,7 +85,7 @@ class Site:
         return handle
 
     def letters(self, node: Node) -> DeadLetters:
-        return DeadLetters(node.store, node.client.actions, self.world.namespace)
+        return DeadLetters(node.client.actions)
 
     async def asked(self, task_id: str) -> dict[str, Any]:
         return await approvals.whole(self.world.store, self.world.namespace, task_id)

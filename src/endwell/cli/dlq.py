@@ -17,8 +17,8 @@ from endwell.cli.tasks import error_text
 from endwell.errors import Refused, UsageError
 from endwell.model import content
 from endwell.operate import dead_letters
+from endwell.operate.questions import task_shape
 from endwell.operate.repair import Edit, edit_of
-from endwell.operate.shapes import task_shape
 from endwell.streams.unreadable import is_entry_id
 
 
@@ -155,7 +155,7 @@ def abandon(asked: Options, task_id: str, note: str | None) -> None:
                 if note is not None:
                     raise UsageError("an entry has no log that could keep a note", field="note")
                 return await entries.abandon(task_id)
-        letters = dead_letters.DeadLetters(node.store, node.client.actions, node.app.namespace)
+        letters = dead_letters.DeadLetters(node.client.actions)
         return task_shape(await letters.abandon(task_id, note))
 
     show(asked, with_node(asked, ask), lambda found: f"dead letter {found['id']} is abandoned")

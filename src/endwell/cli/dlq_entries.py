@@ -10,7 +10,7 @@ from endwell.app import Node
 from endwell.errors import UsageError
 from endwell.model.task import Task
 from endwell.operate import dead_letters
-from endwell.operate.shapes import task_shape
+from endwell.operate.questions import task_shape
 from endwell.operate.unreadable_entries import KEY, Unreadables
 from endwell.streams.protocol import Names
 from endwell.streams.unreadable import UnreadableEntries, is_entry_id
@@ -47,7 +47,7 @@ class Replaying:
         replacement: dead_letters.Replacement,
         agent: str | None,
     ) -> None:
-        self._letters = dead_letters.DeadLetters(node.store, node.client.actions, node.app.namespace)
+        self._letters = dead_letters.DeadLetters(node.client.actions)
         self._entries = entries
         self._replacement = replacement
         self._agent = agent

@@ -15,7 +15,7 @@ from endwell.cli.base.options import EndwellGroup, Options, pass_asked
 from endwell.cli.base.output import say, show, table, write, write_json
 from endwell.cli.tasks import event_line
 from endwell.cli.transfer import all_namespaces, export_events, import_events
-from endwell.operate.shapes import logged_shape
+from endwell.operate.questions import logged_shape
 from endwell.operate.verify import verify as operate_verify
 from endwell.policy.limits import SECOND
 

@@ -12,8 +12,7 @@ from endwell.cli.base.options import EndwellGroup, Options, pass_asked
 from endwell.cli.base.output import block, listed, pairs, plain, show, table
 from endwell.model import status as s
 from endwell.operate import questions
-from endwell.operate.shapes import task_shape
-from endwell.operate.tree import tree
+from endwell.operate.questions import task_shape
 
 _LIMITS = click.IntRange(1, 1000)
 
@@ -134,7 +133,7 @@ def show_tree(asked: Options, task_id: str) -> None:
     \b
       endwell task tree 01j8z3k5v7x9a1c3e5g7j9m1p3
     """
-    found = with_node(asked, lambda node: tree(node.store, node.app.namespace, task_id))
+    found = with_node(asked, lambda node: questions.tree(node.store, node.app.namespace, task_id))
     show(asked, found, _tree_text)
 
 

@@ -1,1 +1,1 @@
-"""What command line, API and page all call: questions and actions, over the store alone."""
+"""Questions and actions over the store alone: the command line, an API and a page call the same ones."""

@@ -1,4 +1,4 @@
-"""Approvals: who is asked what, and the one decision on it."""
+"""Approvals: what people are asked to agree to, and their decisions."""
 
 from __future__ import annotations
 
@@ -9,44 +9,28 @@ from endwell.model import content
 from endwell.model.approval import ApprovalRow
 from endwell.model.commands import Approve, Reject
 from endwell.model.moments import moment
-from endwell.model.names import person_name
-from endwell.operate.questions import no_such_place
-from endwell.runtime.base import Runtime
+from endwell.operate.pages import bad_cursor, page_of
+from endwell.store.actor import Actor
 from endwell.store.contract import Store
 
 
-class Approvals:
-    """Decisions of one named person in one namespace."""
+async def approve(actor: Actor, approval_id: str, *, shown_hash: str | None = None) -> dict[str, Any]:
+    """Agree. With `shown_hash`, only if that is still the hash of what is shown."""
+    return await _decide(actor, approval_id, Approve, shown_hash=shown_hash)
 
-    def __init__(self, store: Store, runtime: Runtime, *, namespace: str, actor: str) -> None:
-        self._store = store
-        self._runtime = runtime
-        self._namespace = namespace
-        self._actor = person_name(actor)
 
-    async def approve(self, approval_id: str, *, shown_hash: str | None = None) -> dict[str, Any]:
-        """Agree. With `shown_hash`, only to exactly what was shown under it."""
-        return await self._decided(approval_id, Approve, shown_hash=shown_hash)
+async def reject(actor: Actor, approval_id: str) -> dict[str, Any]:
+    """Decline."""
+    return await _decide(actor, approval_id, Reject)
 
-    async def reject(self, approval_id: str) -> dict[str, Any]:
-        """Decline."""
-        return await self._decided(approval_id, Reject)
 
-    async def _decided(
-        self, approval_id: str, kind: type[Approve] | type[Reject], **about: Any
-    ) -> dict[str, Any]:
-        row = await self._store.approval(self._namespace, approval_id)
-        await self._store.one(
-            kind(
-                command_id=self._runtime.ids.new(),
-                namespace=self._namespace,
-                actor=self._actor,
-                task_id=row.task_id,
-                approval_id=None if row.id == row.task_id else row.id,
-                **about,
-            )
-        )
-        return _shape(await self._store.approval(self._namespace, approval_id))
+async def _decide(
+    actor: Actor, approval_id: str, kind: type[Approve] | type[Reject], **fields: Any
+) -> dict[str, Any]:
+    row = await actor.store.approval(actor.namespace, approval_id)
+    inside_turn = None if row.id == row.task_id else row.id
+    await actor.send(kind, task_id=row.task_id, approval_id=inside_turn, **fields)
+    return _shape(await actor.store.approval(actor.namespace, approval_id))
 
 
 async def page(
@@ -58,21 +42,16 @@ async def page(
     limit: int = 50,
     cursor: str | None = None,
 ) -> dict[str, Any]:
-    """Open approvals; `everything` has decided ones too."""
+    """Open approvals; with `everything` decided ones too."""
     if cursor is not None:
-        await _known_place(store, namespace, cursor)
+        try:
+            await store.approval(namespace, cursor)
+        except NotFound:
+            raise bad_cursor() from None
     found = await store.approvals_page(
         namespace, only_open=not everything, task_id=task_id, after=cursor, limit=limit + 1
     )
-    items = [_shape(row) for row in found[:limit]]
-    return {"items": items, "next": found[limit - 1].id if len(found) > limit else None}
-
-
-async def _known_place(store: Store, namespace: str, cursor: str) -> None:
-    try:
-        await store.approval(namespace, cursor)
-    except NotFound:
-        raise no_such_place() from None
+    return page_of(found, limit, _shape, lambda row: row.id)
 
 
 async def whole(store: Store, namespace: str, approval_id: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Dead letters: read them, ask again for their work, repaired if need be, or close them for good."""
+"""Dead letters: read them, replay them (repaired if need be), or abandon them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from endwell.model.commands import AgentSpec
 from endwell.model.moments import moment
 from endwell.model.task import Task
 from endwell.operate.actions import Actions
-from endwell.operate.questions import brief_task, no_such_place, whole_task
+from endwell.operate.pages import bad_cursor, page_of
+from endwell.operate.questions import brief_task, whole_task
 from endwell.operate.repair import Edit, edited
 from endwell.policy.submitting import checked_payload
 from endwell.store.contract import Store
@@ -24,14 +25,14 @@ OPEN = "open"
 
 
 class Replacement(msgspec.Struct, frozen=True, kw_only=True):
-    """How payloads are to be repaired: another one altogether, single values, or not at all."""
+    """How a replay changes the payload: another payload, other values in it, or nothing."""
 
     payload: Any = None
     is_given: bool = False
     edits: tuple[Edit, ...] = ()
 
 
-AS_IT_WAS = Replacement()
+UNCHANGED = Replacement()
 
 
 async def page(
@@ -43,22 +44,18 @@ async def page(
     limit: int = 50,
     cursor: str | None = None,
 ) -> dict[str, Any]:
-    """Open dead letters, newest first; `everything` has closed ones too."""
+    """Open dead letters, newest first; with `everything` closed ones too."""
     if cursor is not None and await store.find_task(namespace, cursor) is None:
-        raise no_such_place()
+        raise bad_cursor()
+    status = None if everything else OPEN
     found = await store.dead_letters_page(
-        namespace,
-        status=None if everything else OPEN,
-        fingerprint=fingerprint,
-        before=cursor,
-        limit=limit + 1,
+        namespace, status=status, fingerprint=fingerprint, before=cursor, limit=limit + 1
     )
-    items = [_shape(letter) for letter in found[:limit]]
-    return {"items": items, "next": found[limit - 1].task_id if len(found) > limit else None}
+    return page_of(found, limit, _shape, lambda letter: letter.task_id)
 
 
 async def whole(store: Store, namespace: str, task_id: str) -> dict[str, Any]:
-    """One dead letter with what was asked and what went wrong."""
+    """One dead letter with its payload and its error."""
     letter = await store.dead_letter(namespace, task_id)
     task = await whole_task(store, namespace, task_id)
     wanted = ("payload", "error", "idempotency_key", "dispatch_count", "crash_count", "superseded_by")
@@ -79,7 +76,7 @@ def _shape(letter: DeadLetter) -> dict[str, Any]:
 
 
 async def replay_many(ids: Sequence[str], replay: Callable[[str], Awaitable[Task]]) -> dict[str, Any]:
-    """Replay each of them; one that is refused is reported and holds nobody up."""
+    """Replay each of them; a refusal is reported and does not hold up the others."""
     items, refused = [], []
     for each in ids:
         try:
@@ -92,15 +89,15 @@ async def replay_many(ids: Sequence[str], replay: Callable[[str], Awaitable[Task
 
 
 class DeadLetters:
-    """What a person does to dead letters."""
+    """Actions of a person on dead letters."""
 
-    def __init__(self, store: Store, actions: Actions, namespace: str) -> None:
-        self._store = store
+    def __init__(self, actions: Actions) -> None:
         self._actions = actions
-        self._namespace = namespace
+        self._store = actions.actor.store
+        self._namespace = actions.actor.namespace
 
     async def open_ids(self, fingerprint: str | None) -> list[str]:
-        """Every open dead letter, of one kind or of all."""
+        """Every open dead letter, of one kind of failure or of all."""
         ids: list[str] = []
         before: str | None = None
         while found := await self._store.dead_letters_page(
@@ -110,7 +107,7 @@ class DeadLetters:
             before = ids[-1]
         return ids
 
-    async def replay(self, task_id: str, replacement: Replacement = AS_IT_WAS) -> Task:
+    async def replay(self, task_id: str, replacement: Replacement = UNCHANGED) -> Task:
         """Ask for its work again. Returns the new task; a dead letter can be replayed once."""
         return await self._actions.replay(task_id, await self._payload(task_id, replacement))
 
@@ -120,7 +117,7 @@ class DeadLetters:
         return await self._actions.abandon(task_id, note)
 
     async def _payload(self, task_id: str, replacement: Replacement) -> bytes:
-        """What is to be asked this time, refused if the agent would not take it."""
+        """The payload of the replay; refused if the agent would not take it."""
         await self._store.dead_letter(self._namespace, task_id)
         task = await self._store.task(self._namespace, task_id)
         payload = replacement.payload

@@ -1,4 +1,4 @@
-"""Effects: what was changed outside, and a person's word on those of which nobody knows."""
+"""Effects: what was changed outside, and a person's verdict on effects whose outcome is unknown."""
 
 from __future__ import annotations
 
@@ -9,67 +9,54 @@ from endwell.model import content, facts
 from endwell.model.commands import SettleEffect
 from endwell.model.effect import Effect, Verdict
 from endwell.model.moments import moment
-from endwell.model.names import person_name
 from endwell.model.session import doing_of
-from endwell.operate.questions import no_such_place
+from endwell.operate.pages import bad_cursor, page_of
 from endwell.runtime.base import Runtime
+from endwell.store.actor import Actor
 from endwell.store.contract import Store
 from endwell.store.held_tasks import HeldTasks
 
 
-class Effects:
-    """What one named person says of effects in one namespace."""
+async def settle(
+    actor: Actor, runtime: Runtime, key: str, verdict: Verdict, result: Any = None, *, force: bool = False
+) -> dict[str, Any]:
+    """Record the outcome of an unknown effect: done (with its result), not done, or abandon.
 
-    def __init__(self, store: Store, runtime: Runtime, *, namespace: str, actor: str) -> None:
-        self._store = store
-        self._runtime = runtime
-        self._namespace = namespace
-        self._actor = person_name(actor)
+    "Not done" while a call of it may be in progress needs `force`, which its event keeps.
+    """
+    effect = await _find(actor.store, actor.namespace, key)
+    encoded = content.encode(result, what="result")
+    await actor.send(
+        SettleEffect,
+        task_id=effect.task_id,
+        key=key,
+        verdict=verdict,
+        content=encoded,
+        content_hash=content.fingerprint(encoded),
+        is_running=await _is_running(actor, runtime, effect),
+        force=force,
+    )
+    held = HeldTasks(actor.store, runtime, namespace=actor.namespace, actor=actor.name)
+    await held.of_effect(key)
+    return _shape(await _find(actor.store, actor.namespace, key))
 
-    async def settle(
-        self, key: str, verdict: Verdict, result: Any = None, *, force: bool = False
-    ) -> dict[str, Any]:
-        """Say what became of an unknown effect: done (with its result), not done, or never mind.
 
-        "Not done" while a call of it may be in progress needs `force`, which its event keeps.
-        """
-        effect = await _known(self._store, self._namespace, key)
-        encoded = content.encode(result, what="result")
-        await self._store.one(
-            SettleEffect(
-                command_id=self._runtime.ids.new(),
-                namespace=self._namespace,
-                actor=self._actor,
-                task_id=effect.task_id,
-                key=key,
-                verdict=verdict,
-                content=encoded,
-                content_hash=content.fingerprint(encoded),
-                is_running=await self._is_running(effect),
-                force=force,
-            )
-        )
-        await HeldTasks(self._store, self._runtime, namespace=self._namespace, actor=self._actor).of_effect(
-            key
-        )
-        return _shape(await _known(self._store, self._namespace, key))
+async def _is_running(actor: Actor, runtime: Runtime, effect: Effect) -> bool:
+    """Whether a live session names the call, or its worker's process lives without a session that would.
 
-    async def _is_running(self, effect: Effect) -> bool:
-        """Whether a live session names the call, or its worker's process lives without a session that would.
-
-        A worker that lost its lease names under its next session the calls that it began under the last one.
-        """
-        now = await self._store.now()
-        opened = await self._store.open_sessions(self._namespace)
-        live = [session for session in opened if session.lease_until > now]
-        named = {(one.attempt_id, one.step) for session in live for one in doing_of(session)}
-        if (effect.attempt_id, effect.step) in named:
-            return True
-        own = await self._store.session(self._namespace, effect.session_id) if effect.session_id else None
-        if own is None or own.end_reason == "goodbye" or own.host != self._runtime.host():
-            return False
-        is_told = any((session.pid, session.process) == (own.pid, own.process) for session in live)
-        return not is_told and self._runtime.is_same_process(own.pid, own.process) is True
+    A worker that lost its lease names under its next session the calls that it began under the last one.
+    """
+    store, namespace = actor.store, actor.namespace
+    now = await store.now()
+    live = [session for session in await store.open_sessions(namespace) if session.lease_until > now]
+    named = {(doing.attempt_id, doing.step) for session in live for doing in doing_of(session)}
+    if (effect.attempt_id, effect.step) in named:
+        return True
+    own = await store.session(namespace, effect.session_id) if effect.session_id else None
+    if own is None or own.end_reason == "goodbye" or own.host != runtime.host():
+        return False
+    has_next = any((session.pid, session.process) == (own.pid, own.process) for session in live)
+    return not has_next and runtime.is_same_process(own.pid, own.process) is True
 
 
 async def page(
@@ -83,15 +70,14 @@ async def page(
 ) -> dict[str, Any]:
     """Effects by key."""
     if cursor is not None and await store.effect(namespace, cursor) is None:
-        raise no_such_place()
+        raise bad_cursor()
     found = await store.effects_page(namespace, status=status, task_id=task_id, after=cursor, limit=limit + 1)
-    items = [_shape(effect) for effect in found[:limit]]
-    return {"items": items, "next": found[limit - 1].key if len(found) > limit else None}
+    return page_of(found, limit, _shape, lambda effect: effect.key)
 
 
 async def whole(store: Store, namespace: str, key: str) -> dict[str, Any]:
-    """One effect with its result, and why nobody knew of it where that was so."""
-    effect = await _known(store, namespace, key)
+    """One effect with its result, and why its outcome was unknown if it was."""
+    effect = await _find(store, namespace, key)
     result = None
     if effect.result_card is not None:
         card = await store.card(namespace, effect.result_card)
@@ -102,7 +88,7 @@ async def whole(store: Store, namespace: str, key: str) -> dict[str, Any]:
 
 
 async def _doubt(store: Store, effect: Effect) -> str | None:
-    """What the log last said about why nobody can tell: whoever is asked wants to know that."""
+    """Why the outcome was last unknown, by the log."""
     events = await store.events_of_task(effect.namespace, effect.task_id)
     doubts = [
         facts.decode(event.type, event.schema, event.data)
@@ -112,10 +98,10 @@ async def _doubt(store: Store, effect: Effect) -> str | None:
     return next((doubt.reason for doubt in reversed(doubts) if doubt.key == effect.key), None)
 
 
-async def _known(store: Store, namespace: str, key: str) -> Effect:
+async def _find(store: Store, namespace: str, key: str) -> Effect:
     effect = await store.effect(namespace, key)
     if effect is None:
-        raise NotFound(f"there is no effect {content.shown(key)!r}", code="no_such_effect")
+        raise NotFound(f"no effect has the key {content.shown(key)!r}", code="no_such_effect")
     return effect
 
 

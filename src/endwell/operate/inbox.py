@@ -1,7 +1,8 @@
-"""The inbox as people look at it: what was sent to agents, and what became of it."""
+"""The inbox for people: messages to agents, and what became of them."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from endwell.errors import NotFound
 from endwell.model import content
 from endwell.model.message import InboxRow
 from endwell.model.moments import moment
-from endwell.operate.questions import no_such_place
+from endwell.operate.pages import bad_cursor, page_of
 from endwell.store.contract import Store
 
 
@@ -32,37 +33,33 @@ async def page(
         agent=agent,
         task_id=task_id,
         message_type=message_type,
-        before=_place(cursor),
+        before=_position(cursor),
         limit=limit + 1,
     )
-    last = found[limit - 1] if len(found) > limit else None
-    items = [_shape(row) for row in found[:limit]]
-    return {"items": items, "next": None if last is None else f"{last.created_at}.{last.id}"}
+    return page_of(found, limit, _shape, lambda row: f"{row.created_at}.{row.id}")
 
 
 async def whole(store: Store, namespace: str, message_id: str) -> dict[str, Any]:
     """One message with its content, where it names a card."""
     row = await store.inbox_row(namespace, message_id)
-    said = None
+    card = None
     if row.card_id:
-        try:
-            said = content.decode_stored((await store.card(namespace, row.card_id)).content)
-        except NotFound:
-            said = None
-    return {**_shape(row), "content": said}
+        with contextlib.suppress(NotFound):
+            card = content.decode_stored((await store.card(namespace, row.card_id)).content)
+    return {**_shape(row), "content": card}
 
 
-def _place(cursor: str | None) -> tuple[int, str] | None:
+def _position(cursor: str | None) -> tuple[int, str] | None:
     if cursor is None:
         return None
     at, _, message_id = cursor.partition(".")
     if not at.isdecimal() or not message_id:
-        raise no_such_place()
+        raise bad_cursor()
     return int(at), message_id
 
 
 def _shape(row: InboxRow) -> dict[str, Any]:
-    """Under the names that the watchdog document gives its columns, ours beside them."""
+    """The column names of the watchdog document, and ours beside them."""
     return {
         "inbox_id": row.id,
         "project_id": row.namespace,

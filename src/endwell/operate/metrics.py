@@ -1,4 +1,4 @@
-"""A few numbers for whoever watches from outside, as Prometheus reads them. Cheap: no task is counted."""
+"""Figures for Prometheus. Cheap: no task is counted."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from endwell.settings import Settings
 from endwell.store.contract import Store
 
 _HELP: Final = {
-    "endwell_tasks_accepted_total": ("counter", "Tasks ever accepted, as the commits counted them."),
-    "endwell_tasks_ended_total": ("counter", "Tasks that have ended, as the commits counted them."),
-    "endwell_tasks_live": ("gauge", "Tasks that were accepted and have not ended."),
-    "endwell_workers_live": ("gauge", "Workers whose lease holds."),
+    "endwell_tasks_accepted_total": ("counter", "Tasks accepted so far, as counted in their commits."),
+    "endwell_tasks_ended_total": ("counter", "Tasks that have ended, as counted in their commits."),
+    "endwell_tasks_live": ("gauge", "Tasks accepted and not ended."),
+    "endwell_workers_live": ("gauge", "Workers with a live lease."),
     "endwell_supervised": ("gauge", "1 if a PMO has ticked within three intervals, else 0."),
-    "endwell_supervisor_tick_age_seconds": ("gauge", "How long ago a PMO last came to the end of a tick."),
-    "endwell_relay_lag_seconds": ("gauge", "Age of the oldest event that the outside was not told yet."),
+    "endwell_supervisor_tick_age_seconds": ("gauge", "Seconds since a PMO last finished a tick."),
+    "endwell_relay_lag_seconds": ("gauge", "Age of the oldest event that was not sent yet."),
 }
 
 
 async def metrics(store: Store, namespaces: Iterable[str], settings: Settings) -> str:
-    """The text of one scrape."""
+    """The figures as text."""
     samples: dict[str, list[str]] = {name: [] for name in _HELP}
     for namespace in namespaces:
         for name, value in (await _of_namespace(store, namespace, settings)).items():

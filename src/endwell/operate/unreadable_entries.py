@@ -13,7 +13,7 @@ import msgspec
 from endwell.errors import BadInput, NotFound, Refused, StoreError
 from endwell.model import content
 from endwell.model.task import Task
-from endwell.operate.dead_letters import AS_IT_WAS, Replacement
+from endwell.operate.dead_letters import UNCHANGED, Replacement
 from endwell.operate.repair import edited
 from endwell.redis_client import Refusal, Unreachable
 from endwell.store.contract import Store
@@ -97,7 +97,7 @@ class Unreadables:
             raise StoreError(f"stream:dlq cannot be read: {error}", code="queue_unreachable") from None
 
 
-def _payload(entry: Unreadable, replacement: Replacement = AS_IT_WAS) -> Any:
+def _payload(entry: Unreadable, replacement: Replacement = UNCHANGED) -> Any:
     if replacement.is_given:
         return replacement.payload
     if not entry.is_whole:

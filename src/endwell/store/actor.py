@@ -22,6 +22,10 @@ class Actor:
         self.name = name
         self._ids = ids
 
+    def named(self, name: str) -> Actor:
+        """The same store and namespace under another name."""
+        return Actor(self.store, self._ids, namespace=self.namespace, name=name)
+
     def new_id(self) -> str:
         """An id for something that did not exist before."""
         return self._ids.new()
