@@ -24,8 +24,9 @@ import traceback
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
+from endwell.runtime.child_process import ChildProcess
+
 from endwell.runtime.loops import new_loop
-from endwell.runtime.processes import Child
 
 ROOT: Final = Path(__file__).parents[1]
 PRELOADED: Final = (
@@ -46,7 +47,7 @@ _ENDED_BY_ERROR: Final = 1
 
 
 class _Forked:
-    """As much of a `Popen` as a `Child` asks for; the nursery is the parent, and is asked."""
+    """As much of a `Popen` as a `ChildProcess` asks for; the nursery is the parent, and is asked."""
 
     def __init__(self, nursery: Nursery, pid: int, stdout: int) -> None:
         self._nursery = nursery
@@ -82,14 +83,14 @@ class Nursery:
         )
         theirs.close()
 
-    def born(self, module: str, about: dict[str, Any], env: dict[str, str]) -> Child:
+    def born(self, module: str, about: dict[str, Any], env: dict[str, str]) -> ChildProcess:
         """A new process that runs `main(about)` of that module."""
         reading, writing = os.pipe()
         try:
             pid = self.ask({"module": module, "about": about, "env": env}, (writing,))["pid"]
         finally:
             os.close(writing)
-        return Child(cast("subprocess.Popen[bytes]", _Forked(self, pid, reading)))
+        return ChildProcess(cast("subprocess.Popen[bytes]", _Forked(self, pid, reading)))
 
     def ask(self, request: dict[str, Any], files: tuple[int, ...] = ()) -> Any:
         """One request at a time, from whatever thread."""
@@ -98,7 +99,7 @@ class Nursery:
             return json.loads(_message(self._line)[0])
 
 
-def born(module: str, about: dict[str, Any], **env: str) -> Child:
+def born(module: str, about: dict[str, Any], **env: str) -> ChildProcess:
     """A process from the nursery of this test process; `env` is set before the module is imported."""
     global _nursery
     if _nursery is None or _nursery[0] != os.getpid():

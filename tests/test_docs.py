@@ -14,9 +14,9 @@ from pathlib import Path
 
 import apsw
 import pytest
+from endwell.runtime.child_process import ChildProcess, start_process
 
 from endwell.cli.main import run
-from endwell.runtime.processes import Child, start
 
 ROOT = Path(__file__).parent.parent
 ENDWELL = [sys.executable, "-m", "endwell"]
@@ -82,11 +82,11 @@ def write_example(directory: Path) -> None:
     (directory / "bank.py").write_text(BANK)
 
 
-def started_example(directory: Path) -> Child:
-    return start([sys.executable, "hello.py"], env=environment(), cwd=directory)
+def started_example(directory: Path) -> ChildProcess:
+    return start_process([sys.executable, "hello.py"], env=environment(), cwd=directory)
 
 
-def killed(child: Child) -> None:
+def killed(child: ChildProcess) -> None:
     child.kill()
     child.wait(timeout=600)
     child.close()

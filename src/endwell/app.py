@@ -70,7 +70,7 @@ class Endwell(Registry):
         self.calls = RunningCalls()
         self.agents: dict[str, Agent] = {}
         self._front: AppFront | None = None
-        self._front_lock = self.runtime.lock()
+        self._front_lock = self.runtime.new_lock()
 
     def open_store(self, ring: Callable[[set[str]], None] | None = None) -> Store:
         """A store for this installation, not yet opened."""
@@ -248,11 +248,11 @@ class Node:
             return None
         from endwell.streams.intake import StreamIntake  # redis is an extra
 
-        pid = app.runtime.pid()
+        pid = app.runtime.process_id()
         return StreamIntake(
             settings.redis.url,
             Names.of(settings.redis.prefix, app.namespace),
-            consumer_name(name or f"{app.runtime.host()}-{pid}", pid),
+            consumer_name(name or f"{app.runtime.host_name()}-{pid}", pid),
             app.runtime,
             connect=app.open_line,
             block_seconds=settings.redis.block_seconds,
@@ -266,7 +266,7 @@ class Node:
 
         app, settings = self.app, self.app.settings
         names = Names.of(settings.redis.prefix, app.namespace)
-        consumer = consumer_name(name, app.runtime.pid())
+        consumer = consumer_name(name, app.runtime.process_id())
         stream = StreamOrchestrator(
             settings.redis.url,
             names,
@@ -293,7 +293,7 @@ class Node:
         if relay is not None:
             self.bell.subscribe(relay.on_ring)
         streams = self._streams if app.settings.queue.kind == "redis" else None
-        actor = self.actor(name or f"pmo-{app.runtime.host()}-{app.runtime.pid()}")
+        actor = self.actor(name or f"pmo-{app.runtime.host_name()}-{app.runtime.process_id()}")
         return Pmo(actor, app.runtime, app.settings, relay=relay, streams=streams)
 
     def actor(self, name: str) -> Actor:

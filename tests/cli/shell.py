@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from endwell.runtime.processes import Child, start
+from endwell.runtime.child_process import ChildProcess, start_process
+
 from tests.patience import PATIENCE_SECONDS
 
 SECONDS = PATIENCE_SECONDS
@@ -173,9 +174,9 @@ class Shell:
     @contextmanager
     def serving(
         self, *words: str, environment: Mapping[str, str] | None = None, errors: int | None = None
-    ) -> Iterator[Child]:
+    ) -> Iterator[ChildProcess]:
         """A service that is ready; killed at the end if it is still there. `errors` may join its output."""
-        child = start(
+        child = start_process(
             [sys.executable, "-m", "endwell", *words],
             {**self.environment, **QUICK, **(environment or {})},
             cwd=self.directory,

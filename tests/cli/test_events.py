@@ -14,11 +14,11 @@ from typing import Any
 import apsw
 import asyncpg
 import pytest
+from endwell.runtime.child_process import start_process
 
 from endwell import Endwell
 from endwell.cli import events as cli_events
 from endwell.operate import verify
-from endwell.runtime.processes import start
 from endwell.store.log import Event
 from tests.cli.conftest import Command, Stock
 from tests.cli.shell import SECONDS, Shell
@@ -67,7 +67,7 @@ async def test_events_that_a_transaction_holds_back_are_not_left_out_silently(
 
 def test_a_follower_sees_what_happens_meanwhile(shell: Shell, stock: Stock) -> None:
     words = [sys.executable, "-m", "endwell", "events", "tail", "-f", "--json"]
-    child = start(words, {**shell.environment, "PYTHONFAULTHANDLER": "1"}, cwd=shell.directory)
+    child = start_process(words, {**shell.environment, "PYTHONFAULTHANDLER": "1"}, cwd=shell.directory)
     try:
         seen: list[dict[str, Any]] = []
         while not seen or seen[-1]["type"] != "task.dlq":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from subprocess import STDOUT
 
 import pytest
+from endwell.runtime.child_process import ChildProcess
 
-from endwell.runtime.processes import Child
 from tests.cli.conftest import Command
 from tests.cli.shell import SECONDS, Shell
 
@@ -57,7 +57,7 @@ def test_a_second_signal_ends_a_draining_worker_at_once(shell: Shell) -> None:
     assert shell.run("task", "show", task["id"], "--json").document["status"] == "running"
 
 
-def says(child: Child, words: str) -> None:
+def says(child: ChildProcess, words: str) -> None:
     """Among what it logs: after some seconds a worker complains that there is no PMO."""
     while words not in (line := child.read_line(SECONDS) or ""):
         assert line, f"it never said {words!r}"

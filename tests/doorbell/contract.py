@@ -16,15 +16,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from endwell.runtime.child_process import ChildProcess
 
 from endwell.doorbell import EVERYTHING, Doorbell, is_rung
-from endwell.runtime import processes
-from endwell.runtime.processes import Child
+from endwell.runtime import child_process
 
 PATIENCE = 600.0
 OTHER_PROCESS = Path(__file__).with_name("other_process.py")
 
-StartOther = Callable[..., Child]
+StartOther = Callable[..., ChildProcess]
 
 
 class Ear:
@@ -78,12 +78,12 @@ class DoorbellContract(ABC):
 
     @pytest.fixture
     def other_process(self) -> Iterator[StartOther]:
-        children: list[Child] = []
+        children: list[ChildProcess] = []
 
-        def start(*words: str) -> Child:
+        def start(*words: str) -> ChildProcess:
             argv = [sys.executable, str(OTHER_PROCESS), self.recipe(), *words]
             env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-            children.append(processes.start(argv, env))
+            children.append(child_process.start_process(argv, env))
             return children[-1]
 
         yield start
@@ -255,7 +255,7 @@ async def becomes(question: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def said(child: Child) -> list[str]:
+async def said(child: ChildProcess) -> list[str]:
     """The next list the other process printed; empty at its end."""
     line = await asyncio.to_thread(child.read_line, PATIENCE)
     return [] if line is None else list(json.loads(line))

@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 
 from endwell.doorbell import Doorbell
-from endwell.runtime.universe import Dice
+from endwell.runtime.virtual.scheduler import Dice
 from endwell.testing.bell_network import BellNetwork, SimulatedDoorbell
 from tests.doorbell.contract import DoorbellContract, Ear
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import psutil
 import pytest
+from endwell.runtime.child_process import ChildProcess
 
 from endwell import AsyncHandle, Endwell, TaskFailed, UsageError
 from endwell.runtime import SystemClock
-from endwell.runtime.processes import Child, pid_alive
+from endwell.runtime.processes import pid_alive
 from tests.patience import PATIENCE_SECONDS
 from tests.support import outside_app
 from tests.support.world import TINY, World, eventually, terminal
@@ -27,10 +28,10 @@ class Crew:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.workers: list[Child] = []
+        self.workers: list[ChildProcess] = []
         world.app.agents.update(outside_app.app.agents)
 
-    def worker(self, *agents: str, settings: dict[str, object] | None = None, **options: Any) -> Child:
+    def worker(self, *agents: str, settings: dict[str, object] | None = None, **options: Any) -> ChildProcess:
         url, given = self.world.app.url, {**TINY, **(settings or {})}
         worker = outside_app.started(url, self.world.namespace, given, agents=agents, **options)
         self.workers.append(worker)
@@ -62,7 +63,7 @@ async def crew(sqlite_url: str) -> AsyncIterator[Crew]:
             crew.end()
 
 
-def below(worker: Child) -> set[int]:
+def below(worker: ChildProcess) -> set[int]:
     """Every process that a worker has started, directly or not."""
     return {process.pid for process in psutil.Process(worker.pid).children(recursive=True)}
 

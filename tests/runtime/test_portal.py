@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from endwell.errors import UsageError
-from endwell.runtime import Portal, processes
+from endwell.runtime import Portal, child_process
 from endwell.runtime.loops import name_of_loop, new_loop
 
 PATIENCE = 600.0
@@ -166,7 +166,7 @@ def test_a_forked_child_is_told_to_make_its_own() -> None:
 
 INTERRUPTED = """
 import asyncio, signal, threading
-from endwell.runtime import Portal
+from endwell.runtime import Portal, child_process
 signal.signal(signal.SIGINT, signal.default_int_handler)
 cancelled = threading.Event()
 
@@ -187,7 +187,7 @@ portal.close()
 
 
 def test_ctrl_c_cancels_the_coroutine_and_reaches_the_caller() -> None:
-    child = processes.start(
+    child = child_process.start_process(
         [sys.executable, "-c", INTERRUPTED], {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     )
     assert child.read_line(PATIENCE) == "interrupted True"

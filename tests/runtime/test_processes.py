@@ -10,25 +10,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from endwell.runtime.child_process import DEVNULL, ChildProcess
 
-from endwell.runtime import processes
-from endwell.runtime.processes import DEVNULL, Child
+from endwell.runtime import child_process, processes
 
 PATIENCE = 600.0
 WAIT = "print('ready', flush=True); import signal; signal.pause()"
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own promise, made on Linux only")
-Python = Callable[[str], Child]
+Python = Callable[[str], ChildProcess]
 
 
 @pytest.fixture
 def python() -> Iterator[Python]:
     """Starts Python code in a child that does not outlive the test."""
-    children: list[Child] = []
+    children: list[ChildProcess] = []
 
-    def start(code: str) -> Child:
+    def start(code: str) -> ChildProcess:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        children.append(processes.start([sys.executable, "-c", code], env))
+        children.append(child_process.start_process([sys.executable, "-c", code], env))
         return children[-1]
 
     yield start
@@ -130,8 +130,8 @@ def _states(pid: int) -> list[str]:
 @linux
 def test_a_child_dies_with_its_parent(python: Python) -> None:
     parent = python(
-        "import sys, signal; from endwell.runtime import processes;"
-        f"print(processes.start([sys.executable, '-c', {WAIT!r}]).pid, flush=True); signal.pause()"
+        "import sys, signal; from endwell.runtime.child_process import start_process;"
+        f"print(start_process([sys.executable, '-c', {WAIT!r}]).pid, flush=True); signal.pause()"
     )
     grandchild = int(parent.read_line(PATIENCE) or 0)
     with _watched(grandchild) as ended:
@@ -141,7 +141,7 @@ def test_a_child_dies_with_its_parent(python: Python) -> None:
 
 def test_output_can_go_to_a_file(tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
-        child = processes.start([sys.executable, "-c", "print('kept')"], stdout=out, cwd=tmp_path)
+        child = child_process.start_process([sys.executable, "-c", "print('kept')"], stdout=out, cwd=tmp_path)
     assert child.wait(PATIENCE) == 0
     assert (tmp_path / "out").read_text() == "kept\n"
     with pytest.raises(ValueError, match="PIPE"):
@@ -149,7 +149,7 @@ def test_output_can_go_to_a_file(tmp_path: Path) -> None:
 
 
 def test_a_process_is_alive_until_it_ends_even_before_it_is_reaped() -> None:
-    child = processes.start([sys.executable, "-c", ""], stdout=DEVNULL)
+    child = child_process.start_process([sys.executable, "-c", ""], stdout=DEVNULL)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert processes.pid_alive(os.getpid())
     assert not processes.pid_alive(child.pid)  # a zombie

@@ -12,6 +12,7 @@ import threading
 import pytest
 
 from endwell.runtime import ManualClock, Runtime
+from endwell.runtime.threads import start_thread
 
 PATIENCE = 600.0
 
@@ -95,28 +96,28 @@ async def test_a_cancelled_task_is_not_a_failure(runtime: Runtime, caplog: pytes
     assert not caplog.records
 
 
-def test_a_thread_is_a_started_named_daemon(runtime: Runtime) -> None:
+def test_a_thread_is_a_started_named_daemon() -> None:
     seen: list[threading.Thread] = []
-    thread = runtime.thread(lambda: seen.append(threading.current_thread()), "heartbeat")
+    thread = start_thread(lambda: seen.append(threading.current_thread()), "heartbeat")
     thread.join(PATIENCE)
     assert thread.name == seen[0].name == "heartbeat"
     assert seen[0].daemon
     assert not thread.is_alive()
 
 
-def test_a_failing_thread_is_logged_by_name(runtime: Runtime, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_thread_is_logged_by_name(caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> None:
         raise LookupError("gone")
 
     with caplog.at_level(logging.ERROR):
-        runtime.thread(fail, "heartbeat").join(PATIENCE)
+        start_thread(fail, "heartbeat").join(PATIENCE)
     assert "heartbeat failed: LookupError('gone')" in caplog.text
 
 
 def test_a_flag_passes_between_threads(runtime: Runtime) -> None:
-    flag = runtime.flag()
+    flag = runtime.new_flag()
     assert not flag.wait(0)
-    runtime.thread(flag.set, "raiser")
+    start_thread(flag.set, "raiser")
     assert flag.wait(PATIENCE)
     flag.clear()
     assert not flag.is_set()

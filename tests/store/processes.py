@@ -7,8 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-from endwell.runtime import processes
-from endwell.runtime.processes import Child
+from endwell.runtime.child_process import ChildProcess
+
+from endwell.runtime import child_process
 from tests.store.world import Database, PostgresDatabase, SqliteDatabase
 
 SCRIPT = Path(__file__).with_name("other_process.py")
@@ -22,13 +23,13 @@ def url_of(database: Database) -> str:
     return str(database.path)
 
 
-def start(database: Database, *words: str) -> Child:
+def start(database: Database, *words: str) -> ChildProcess:
     """Another process that does as these words say."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return processes.start([sys.executable, str(SCRIPT), url_of(database), *words], env)
+    return child_process.start_process([sys.executable, str(SCRIPT), url_of(database), *words], env)
 
 
-async def lines_of(child: Child) -> list[str]:
+async def lines_of(child: ChildProcess) -> list[str]:
     """Everything it says until it ends; it must end well."""
     lines = []
     while (line := await asyncio.to_thread(child.read_line, PATIENCE)) is not None:

@@ -6,16 +6,17 @@ import os
 import signal
 from typing import Any
 
+from endwell.runtime.child_process import ChildProcess
+
 from endwell.machine import decide
 from endwell.model import commands as c
 from endwell.runtime import ManualClock
-from endwell.runtime.processes import Child
 from endwell.worker.watchdog import WorkerWatchdog
 from tests.nursery import born
 from tests.support.world import QUICK, MovableApp
 
 
-def started(url: str, namespace: str, now: int, poisoned: str) -> Child:
+def started(url: str, namespace: str, now: int, poisoned: str) -> ChildProcess:
     """Such a process, at this moment."""
     return born(__name__, {"url": url, "namespace": namespace, "now": now, "poisoned": poisoned})
 

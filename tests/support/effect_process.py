@@ -16,8 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from endwell.runtime.child_process import ChildProcess
+
 from endwell import NOT_DONE, Context, Done, Endwell
-from endwell.runtime.processes import Child
 from endwell.runtime.signals import on_stop_signals
 from endwell.store.sqlite.effect_store import SqliteEffectStore
 from tests.nursery import born
@@ -106,7 +107,7 @@ def app_for(url: str, namespace: str, settings: dict[str, object], home: Path, w
     return app
 
 
-def started(about: dict[str, Any]) -> Child:
+def started(about: dict[str, Any]) -> ChildProcess:
     child = born(__name__, about)
     assert child.read_line(PATIENCE_SECONDS) == "ready"
     return child

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from endwell.runtime.child_process import ChildProcess
+
 from endwell import Approval, Context, Endwell, EndwellError, Fail, Retry, SqliteEffectStore, SyncContext
 from endwell.model import commands as c
 from endwell.model import content
-from endwell.runtime.processes import Child
 from endwell.runtime.signals import on_stop_signals
 from tests.nursery import born
 from tests.patience import PATIENCE_SECONDS
@@ -426,7 +427,7 @@ app.command_agent("short", [sys.executable, "-I", "-S", "-c", PATIENT], retries=
 
 def started(
     url: str, namespace: str, settings: dict[str, object], effects: Path | None = None, **options: Any
-) -> Child:
+) -> ChildProcess:
     """A worker process that is able to work."""
     where = {"url": url, "namespace": namespace, "effects": effects and str(effects)}
     about = json.dumps({**where, "settings": settings, "options": options})

@@ -16,9 +16,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from endwell.runtime.child_process import ChildProcess
+
 from endwell import NOT_DONE, Context, Done, Endwell
 from endwell.runtime import Runtime, SystemClock
-from endwell.runtime.processes import Child
 from endwell.store.postgres.driver import PostgresDriver
 from endwell.store.rows import Outcome, Writes
 from endwell.store.sqlite.driver import SqliteDriver
@@ -163,7 +164,7 @@ def set_trap(trap: Trap) -> None:
     PostgresDriver._final = postgres_final  # type: ignore[method-assign]
 
 
-def started(about: dict[str, Any]) -> Child:
+def started(about: dict[str, Any]) -> ChildProcess:
     """Such a process; it prints `ready`, then `struck` just before it is killed or frozen."""
     return born(__name__, about)
 

@@ -12,8 +12,9 @@ import sys
 import time
 from typing import Any
 
+from endwell.runtime.child_process import ChildProcess
+
 from endwell import Context, Endwell
-from endwell.runtime.processes import Child
 from endwell.runtime.signals import on_stop_signals
 from endwell.worker.worker import Worker
 from tests.nursery import born
@@ -22,7 +23,7 @@ from tests.patience import PATIENCE_SECONDS
 FAST_EXIT = 130
 
 
-def started(url: str, namespace: str, settings: dict[str, object], **options: Any) -> Child:
+def started(url: str, namespace: str, settings: dict[str, object], **options: Any) -> ChildProcess:
     """A worker process that is able to work."""
     child = born(__name__, {"url": url, "namespace": namespace, "settings": settings, "options": options})
     assert child.read_line(PATIENCE_SECONDS) == "ready"

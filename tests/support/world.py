@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import apsw
 import asyncpg
+from endwell.runtime.child_process import ChildProcess
 
 from endwell import AsyncHandle, Client, Endwell
 from endwell.app import Node
@@ -20,7 +21,6 @@ from endwell.model.task import Task
 from endwell.pmo.service import Pmo
 from endwell.policy.limits import SECOND
 from endwell.runtime import Clock, ManualClock, Runtime
-from endwell.runtime.processes import Child
 from endwell.store.contract import Ring, Store
 from endwell.store.log import Event
 from endwell.store.postgres.store import PostgresStore
@@ -256,7 +256,7 @@ class World:
         )
         return session
 
-    async def freeze_between_commits(self, child: Child) -> None:
+    async def freeze_between_commits(self, child: ChildProcess) -> None:
         """Stopped inside a commit on SQLite, a process keeps the file's lock and everybody waits for it."""
         unknown = c.CloseSession(command_id="probe", namespace=self.namespace, session_id="none")
         while True:

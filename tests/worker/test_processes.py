@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from endwell.runtime.child_process import ChildProcess
 
 from endwell import AsyncHandle, TaskFailed
 from endwell.pmo.service import Pmo
 from endwell.runtime import SystemClock
-from endwell.runtime.processes import Child
 from tests.patience import PATIENCE_SECONDS
 from tests.support.worker_process import FAST_EXIT, app_for, started
 from tests.support.world import TINY, World, eventually, terminal
@@ -23,11 +23,11 @@ class Crew:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.children: list[Child] = []
+        self.children: list[ChildProcess] = []
         world.app.agents.update(app_for(world.app.url, world.namespace, TINY).agents)
         self.pmo: Pmo
 
-    def worker(self, settings: dict[str, object] | None = None, **options: Any) -> Child:
+    def worker(self, settings: dict[str, object] | None = None, **options: Any) -> ChildProcess:
         child = started(self.world.app.url, self.world.namespace, {**TINY, **(settings or {})}, **options)
         self.children.append(child)
         return child
@@ -64,11 +64,11 @@ async def crew(store_url: str) -> AsyncIterator[Crew]:
             crew.end()
 
 
-async def exit_code(child: Child) -> int:
+async def exit_code(child: ChildProcess) -> int:
     return await asyncio.get_running_loop().run_in_executor(None, child.wait, PATIENCE_SECONDS)
 
 
-async def told_to_stop(child: Child) -> None:
+async def told_to_stop(child: ChildProcess) -> None:
     """Send it the signal, and wait until it has heard it: two that come at once may be one."""
     child.terminate()
     heard = await asyncio.get_running_loop().run_in_executor(None, child.read_line, PATIENCE_SECONDS)

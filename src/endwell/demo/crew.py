@@ -14,8 +14,8 @@ import msgspec
 import endwell
 from endwell.errors import EndwellError
 from endwell.runtime.base import Runtime
+from endwell.runtime.child_process import ChildProcess, start_process
 from endwell.runtime.loops import new_loop
-from endwell.runtime.processes import Child, start
 from endwell.runtime.signals import on_stop_signals
 from endwell.settings.sources import PLAIN_VARIABLES, PREFIX, STORE_VARIABLE
 
@@ -75,7 +75,7 @@ async def _until_interrupted(running: Coroutine[Any, Any, T]) -> T:
 class CrewMember:
     """One started process. A successor after a kill is a new member with the same name."""
 
-    def __init__(self, name: str, role: str, child: Child, output: Path) -> None:
+    def __init__(self, name: str, role: str, child: ChildProcess, output: Path) -> None:
         self.name = name
         self.role = role
         self.child = child
@@ -124,7 +124,7 @@ class Crew:
         output = self._directory / f"{stem}.out"
         with _private(output) as stdout, _private(self._directory / f"{stem}.log") as stderr:
             argv = command_line(role, "--json", *options)
-            child = start(argv, self._env, cwd=self._directory, stdout=stdout, stderr=stderr)
+            child = start_process(argv, self._env, cwd=self._directory, stdout=stdout, stderr=stderr)
         member = self.members[name] = CrewMember(name, role, child, output)
         return member
 

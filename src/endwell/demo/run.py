@@ -21,8 +21,8 @@ from endwell.errors import EndwellError
 from endwell.model.effect import Verdict
 from endwell.model.status import TERMINAL
 from endwell.runtime.base import Runtime
+from endwell.runtime.child_process import PIPE, start_process
 from endwell.runtime.ids import Ids, SeededIds
-from endwell.runtime.processes import PIPE, start
 from endwell.settings import Settings, override
 
 WORKERS = ("worker-1", "worker-2", "worker-3")
@@ -215,7 +215,7 @@ async def _open(plan: Plan, runtime: Runtime, show: Show) -> AsyncIterator[DemoR
 
 async def _read(plan: Plan, runtime: Runtime, journal: Journal) -> Table:
     argv = [sys.executable, "-m", "endwell.demo.reader", str(journal.path)]
-    reader = start(argv, plan.env(), cwd=plan.directory, stdout=PIPE)
+    reader = start_process(argv, plan.env(), cwd=plan.directory, stdout=PIPE)
     try:
         line = await runtime.in_thread(reader.read_line, READER_SECONDS)
     finally:

@@ -38,8 +38,8 @@ class LocalDoorbell:
         self._key = directory_key
         self._runtime = runtime
         self._root = root
-        self._lock = runtime.lock()
-        self._coalescer = Coalescer(runtime.lock())
+        self._lock = runtime.new_lock()
+        self._coalescer = Coalescer(runtime.new_lock())
         self._pid: int | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._socket: socket.socket | None = None
@@ -53,8 +53,8 @@ class LocalDoorbell:
         self._pid = process_id()
         self._loop = asyncio.get_running_loop()
         # New locks: a bell inherited by a forked child may bring one that is held for ever.
-        self._lock = self._runtime.lock()
-        self._coalescer.start(self._loop, self._runtime.lock())
+        self._lock = self._runtime.new_lock()
+        self._coalescer.start(self._loop, self._runtime.new_lock())
         try:
             self._join(self._loop)
         except OSError as error:

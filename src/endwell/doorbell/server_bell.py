@@ -84,8 +84,8 @@ class ServerDoorbell(ABC):
         self._runtime = runtime
         self._look_seconds = look_seconds
         self._patience_seconds = patience_seconds
-        self._lock = runtime.lock()
-        self._coalescer = Coalescer(runtime.lock())
+        self._lock = runtime.new_lock()
+        self._coalescer = Coalescer(runtime.new_lock())
         self._pid: int | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._topics: set[str] = set()
@@ -109,12 +109,12 @@ class ServerDoorbell(ABC):
         self._pid = process_id()
         self._loop = asyncio.get_running_loop()
         # New locks: a bell inherited by a forked child may bring one that is held for ever.
-        self._lock = self._runtime.lock()
+        self._lock = self._runtime.new_lock()
         self._topics = set()
         self._is_something_to_do, self._is_tried = asyncio.Event(), asyncio.Event()
         self._is_closing = self._is_silent = False
         self._last_error = None
-        self._coalescer.start(self._loop, self._runtime.lock())
+        self._coalescer.start(self._loop, self._runtime.new_lock())
         self._task = self._runtime.spawn(self._stay_connected(), f"endwell-doorbell-{self.kind}")
         await self._runtime.wait(self._is_tried, OPEN_SECONDS)
         if self._subscription is None and self._last_error is None:
@@ -230,7 +230,7 @@ class ServerDoorbell(ABC):
 
     async def _wait_for_answer(self, request: Coroutine[Any, Any, None]) -> None:
         """Report a late answer; give the connection up when it is much too late."""
-        timer = self._runtime.later(self._patience_seconds, self._on_silence)
+        timer = self._runtime.schedule(self._patience_seconds, self._on_silence)
         try:
             async with self._runtime.timeout(ANSWER_SECONDS) as self._waiting:
                 await request

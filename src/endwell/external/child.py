@@ -186,7 +186,7 @@ class ChildTurn:
 
 def _waiter(runtime: Runtime) -> Callable[[Coroutine[Any, Any, Any]], Any]:
     """For code in a thread: have the event loop carry out a verb, and block until it has."""
-    wait = runtime.waiter()
+    wait = runtime.make_waiter()
 
     def waited(verb: Coroutine[Any, Any, Any]) -> Any:
         value, error = wait(captured(verb))

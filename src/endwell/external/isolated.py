@@ -42,9 +42,14 @@ from endwell.external.remote_store import error_said
 from endwell.external.runner import GRACE_SECONDS, checked_memory, checked_seconds, failure
 from endwell.model.content import MAX_BYTES, MAX_INTEGER
 from endwell.model.task import ErrorInfo
-from endwell.runtime import guarded
 from endwell.runtime.base import Runtime
-from endwell.runtime.guarded import Ended, Guarded, LineTooLong, NotStarted
+from endwell.runtime.guarded_program import (
+    GuardedProgram,
+    LineTooLong,
+    ProgramEnd,
+    ProgramNotStarted,
+    start_guarded,
+)
 from endwell.turn.outside import Reported
 from endwell.turn.suspension import GivenBack, HandedOver
 
@@ -111,7 +116,7 @@ class Isolated:
     runtime: Runtime
     timeout: float | None = None
     memory_mb: int | None = None
-    _spare: asyncio.Task[Guarded] | None = None
+    _spare: asyncio.Task[GuardedProgram] | None = None
 
     async def prepare(self) -> None:
         """Load the app in a child, which stays as the spare: what cannot work is refused now."""
@@ -140,7 +145,7 @@ class Isolated:
             if not spare.cancelled() and spare.exception() is None:
                 await spare.result().close()
 
-    async def _taken(self) -> Guarded:
+    async def _taken(self) -> GuardedProgram:
         """The spare, as soon as it is loaded, if there is a good one; else a new child."""
         spare = self._own_spare()
         if spare is not None:
@@ -150,25 +155,25 @@ class Isolated:
             await child.close()
         return await self._loaded()
 
-    def _own_spare(self) -> asyncio.Task[Guarded] | None:
+    def _own_spare(self) -> asyncio.Task[GuardedProgram] | None:
         """Whoever asks has the spare for himself; one on another event loop is of no use here."""
         spare, self._spare = self._spare, None
         return spare if spare is not None and spare.get_loop() is asyncio.get_running_loop() else None
 
-    async def _loaded(self) -> Guarded:
+    async def _loaded(self) -> GuardedProgram:
         """A child that has loaded the app and waits for a turn."""
         home = home_of(self.app, self.function, self.agent)
         order = json.dumps({**home, "agent": self.agent, "memory_mb": self.memory_mb})
         argv = [sys.executable, "-P", "-c", _BOOT, order, json.dumps(sys.path)]
         try:
-            child = await guarded.start(
+            child = await start_guarded(
                 argv,
                 env=None if self.memory_mb is None else {**os.environ, **_ONE_HEAP},
                 line_limit=LINE_BYTES,
                 grace_seconds=GRACE_SECONDS,
                 on_stderr=_pass_on,
             )
-        except NotStarted as error:
+        except ProgramNotStarted as error:
             raise failure("agent_not_loaded", f"no process could be started: {error}") from None
         try:
             child.limit(LOAD_SECONDS)
@@ -180,7 +185,7 @@ class Isolated:
             raise
         return child
 
-    async def _not_loaded(self, child: Guarded, said: ChildOutput) -> Reported:
+    async def _not_loaded(self, child: GuardedProgram, said: ChildOutput) -> Reported:
         with contextlib.suppress(*_UNREADABLE):
             return Reported(child_error(msgspec.json.decode(said.broken, type=ErrorInfo)))
         child.stop()
@@ -190,7 +195,7 @@ class Isolated:
 class ChildConversation:
     """What a child asks during its turn, until it says how the turn ended."""
 
-    def __init__(self, isolated: Isolated, child: Guarded, turn: Turn, bench: Recorder) -> None:
+    def __init__(self, isolated: Isolated, child: GuardedProgram, turn: Turn, bench: Recorder) -> None:
         self._isolated = isolated
         self._child = child
         self._turn = turn
@@ -215,7 +220,7 @@ class ChildConversation:
             return self._value(said.result, ended)
         raise await self._left(said) or self._died(ended)
 
-    def _value(self, result: msgspec.Raw, ended: Ended) -> Any:
+    def _value(self, result: msgspec.Raw, ended: ProgramEnd) -> Any:
         if len(result) > MAX_BYTES:
             raise failure("result_not_storable", f"its result has more than {MAX_BYTES:,} bytes")
         try:
@@ -244,7 +249,7 @@ class ChildConversation:
             return failure("agent_gave_turn_up", "its process left its turn, which it still held")
         return None
 
-    def _died(self, ended: Ended) -> Reported:
+    def _died(self, ended: ProgramEnd) -> Reported:
         if ended.cause == "timeout":
             late = f"it did not end within {self._isolated.timeout:g} s and was killed"
             return failure("agent_timeout", late)
@@ -337,7 +342,7 @@ def _order(turn: Turn, bench: Recorder) -> bytes:
     return msgspec.json.encode(order) + b"\n"
 
 
-async def _first_word(child: Guarded) -> ChildOutput:
+async def _first_word(child: GuardedProgram) -> ChildOutput:
     """What the child says when it has loaded the app, or could not."""
     try:
         return _decoded(await child.read_line())
@@ -345,7 +350,7 @@ async def _first_word(child: Guarded) -> ChildOutput:
         return ChildOutput()
 
 
-async def _itself(child: Guarded) -> Guarded:
+async def _itself(child: GuardedProgram) -> GuardedProgram:
     return child
 
 

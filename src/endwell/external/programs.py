@@ -20,9 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from endwell.errors import BadInput, UsageError
 from endwell.external.runner import GRACE_SECONDS, MEGABYTE, failure
 from endwell.model import content
-from endwell.runtime import guarded
 from endwell.runtime.base import Runtime
-from endwell.runtime.guarded import Ended, Guarded, LineTooLong, NotStarted
+from endwell.runtime.guarded_program import (
+    GuardedProgram,
+    LineTooLong,
+    ProgramEnd,
+    ProgramNotStarted,
+    start_guarded,
+)
 from endwell.turn.context import Context
 from endwell.turn.outside import Reported
 from endwell.turn.steps import NOTE_LIMIT, tell_progress
@@ -69,7 +74,7 @@ class Program:
         """One start of the program; it is gone when this returns, however it does."""
         try:
             process = await self._started(turn)
-        except NotStarted as error:
+        except ProgramNotStarted as error:
             raise failure("program_not_started", f"{self.argv[0]} could not be started: {error}") from None
         async with process:
             if self.timeout is not None:
@@ -78,7 +83,7 @@ class Program:
             process.write_end()
             return await ProgramConversation(self, process, bench).deliverable()
 
-    async def _started(self, turn: Turn) -> Guarded:
+    async def _started(self, turn: Turn) -> GuardedProgram:
         task = turn.task
         about = {
             "ENDWELL_TASK_ID": task.id,
@@ -86,7 +91,7 @@ class Program:
             "ENDWELL_EPOCH": str(task.epoch),
             "ENDWELL_IDEMPOTENCY_KEY": task.idempotency_key,
         }
-        return await guarded.start(
+        return await start_guarded(
             self.argv,
             env={**os.environ, **self.env, **about},
             cwd=self.cwd,
@@ -99,7 +104,7 @@ class Program:
 class ProgramConversation:
     """What a program says, and what is made of it in the end."""
 
-    def __init__(self, program: Program, process: Guarded, bench: Recorder) -> None:
+    def __init__(self, program: Program, process: GuardedProgram, bench: Recorder) -> None:
         self._program = program
         self._process = process
         self._circles = bench.circles
@@ -149,7 +154,7 @@ class ProgramConversation:
         elif said is not None:
             await self._circles.called("", said.name, said.about, is_new=True)
 
-    def _failure(self, problem: str | None, ended: Ended) -> Reported | None:
+    def _failure(self, problem: str | None, ended: ProgramEnd) -> Reported | None:
         name, tail = self._program.argv[0], self._process.tail
         if problem is not None:
             return failure("program_bad_output", f"{name}: {problem}", tail)

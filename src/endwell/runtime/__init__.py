@@ -1,10 +1,10 @@
 """Time, ids, sleep, threads and processes: the only room that touches them.
 
-Everything else receives a `Runtime`, so a simulator can hand out its own: one thread, a virtual
-clock, seeded ids.
+Every other room receives a `Runtime`, so that the simulator can pass its own: one thread, a virtual clock,
+seeded ids.
 """
 
-from endwell.runtime.base import Flag, RunningThread, Runtime
+from endwell.runtime.base import Flag, Runtime
 from endwell.runtime.clock import Clock, ManualClock, SystemClock
 from endwell.runtime.ids import Ids, SeededIds, SystemIds
 from endwell.runtime.portal import Portal
@@ -15,7 +15,6 @@ __all__ = [
     "Ids",
     "ManualClock",
     "Portal",
-    "RunningThread",
     "Runtime",
     "SeededIds",
     "SystemClock",

@@ -1,20 +1,17 @@
-"""One value that carries clock, ids and everything that waits or runs beside the caller.
+"""`Runtime`: one value that carries the clock, the ids, and everything that waits or runs beside the caller.
 
-Whoever holds a `Runtime` needs nothing else from the machine; a simulator passes a subclass that keeps
-all of it in one thread and one virtual time.
+Code above this room takes all of that from its `Runtime`; the simulator passes a subclass that keeps it in
+one thread and in virtual time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar, TypeVarTuple
 
@@ -22,79 +19,36 @@ from endwell.runtime import processes
 from endwell.runtime.clock import Clock, SystemClock
 from endwell.runtime.ids import Ids, SystemIds
 from endwell.runtime.loops import LoopThread
-from endwell.runtime.threads import ThreadAttendant, ThreadPool, answer
+from endwell.runtime.threads import ThreadAttendant, ThreadPool
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+Deadline = asyncio.Timeout
+Flag = threading.Event
+Lock = threading.Lock
+
 log = logging.getLogger(__name__)
 
 
-class RunningThread(Protocol):
-    """A thread that has been started."""
-
-    @property
-    def name(self) -> str: ...
-
-    def is_alive(self) -> bool: ...
-
-    def join(self, timeout: float | None = None) -> None: ...
-
-
 class Attendant(Protocol):
-    """Somebody of one's own who does, when called, what would hold up the caller."""
+    """Runs a function on a thread of its own whenever it is called."""
 
     def call(self) -> None:
-        """There is something to do. From any thread."""
+        """Run the function soon; may be called from any thread."""
 
-    async def ended(self) -> None:
-        """Wait until it has said that it is done for good."""
+    async def wait_ended(self) -> None:
+        """Wait until the function has returned False: it runs no more."""
 
 
 class Beside(Protocol):
-    """A coroutine that runs on an event loop of its own, not held up by anybody else's."""
+    """A coroutine on an event loop of its own, which no other loop can block."""
 
     def call(self, fn: Callable[[], object]) -> None:
-        """Have that loop call a function; nothing happens when it has ended."""
+        """Have that loop call a function; does nothing when the loop has ended."""
 
-    async def ended(self, timeout: float) -> None:
-        """Wait for its end, at most so many seconds."""
-
-
-class Lock(AbstractContextManager[bool], Protocol):
-    """Held by one thread at a time."""
-
-    def acquire(self, blocking: bool = True) -> bool: ...
-
-    def release(self) -> None: ...
-
-
-class Flag(Protocol):
-    """Raised in one thread, waited for in another."""
-
-    def set(self) -> None: ...
-
-    def clear(self) -> None: ...
-
-    def is_set(self) -> bool: ...
-
-    def wait(self, timeout: float | None = None) -> bool: ...
-
-
-class Timer(Protocol):
-    """A call that will be made later, unless it is cancelled."""
-
-    def cancel(self) -> None: ...
-
-
-class Deadline(AbstractAsyncContextManager["Deadline"], Protocol):
-    """A block that may take only so long."""
-
-    def reschedule(self, when: float | None, /) -> None:
-        """Give it another end, by the event loop's clock; 0 ends it now."""
-
-    def expired(self) -> bool:
-        """Whether its time was up, also when the block went on nevertheless."""
+    async def wait_ended(self, timeout: float) -> None:
+        """Wait for its end, at most `timeout` seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +63,7 @@ class Runtime:
 
     @classmethod
     def system(cls, *, clock: Clock | None = None, ids: Ids | None = None, threads: int = 32) -> Self:
-        """The real thing; at most `threads` synchronous functions at once."""
+        """Use the machine's own time and ids, and at most `threads` threads for synchronous code."""
         clock = clock or SystemClock()
         return cls(clock=clock, ids=ids or SystemIds(clock), pool=ThreadPool(threads))
 
@@ -117,11 +71,11 @@ class Runtime:
         await asyncio.sleep(seconds if seconds > 0 else 0)
 
     def block(self, seconds: float) -> None:
-        """Hold up the calling thread; never to be used on an event loop."""
+        """Hold up the calling thread; never use it on an event loop."""
         time.sleep(seconds)
 
-    def later(self, seconds: float, call: Callable[[], None]) -> Timer:
-        """Have the current event loop make a short call after so many seconds."""
+    def schedule(self, seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        """Have the current event loop make a short call after a delay."""
         return asyncio.get_running_loop().call_later(seconds, call)
 
     def timeout(self, seconds: float | None) -> Deadline:
@@ -129,7 +83,7 @@ class Runtime:
         return asyncio.timeout(seconds)
 
     async def wait(self, event: asyncio.Event, timeout: float | None = None) -> bool:
-        """Wait for the event; False when the time was up first."""
+        """Wait for the event; False when the timeout came first."""
         try:
             async with self.timeout(timeout):
                 await event.wait()
@@ -138,45 +92,37 @@ class Runtime:
         return event.is_set()
 
     def spawn(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Run beside the caller; a failure is logged under `name` even if nobody awaits the task."""
+        """Run a coroutine beside the caller, and log its failure under `name`."""
         task = asyncio.get_running_loop().create_task(coro, name=name)
         self._spawned.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
         return task
 
     def start(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Like `spawn`, for a caller that keeps the task and sees to its failures: a third of the cost."""
+        """Like `spawn`, at a third of the cost, for a caller that keeps the task and handles its failure."""
         return asyncio.get_running_loop().create_task(coro, name=name)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
         self._spawned.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s failed: %r", task.get_name(), error, exc_info=error)
 
-    def thread(self, target: Callable[[], object], name: str) -> RunningThread:
-        """Start a daemon thread; a failure is logged under `name`."""
-        thread = threading.Thread(target=_logged(target, name), name=name, daemon=True)
-        thread.start()
-        return thread
+    def start_attendant(self, attend: Callable[[], bool], name: str) -> Attendant:
+        """Start a thread that runs `attend` whenever it is called, until `attend` returns False."""
+        return ThreadAttendant(self.pool, attend, name)
 
-    def attendant(self, attend: Callable[[], bool], name: str) -> Attendant:
-        """A thread that calls `attend` whenever it is called, until that returns False."""
-        return ThreadAttendant(self, attend, name)
-
-    def beside(self, main: Callable[[], Coroutine[Any, Any, None]], name: str) -> Beside:
+    def start_loop(self, main: Callable[[], Coroutine[Any, Any, None]], name: str) -> Beside:
         """Run a coroutine on an event loop of its own, in a thread of its own."""
-        return LoopThread(self, main, name)
+        return LoopThread(self.pool, main, name)
 
     def give_way(self) -> None:
-        """For whoever has nothing to do but wait: let others have the processor."""
+        """Let other processes have the processor."""
         processes.give_way()
 
-    def host(self) -> str:
-        """The machine that this process runs on."""
+    def host_name(self) -> str:
         return processes.host_name()
 
-    def pid(self) -> int:
-        """This process, among those of its machine."""
+    def process_id(self) -> int:
         return processes.process_id()
 
     def is_alive(self, pid: int) -> bool:
@@ -184,7 +130,7 @@ class Runtime:
         return processes.pid_alive(pid)
 
     def process_mark(self) -> str:
-        """What tells this process from another one that has its number before or after it."""
+        """Return a text that tells this process from an earlier or later one with the same number."""
         return processes.process_mark(processes.process_id()) or ""
 
     def is_same_process(self, pid: int, mark: str) -> bool | None:
@@ -200,19 +146,11 @@ class Runtime:
         return processes.lock_holder(path, byte)
 
     async def in_thread(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Run a synchronous function in the bounded pool.
+        """Run a synchronous function in the thread pool; cancelling does not stop it (`ThreadPool.run`)."""
+        return await self.pool.run(fn, *args)
 
-        Cancelling stops the waiting, not the function: it keeps its thread until it returns, and
-        what it then returns is discarded. One that has not started yet never will.
-        """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        call = partial(contextvars.copy_context().run, fn, *args)
-        self.pool.submit(partial(answer, loop, future, call))
-        return await future
-
-    def waiter(self) -> Callable[[Awaitable[Any]], Any]:
-        """For code in a thread: have the current event loop await something, and block until it has."""
+    def make_waiter(self) -> Callable[[Awaitable[Any]], Any]:
+        """Make a function that blocks its thread until the current event loop has awaited something."""
         loop = asyncio.get_running_loop()
 
         async def awaited(thing: Awaitable[Any]) -> Any:
@@ -220,20 +158,10 @@ class Runtime:
 
         return lambda thing: asyncio.run_coroutine_threadsafe(awaited(thing), loop).result()
 
-    def lock(self) -> Lock:
-        """Mutual exclusion between threads."""
+    def new_lock(self) -> Lock:
+        """Make a lock for threads."""
         return threading.Lock()
 
-    def flag(self) -> Flag:
-        """A signal between threads (within one event loop, `asyncio.Event` and `wait` do)."""
+    def new_flag(self) -> Flag:
+        """Make a signal between threads; within one event loop use `asyncio.Event` and `wait`."""
         return threading.Event()
-
-
-def _logged(target: Callable[[], object], name: str) -> Callable[[], None]:
-    def run() -> None:
-        try:
-            target()
-        except Exception as error:
-            log.exception("%s failed: %r", name, error)
-
-    return run

@@ -1,6 +1,6 @@
-"""Which event loop to run on: uvloop where it is installed, asyncio's own otherwise; and one in a thread.
+"""Event loops: uvloop where it is installed, otherwise asyncio's own; and an event loop in a thread.
 
-`ENDWELL_EVENT_LOOP=asyncio` stays with Python's own although uvloop is there.
+`ENDWELL_EVENT_LOOP=asyncio` chooses Python's own loop although uvloop is installed.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ import contextlib
 import importlib
 import os
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from endwell.errors import UsageError
-
-if TYPE_CHECKING:
-    from endwell.runtime.base import Runtime
+from endwell.runtime.threads import ThreadPool, start_thread
 
 VARIABLE: Final = "ENDWELL_EVENT_LOOP"
 
@@ -37,32 +35,32 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def name_of_loop() -> str:
-    """What `new_loop` makes here, in one word."""
+    """Name the package whose event loop `new_loop` makes: "uvloop" or "asyncio"."""
     loop = new_loop()
     loop.close()
     return type(loop).__module__.partition(".")[0]
 
 
-def later(loop: asyncio.AbstractEventLoop, seconds: float, call: Callable[[], object]) -> None:
-    """Have a loop call something after a while; from any thread."""
+def call_later(loop: asyncio.AbstractEventLoop, seconds: float, call: Callable[[], object]) -> None:
+    """Have a loop make a call after a delay; from any thread."""
     loop.call_soon_threadsafe(lambda: loop.call_later(seconds, call))
 
 
 class LoopThread:
     """One coroutine on an event loop of its own, in a thread of its own."""
 
-    def __init__(self, runtime: Runtime, main: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        self._runtime = runtime
+    def __init__(self, pool: ThreadPool, main: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        self._pool = pool
         self._main = main
         self._loop = new_loop()
-        self._thread = runtime.thread(self._run, name)
+        self._thread = start_thread(self._run, name)
 
     def call(self, fn: Callable[[], object]) -> None:
-        with contextlib.suppress(RuntimeError):  # its thread has ended
+        with contextlib.suppress(RuntimeError):  # the thread has ended
             self._loop.call_soon_threadsafe(fn)
 
-    async def ended(self, timeout: float) -> None:
-        await self._runtime.in_thread(self._thread.join, timeout)
+    async def wait_ended(self, timeout: float) -> None:
+        await self._pool.run(self._thread.join, timeout)
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:

@@ -145,7 +145,7 @@ def evidence_about(
     session: Session | None, runtime: Runtime, absence: Absence | None, now: int
 ) -> c.HolderEvidence:
     """What this process knows about the holder of a lapsed session, for the decision what a reclaim costs."""
-    is_near = session is not None and session.pid > 0 and session.host == runtime.host()
+    is_near = session is not None and session.pid > 0 and session.host == runtime.host_name()
     return c.HolderEvidence(
         holder_is_alive=runtime.is_same_process(session.pid, session.process)
         if session is not None and is_near

@@ -10,8 +10,8 @@ from typing import Final
 
 from endwell.doorbell.coalesce import Coalescer
 from endwell.doorbell.contract import BellHealth, OnRing, Unsubscribe
-from endwell.runtime.loops import later
-from endwell.runtime.universe import Dice
+from endwell.runtime.loops import call_later
+from endwell.runtime.virtual.scheduler import Dice
 
 RING_SECONDS: Final = 0.002
 """How long a ring takes at most when nothing is wrong."""
@@ -56,7 +56,7 @@ NewLock = Callable[[], contextlib.AbstractContextManager[bool]]
 
 
 def _no_lock() -> contextlib.AbstractContextManager[bool]:
-    """In a universe there is one thread."""
+    """In a scheduler there is one thread."""
     return contextlib.nullcontext(True)
 
 
@@ -93,7 +93,7 @@ class SimulatedDoorbell:
         if seconds <= 0:
             self._heard.add(topics)
         else:
-            later(loop, seconds, partial(self._heard.add, topics))
+            call_later(loop, seconds, partial(self._heard.add, topics))
 
     def subscribe(self, callback: OnRing) -> Unsubscribe:
         return self._heard.subscribe(callback)

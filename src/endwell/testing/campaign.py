@@ -18,8 +18,8 @@ from typing import Final
 
 import msgspec
 
+from endwell.runtime.child_process import ChildProcess, start_process
 from endwell.runtime.clock import SystemClock
-from endwell.runtime.processes import Child, start
 from endwell.testing.installation import HOURS
 from endwell.testing.oracle.registry import INVARIANTS
 from endwell.testing.shrinking import keep, shrink, simulate, told
@@ -137,13 +137,13 @@ class Campaign:
                 child.wait()
         return total
 
-    def _child(self, some: Sequence[int]) -> Child:
+    def _child(self, some: Sequence[int]) -> ChildProcess:
         argv = [sys.executable, "-m", "endwell.testing.campaign", "--these", ",".join(map(str, some))]
         argv += ["--corpus", str(self.corpus)] if self.corpus else []
         argv += ["--seconds", str(self.seconds)] if self.seconds else []
-        return start(argv)
+        return start_process(argv)
 
-    def _ended(self, child: Child) -> Figures:
+    def _ended(self, child: ChildProcess) -> Figures:
         code = child.wait()
         child.close()
         return Figures(failures=(f"a process of the campaign ended with code {code}",)) if code else Figures()

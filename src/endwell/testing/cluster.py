@@ -1,7 +1,7 @@
 """Many processes of one installation in one thread: workers, supervisors and clients on one SQLite file.
 
 Each member is an `Endwell` object of its own with the product's own parts; only time, chance, threads and
-doorbells come from the universe. Members can be killed, paused, stalled, stopped politely and started again.
+doorbells come from the scheduler. Members can be killed, paused, stalled, stopped politely and started again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from endwell.pmo.relay.sink import Sink
 from endwell.pmo.service import Pmo
 from endwell.redis_client import RedisClient
 from endwell.runtime.clock import MICROSECONDS
-from endwell.runtime.universe import Dice, Universe, VirtualLoop, VirtualProcess
-from endwell.runtime.virtual import VirtualRuntime, outside_of_loops, virtual_runtime
+from endwell.runtime.virtual.runtime import VirtualRuntime, outside_of_loops, virtual_runtime
+from endwell.runtime.virtual.scheduler import Dice, VirtualLoop, VirtualProcess, VirtualScheduler
 from endwell.settings import Settings
 from endwell.store.contract import Store
 from endwell.testing.bell_network import BellNetwork, SimulatedDoorbell
@@ -65,7 +65,7 @@ class Cluster:
         self.path = directory / "endwell.db"
         self.register = register
         self.settings = settings
-        self.universe = Universe(seed, sticky=sticky)
+        self.scheduler = VirtualScheduler(seed, sticky=sticky)
         self.network = BellNetwork(Dice(f"{seed}/bells"))
         self.redis = Network(Server(self._redis_ms))
         self.redis.is_slow = partial(Dice(f"{seed}/lines").happens, SLOW_ANSWERS)
@@ -79,11 +79,11 @@ class Cluster:
 
     def note(self, who: str, what: str, about: str = "", proof: bytes = b"") -> None:
         """One line of the trace, now."""
-        self.trace.note(self.universe.elapsed_us, who, what, about, proof)
+        self.trace.note(self.scheduler.elapsed_us, who, what, about, proof)
 
     def _redis_ms(self) -> int:
         """The server of streams has a clock of its own."""
-        return (self.universe.start_us + self.universe.elapsed_us) // 1000
+        return (self.scheduler.start_us + self.scheduler.elapsed_us) // 1000
 
     def start(self, name: str, kind: Kind) -> ClusterMember:
         """A process of that name: a new one, or the successor of one that has ended."""
@@ -102,14 +102,14 @@ class Cluster:
 
     def run(self, seconds: float, done: Callable[[], bool] | None = None) -> bool:
         """Let so much time pass, or less if `done` says so first; whether it did."""
-        until = self.universe.elapsed_us + round(seconds * MICROSECONDS)
-        return outside_of_loops(lambda: self.universe.run_until(until, done))
+        until = self.scheduler.elapsed_us + round(seconds * MICROSECONDS)
+        return outside_of_loops(lambda: self.scheduler.run_until(until, done))
 
     def close(self) -> None:
         """End everything, as a power cut would, and give the file back."""
         for member in [*self.members.values(), *self.graveyard]:
             member.kill()
-            member.runtime.leave()
+            member.runtime.close()
 
 
 class SimulatedApp(Endwell):
@@ -147,7 +147,7 @@ class ClusterMember:
         self.cluster = cluster
         self.name = name
         self.kind = kind
-        self.process = VirtualProcess(cluster.universe, name, pid)
+        self.process = VirtualProcess(cluster.scheduler, name, pid)
         self.runtime: VirtualRuntime = virtual_runtime(self.process, str(cluster.seed), cluster.is_alive)
         self.stores: list[TappedStore] = []
         self.app = SimulatedApp(self, settings=cluster.settings)

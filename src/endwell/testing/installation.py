@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from endwell.runtime.universe import Dice
+from endwell.runtime.virtual.scheduler import Dice
 from endwell.settings import Settings, override
 from endwell.testing import workload
 from endwell.testing.cluster import Kind

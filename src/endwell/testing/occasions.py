@@ -99,8 +99,8 @@ class Occasions:
 
     @property
     def elapsed_us(self) -> int:
-        """How long the universe has existed."""
-        return self.cluster.universe.elapsed_us
+        """How long the scheduler has existed."""
+        return self.cluster.scheduler.elapsed_us
 
     def happened(self, name: str, who: str, about: str = "") -> None:
         """A fault really took place."""
@@ -122,7 +122,7 @@ class Occasions:
 
         def look() -> None:
             if not self.is_calm and not when() and self.elapsed_us < until:
-                self.cluster.universe.after(every, look)
+                self.cluster.scheduler.call_after(every, look)
 
         look()
 

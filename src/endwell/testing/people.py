@@ -12,7 +12,7 @@ from endwell.client import Client
 from endwell.errors import EndwellError, WrongStatus
 from endwell.model import status as s
 from endwell.model.task import waits_of
-from endwell.runtime.universe import Dice
+from endwell.runtime.virtual.scheduler import Dice
 from endwell.testing.workload import ANYTHING, TaskOrder, expected
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class People:
         if fate == "tool_silent":
             return
         if fate == "tool_late":
-            await sleep((deadline - self._sim.cluster.universe.now_us) / 1e6 + self._dice.random() * 20)
+            await sleep((deadline - self._sim.cluster.scheduler.now_us) / 1e6 + self._dice.random() * 20)
         try:
             if fate == "tool_fails":
                 await client.fail_call(call_id, "it broke")

@@ -56,7 +56,7 @@ class Restored(Simulation):
     def __init__(self, lost: Lost, copy: Path, directory: Path) -> None:
         installation = msgspec.structs.replace(lost.installation, orders=())
         super().__init__(lost.seed + OTHER_SEED, directory, installation, ())
-        self.cluster.universe.start_us = lost.cluster.universe.now_us
+        self.cluster.scheduler.start_us = lost.cluster.scheduler.now_us
         self.outside = replace(lost.outside, fates=PlannedFates(self), noted=self._note_change)
         self.is_declared = False
         shutil.copy(copy, self.cluster.path)

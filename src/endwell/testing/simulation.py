@@ -22,7 +22,7 @@ from endwell.policy.limits import Limits
 from endwell.runtime.clock import MICROSECONDS
 from endwell.runtime.current import CURRENT_TURN
 from endwell.runtime.ids import SeededIds
-from endwell.runtime.universe import Dice
+from endwell.runtime.virtual.scheduler import Dice
 from endwell.testing import people, workload
 from endwell.testing.cluster import Cluster, ClusterMember, Kind, SimulatedApp
 from endwell.testing.effect_sink import Outside
@@ -143,7 +143,8 @@ class Simulation(Occasions):
         self.outside.on_run = self.view.note_run
         self._keep_all()
         for planned in self.plan:
-            self.cluster.universe.at(round(planned.at_seconds * MICROSECONDS), partial(self._inject, planned))
+            at_us = round(planned.at_seconds * MICROSECONDS)
+            self.cluster.scheduler.call_at(at_us, partial(self._inject, planned))
         self._every(KEEP_SECONDS, self._keep_all)
         self._every(CHECK_SECONDS, self._checkpoint)
 
@@ -168,7 +169,7 @@ class Simulation(Occasions):
         self.view.live_pids = frozenset(member.process.pid for member in live)
         self.view.live_names = frozenset(f"{member.name}-{member.process.pid}" for member in live)
         if not self._is_broken():
-            self.view.now_us = self.cluster.universe.now_us
+            self.view.now_us = self.cluster.scheduler.now_us
             self.oracle.rest()
 
     def _leave(self) -> None:
@@ -207,7 +208,7 @@ class Simulation(Occasions):
             tasks=len(self.view.tasks),
             events=self.view.seq,
             commits=self.commits,
-            steps=self.cluster.universe.steps,
+            steps=self.cluster.scheduler.steps,
             judged=self.oracle.judged,
             ended=Counter(task.status for task in self.view.tasks.values()),
             plan=self.plan,
@@ -222,19 +223,19 @@ class Simulation(Occasions):
     def _every(self, seconds: float, call: Callable[[], None]) -> None:
         def again() -> None:
             call()
-            self.cluster.universe.after(seconds, again)
+            self.cluster.scheduler.call_after(seconds, again)
 
-        self.cluster.universe.after(seconds, again)
+        self.cluster.scheduler.call_after(seconds, again)
 
     def _checkpoint(self) -> None:
-        self.view.steps_taken = self.cluster.universe.steps
-        self.view.now_us = self.cluster.universe.now_us
+        self.view.steps_taken = self.cluster.scheduler.steps
+        self.view.now_us = self.cluster.scheduler.now_us
         self.oracle.checkpoint()
 
     def _calm_down(self) -> None:
         """Everything is mended: from here on the bounds hold strictly."""
         self.forget_faults()
-        self.view.calm_since_us = self.cluster.universe.now_us
+        self.view.calm_since_us = self.cluster.scheduler.now_us
         self._down_until.clear()
         for member in self.cluster.members.values():
             if member.process.is_paused:
@@ -266,7 +267,7 @@ class Simulation(Occasions):
             if member is not None and not member.is_over:
                 member.stop()
 
-        self.cluster.universe.after(seconds, leave)
+        self.cluster.scheduler.call_after(seconds, leave)
 
     def kill(self, member: ClusterMember, down_seconds: float) -> None:
         """As `kill -9`; it is started again after a while."""
@@ -276,11 +277,11 @@ class Simulation(Occasions):
     def freeze(self, member: ClusterMember, seconds: float) -> None:
         """As SIGSTOP, and SIGCONT after so long."""
         member.process.pause()
-        self.cluster.universe.after(seconds, member.process.resume)
+        self.cluster.scheduler.call_after(seconds, member.process.resume)
 
     def jump(self, seconds: float) -> None:
         """Set the machine's clock."""
-        self.cluster.universe.wall_offset_us += round(seconds * MICROSECONDS)
+        self.cluster.scheduler.wall_offset_us += round(seconds * MICROSECONDS)
 
     def _inject(self, planned: Planned) -> None:
         FAULTS[planned.name].inject(self, Dice(f"{self.seed}/{planned.salt}"))
@@ -295,7 +296,7 @@ class Simulation(Occasions):
 
     def _after_commit(self, member: ClusterMember) -> None:
         self.commits += 1
-        self.view.now_us = self.cluster.universe.now_us
+        self.view.now_us = self.cluster.scheduler.now_us
         self.oracle.after_commit()
         for step in self.view.steps:
             about = f"{step.event.task_id} {step.event.attempt_id or ''}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from endwell.app import Endwell
 from endwell.errors import CallFailed, EffectRejected, Fail, NotDone, SignalTimeout, ToolFailed
 from endwell.policy.approval import Approval
-from endwell.runtime.universe import Dice
+from endwell.runtime.virtual.scheduler import Dice
 from endwell.testing.effect_sink import Outside
 from endwell.turn.captured import captured
 from endwell.turn.context import Context, SyncContext
@@ -189,7 +189,7 @@ class Workload:
         return "skipped"
 
     async def _change(self, job: Job, idempotency_key: str) -> Any:
-        pid, outside = self._app.runtime.pid(), self._outside
+        pid, outside = self._app.runtime.process_id(), self._outside
         with outside.entered(pid):
             await self._sleep(job["seconds"] / 2 + outside.fates.effect_seconds(idempotency_key))
             repeatable = idempotency_key.startswith("mail:")

@@ -20,7 +20,7 @@ from endwell.errors import EndwellError, UsageError
 from endwell.model import commands as c
 from endwell.model.task import Task
 from endwell.policy.limits import Limits
-from endwell.runtime.universe import Dice
+from endwell.runtime.virtual.scheduler import Dice
 from endwell.settings import Settings, override
 from endwell.testing.cluster import Cluster, ClusterMember
 from endwell.testing.effect_sink import Outside
@@ -107,7 +107,7 @@ class World:
     @property
     def now_us(self) -> int:
         """What the world's clock shows."""
-        return self._cluster.universe.now_us
+        return self._cluster.scheduler.now_us
 
     @property
     def trace(self) -> str:
@@ -194,7 +194,7 @@ class World:
         member = self._cluster.members[name]
         member.process.pause()
         self._cluster.note(name, "! frozen", f"{seconds:g} s")
-        self._cluster.universe.after(seconds, member.process.resume)
+        self._cluster.scheduler.call_after(seconds, member.process.resume)
 
     def lose_doorbells(self, *, lost: bool = True) -> None:
         """No ring passes between processes from now on; polling must find the work."""
@@ -218,7 +218,7 @@ class World:
 
     def jump_clock(self, seconds: float) -> None:
         """Correct the machine's wall clock, forward or back."""
-        self._cluster.universe.wall_offset_us += round(seconds * 1e6)
+        self._cluster.scheduler.wall_offset_us += round(seconds * 1e6)
 
     # ---- scripts
 
@@ -254,7 +254,7 @@ class World:
         everybody = self._cluster.members.values()
         if not self._cluster.run(60, lambda: all(member.is_ready for member in everybody)):
             raise UsageError("the world could not be started")
-        self._cluster.universe.after(RESTART_SECONDS, self._keep)
+        self._cluster.scheduler.call_after(RESTART_SECONDS, self._keep)
         if self.tools:
             self._client.spawn(self._answer_tools(), "tools")
 
@@ -262,7 +262,7 @@ class World:
         for name, member in list(self._cluster.members.items()):
             if member.is_over:
                 self._cluster.start(name, member.kind)
-        self._cluster.universe.after(RESTART_SECONDS, self._keep)
+        self._cluster.scheduler.call_after(RESTART_SECONDS, self._keep)
 
     async def _answer_tools(self) -> None:
         client, runtime = self._client.client, self._client.runtime

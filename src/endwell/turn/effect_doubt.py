@@ -151,5 +151,5 @@ async def is_holder_gone(bench: Recorder, key: str) -> bool:
         return False
     if session.end_reason in ("goodbye", "left_processes"):
         return session.end_reason == "goodbye"
-    is_here = session.host == bench.runtime.host()
+    is_here = session.host == bench.runtime.host_name()
     return is_here and bench.runtime.is_same_process(session.pid, session.process) is False

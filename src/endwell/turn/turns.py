@@ -340,7 +340,7 @@ class Turns:
 
     def _waiter(self, turn: Turn) -> Callable[[Coroutine[Any, Any, Any]], Any]:
         """For code in a thread: have the event loop carry out a verb, and block until it has."""
-        wait = self._runtime.waiter()
+        wait = self._runtime.make_waiter()
 
         def waited(verb: Coroutine[Any, Any, Any]) -> Any:
             if turn.is_lost:

@@ -91,7 +91,7 @@ class HeartbeatLoop:
     def start(self) -> None:
         """Beat in a thread until `stop`."""
         self._now_flag = asyncio.Event()
-        self._beside = self._runtime.beside(self._beat, "endwell-heartbeat")
+        self._beside = self._runtime.start_loop(self._beat, "endwell-heartbeat")
 
     def beat_now(self) -> None:
         """Do not wait for the interval: something may have been taken from us."""
@@ -103,7 +103,7 @@ class HeartbeatLoop:
         self._stopping = True
         self.beat_now()
         if self._beside is not None:
-            await self._beside.ended(self._lease_seconds)
+            await self._beside.wait_ended(self._lease_seconds)
 
     async def _beat(self) -> None:
         store = self._store.sibling()

@@ -80,7 +80,7 @@ class Worker:
         self._agents = dict(agents)
         self._versions = {name: agent.version for name, agent in agents.items() if agent.version}
         self.concurrency = concurrency or settings.worker.concurrency
-        self.name = name or f"{runtime.host()}-{runtime.pid()}"
+        self.name = name or f"{runtime.host_name()}-{runtime.process_id()}"
         self.directory = Directory(store, namespace, known or agents, settings.approval)
         self._lookout = WorkProbe(
             store, runtime, namespace=namespace, agents=tuple(agents), settings=settings.worker

@@ -25,7 +25,7 @@ from endwell.model.restoring import MarkRestored
 from endwell.policy.limits import SECOND
 from endwell.redis_client import Word
 from endwell.runtime import ManualClock, Runtime
-from endwell.runtime.universe import START_US
+from endwell.runtime.virtual.scheduler import START_US
 from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults import all as all_faults
 from endwell.testing.installation import QueueKind, installation_for

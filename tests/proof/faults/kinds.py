@@ -13,9 +13,10 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
+from endwell.runtime.child_process import ChildProcess
+
 from endwell.model.facts import TaskReclaimed
 from endwell.model.task import Task
-from endwell.runtime.processes import Child
 from tests.patience import PATIENCE_SECONDS
 from tests.proof.faults.fault import Fault
 from tests.servers.proxy import Cut, Proxy
@@ -33,7 +34,7 @@ DAY_SECONDS: Final = 86_400.0
 class _Struck(Fault):
     """A worker that says `struck` just before it happens, or is simply gone."""
 
-    _child: Child
+    _child: ChildProcess
 
     async def look(self, task: Task) -> None:
         if not self.is_struck:
@@ -186,7 +187,7 @@ class DiskFull(Fault):
         self.counts = self.counts or _said(self._child, "full")
 
 
-def _said(child: Child, word: str) -> bool:
+def _said(child: ChildProcess, word: str) -> bool:
     try:
         while (line := child.read_line(0)) is not None:
             if line == word:

@@ -9,13 +9,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
+from endwell.runtime.child_process import ChildProcess
+
 from endwell import Endwell
 from endwell.errors import EndwellError, WrongStatus
 from endwell.model.effect import Verdict
 from endwell.model.facts import TaskReclaimed
 from endwell.operate.verify import verify
 from endwell.runtime import SystemClock
-from endwell.runtime.processes import Child
 from endwell.store.contract import Store
 from tests.patience import PATIENCE_SECONDS
 from tests.proof.faults.fault import Fault
@@ -90,10 +91,10 @@ class Run:
         self.sink = Sink(place.home / f"{uuid.uuid4().hex}.sink")
         self.world = _Onlookers(place)
         self.task_id = ""
-        self._children: list[Child] = []
+        self._children: list[ChildProcess] = []
         self._victim = 0
 
-    def worker(self, url: str | None = None, **trap: Any) -> Child:
+    def worker(self, url: str | None = None, **trap: Any) -> ChildProcess:
         """A worker process; by way of another URL if the fault is on the line."""
         about = {"sink": str(self.sink.path), "settings": SETTINGS, "namespace": self.world.namespace}
         child = started({**about, "url": url or self.world.app.url, **trap})

@@ -15,7 +15,7 @@ from endwell.model import commands as c
 from endwell.model.task import Task
 from endwell.policy.limits import Limits
 from endwell.runtime import Runtime
-from endwell.runtime.guarded import Ended
+from endwell.runtime.guarded_program import ProgramEnd
 from endwell.turn.outside import Reported
 from endwell.turn.suspension import GivenBack, HandedOver, Suspended
 from tests.patience import PATIENCE_SECONDS
@@ -87,8 +87,8 @@ class _Lines:
         await asyncio.sleep(0)
         return None if self.is_stopped else next(self._lines, None)
 
-    async def ended(self) -> Ended:
-        return Ended(0, "")
+    async def ended(self) -> ProgramEnd:
+        return ProgramEnd(0, "")
 
     def limit(self, seconds: float) -> None: ...
 

@@ -26,7 +26,7 @@ class SqliteEffectStore(EffectStore):
     def __init__(self, path: str | Path, *, runtime: Runtime | None = None) -> None:
         self._path = Path(path)
         self._runtime = runtime or Runtime.system(threads=1)
-        self._lock = self._runtime.lock()
+        self._lock = self._runtime.new_lock()
         self._connection: apsw.Connection | None = None
 
     async def get(self, key: str) -> bytes | None:

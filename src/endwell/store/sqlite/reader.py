@@ -39,7 +39,7 @@ class Reader(Owner):
         super().__init__()
         self._closing = closing
         self._letters: deque[PendingCommit[Question, Any]] = deque()
-        self._attendant = runtime.attendant(self._attend, name)
+        self._attendant = runtime.start_attendant(self._attend, name)
 
     async def ask(self, question: Question) -> Any:
         """Hand a question in and wait for the answer."""
@@ -53,7 +53,7 @@ class Reader(Owner):
         """Answer what waits, then end the thread."""
         self.is_closed = True
         self._attendant.call()
-        await self._attendant.ended()
+        await self._attendant.wait_ended()
 
     def _attend(self) -> bool:
         is_last = self.is_closed  # asked first: whatever came before the closing is still answered

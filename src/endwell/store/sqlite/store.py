@@ -78,7 +78,7 @@ class SqliteStore(Store):
         self._writer: SqliteDriver | None = None
         self._reader: SqliteDriver | None = None
         self._here: SqliteDriver | None = None
-        self._here_lock = runtime.lock()
+        self._here_lock = runtime.new_lock()
         self._desk: Writer
         self._questions: Reader
 
@@ -87,7 +87,7 @@ class SqliteStore(Store):
         self._reader = await self._runtime.in_thread(self._connect)
         self._here = await self._runtime.in_thread(self._connect)
         self._here.never_wait()
-        self._here_lock = self._runtime.lock()
+        self._here_lock = self._runtime.new_lock()
         self._desk = Writer(self._runtime, self._writer, self._ring)
         self._questions = Reader(self._runtime, "endwell-sqlite-reader", closing=self._reader.close)
 

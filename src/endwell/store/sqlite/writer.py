@@ -36,9 +36,9 @@ class Writer(Owner):
         self._ring = ring
         self._urgent: deque[_Commit] = deque()
         self._usual: deque[_Commit] = deque()
-        self._writing = runtime.lock()
+        self._writing = runtime.new_lock()
         self._is_log_long = False
-        self._attendant = runtime.attendant(self._attend, "endwell-sqlite-writer")
+        self._attendant = runtime.start_attendant(self._attend, "endwell-sqlite-writer")
 
     async def ask(self, commands: Sequence[Command]) -> list[Reply]:
         """Commit on the caller's event loop, together with whoever is about to ask as well."""
@@ -61,7 +61,7 @@ class Writer(Owner):
         """Serve what waits, then end the thread and close the connection."""
         self.is_closed = True
         self._attendant.call()
-        await self._attendant.ended()
+        await self._attendant.wait_ended()
 
     def _post(self, commands: Sequence[Command]) -> _Commit:
         self.refuse_if_nobody_serves()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from endwell.runtime.universe import Dice
+from endwell.runtime.virtual.scheduler import Dice
 from endwell.streams.protocol import RESULT, TASK
 from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults.of_queues import on_foreign, put_entry
@@ -58,7 +58,7 @@ def stranger_forges_tool_names(sim: Simulation, dice: Dice) -> None:
     """A client of the server offers queued tasks to workers that do not serve them."""
 
     def when() -> bool:
-        rows = sim.view.ask(_READY, (sim.cluster.universe.now_us,))
+        rows = sim.view.ask(_READY, (sim.cluster.scheduler.now_us,))
         for task_id, agent, turn_id, epoch in rows[:5]:
             tool = "job" if agent == "abroad" else "abroad"
             sim.happened("stranger_forges_tool_names", "redis", f"{task_id} of {agent} for {tool}")

@@ -12,7 +12,7 @@ from endwell.model import commands as c
 from endwell.model import content
 from endwell.model import status as s
 from endwell.model.task import Task, waits_of
-from endwell.runtime.universe import Dice
+from endwell.runtime.virtual.scheduler import Dice
 from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults.registry import fault
 from endwell.testing.simulation import Simulation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from endwell.model import commands as c
-from endwell.runtime.universe import Dice
+from endwell.runtime.virtual.scheduler import Dice
 from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults.registry import fault
 from endwell.testing.occasions import ArmedMoment
@@ -160,7 +160,7 @@ def loop_blocked(sim: Simulation, dice: Dice) -> None:
 
     def block(victim: ClusterMember) -> None:
         sim.happened("loop_blocked", victim.name, f"{seconds:.0f} s, held {victim.held}")
-        victim.loop.stall(seconds)
+        victim.loop.stall_for(seconds)
 
     on_busy_worker(sim, dice, block)
 
@@ -174,7 +174,7 @@ def heartbeat_blocked(sim: Simulation, dice: Dice) -> None:
         sim.happened("heartbeat_blocked", victim.name, f"{seconds:.0f} s, held {victim.held}")
         for loop in victim.process.loops:
             if loop.name.endswith("heartbeat"):
-                loop.stall(seconds)
+                loop.stall_for(seconds)
 
     on_busy_worker(sim, dice, block)
 

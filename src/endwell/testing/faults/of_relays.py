@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from endwell.runtime.universe import Dice
+from endwell.runtime.virtual.scheduler import Dice
 from endwell.testing.faults.registry import fault
 from endwell.testing.receiver import Manner
 from endwell.testing.simulation import Simulation

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import apsw
 
 from endwell.model import commands as c
-from endwell.runtime.universe import Dice
+from endwell.runtime.virtual.scheduler import Dice
 from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults.of_processes import busy_workers, has_substance
 from endwell.testing.faults.registry import fault

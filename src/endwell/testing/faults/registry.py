@@ -9,7 +9,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from endwell.runtime.universe import Dice
+from endwell.runtime.virtual.scheduler import Dice
 
 if TYPE_CHECKING:
     from endwell.testing.simulation import Simulation

@@ -1,8 +1,8 @@
-"""A universe: many processes in one thread, under one virtual clock and one seeded choice of who runs next.
+"""The scheduler of virtual time: many processes in one thread, under one virtual clock.
 
-Each process has event loops of its own (one for each thread that it would have); within a loop callbacks run
-in the order in which asyncio promises them, between loops the dice decide. When nobody is ready, time jumps
-to the next timer. The same seed gives the same course of events, to the microsecond.
+Each process has event loops of its own, one for each thread that a real process would have. Callbacks of one
+loop run in asyncio's order; seeded dice decide which loop runs next. When no loop is ready, time jumps to the
+next timer. The same seed gives the same course of events, to the microsecond.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from typing import Any, Final, TypeVarTuple
 from endwell.runtime.clock import MICROSECONDS
 
 START_US: Final = 1_767_225_600 * MICROSECONDS
-"""The first of January 2026: an ordinary day."""
+"""Midnight of 1 January 2026."""
 LONGEST_STEP_US: Final = 40
-"""What one callback takes at most. Never nothing: a loop that spins must not stop the clock."""
+"""Longest time that one callback takes. The shortest is 1: a busy loop must not stop the clock."""
 
 Ts = TypeVarTuple("Ts")
 Callback = Callable[[], object]
 
 
 class Dice(random.Random):
-    """Seeded chance; each who draws has dice of its own, so that one more throw changes nobody else's."""
+    """Seeded chance. Each user has dice of its own, so that an extra throw changes no other user's throws."""
 
     def happens(self, probability: float) -> bool:
-        """Whether something of that probability takes place."""
+        """Whether an event of this probability takes place."""
         return self.random() < probability
 
 
-class Universe:
-    """Holds the time and the processes. `run_until` lets them live."""
+class VirtualScheduler:
+    """Holds virtual time, its timers, and the loops that can run. `run_until` runs them."""
 
     def __init__(self, seed: int, *, start_us: int = START_US, sticky: float = 0.5) -> None:
         self._chance = Dice(f"{seed}/scheduler").random
@@ -53,18 +53,18 @@ class Universe:
 
     @property
     def now_us(self) -> int:
-        """What the wall clock shows."""
+        """The time that the wall clock shows."""
         return self.start_us + self.elapsed_us + self.wall_offset_us
 
-    def at(self, elapsed_us: int, call: Callback) -> None:
-        """Have something happen at a moment; it belongs to no process."""
-        self.push(elapsed_us, None, call)
+    def call_at(self, elapsed_us: int, call: Callback) -> None:
+        """Make a call at a moment; it belongs to no process."""
+        self.push_timer(elapsed_us, None, call)
 
-    def after(self, seconds: float, call: Callback) -> None:
-        """Have something happen in a while."""
-        self.at(self.elapsed_us + round(seconds * MICROSECONDS), call)
+    def call_after(self, seconds: float, call: Callback) -> None:
+        """Make a call after a delay."""
+        self.call_at(self.elapsed_us + round(seconds * MICROSECONDS), call)
 
-    def push(self, when_us: int, loop: VirtualLoop | None, call: Any) -> None:
+    def push_timer(self, when_us: int, loop: VirtualLoop | None, call: Any) -> None:
         self._count += 1
         heapq.heappush(self._timers, (when_us, self._count, loop, call))
 
@@ -74,7 +74,7 @@ class Universe:
             self._runnable.append(loop)
 
     def run_until(self, elapsed_us: int, done: Callable[[], bool] | None = None) -> bool:
-        """Live until that moment, or until `done` says so; whether it did."""
+        """Run until that moment, or until `done` returns True; return whether it did."""
         try:
             while done is None or not done():
                 if not self._step(elapsed_us):
@@ -86,7 +86,7 @@ class Universe:
             asyncio._set_running_loop(None)
 
     def _step(self, limit_us: int) -> bool:
-        """One callback, or one timer. False when nothing is left to do before the limit."""
+        """Run one callback or one timer; return False when none is left before the limit."""
         timers = self._timers
         if not (timers and timers[0][0] <= self.elapsed_us):
             loop = self._next_loop()
@@ -102,15 +102,15 @@ class Universe:
             if not timers or timers[0][0] > limit_us:
                 return False
             self.elapsed_us = max(self.elapsed_us, timers[0][0])
-        self._fire()
+        self._fire_timer()
         return True
 
-    def _fire(self) -> None:
+    def _fire_timer(self) -> None:
         _, _, loop, call = heapq.heappop(self._timers)
         if loop is None:
             call()
         elif not call._cancelled:
-            loop.put(call)
+            loop.put_callback(call)
 
     def _next_loop(self) -> VirtualLoop | None:
         chance, current = self._chance, self.current
@@ -135,10 +135,10 @@ def _is_cancelled(timer: tuple[int, int, VirtualLoop | None, Any]) -> bool:
 
 
 class VirtualProcess:
-    """Event loops that live, stop and die together."""
+    """Event loops that run, pause and die together."""
 
-    def __init__(self, universe: Universe, name: str, pid: int, host: str = "machine") -> None:
-        self.universe = universe
+    def __init__(self, scheduler: VirtualScheduler, name: str, pid: int, host: str = "machine") -> None:
+        self.scheduler = scheduler
         self.name = name
         self.pid = pid
         self.host = host
@@ -147,33 +147,33 @@ class VirtualProcess:
         self.is_paused = False
 
     def new_loop(self, name: str) -> VirtualLoop:
-        """One more, as for one more thread."""
+        """Add a loop, as a real process would start a thread."""
         loop = VirtualLoop(self, f"{self.name}/{name}")  # type: ignore[abstract]  # no sockets, no signals
         self.loops.append(loop)
         return loop
 
     def kill(self) -> None:
-        """Nothing of it ever runs again. Its coroutines are kept: no `finally` of them runs either."""
+        """Run none of its code again. Its coroutines are kept, so that no `finally` of them runs either."""
         self.is_dead = True
 
     def pause(self) -> None:
-        """Stop it where it stands; time goes on."""
+        """Stop it where it stands, while time passes."""
         self.is_paused = True
 
     def resume(self) -> None:
-        """Everything that is overdue by now happens at once."""
+        """Let it run again; what is overdue by now happens at once."""
         self.is_paused = False
         for loop in self.loops:
             loop.wake()
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """What asyncio needs of an event loop, without sockets, in virtual time."""
+    """An asyncio event loop in virtual time, without sockets."""
 
     def __init__(self, process: VirtualProcess, name: str) -> None:
         self.process = process
         self.name = name
-        self.universe = process.universe
+        self.scheduler = process.scheduler
         self.is_listed = False
         self.is_stalled = False
         self.failures: list[dict[str, Any]] = []
@@ -182,42 +182,42 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     @property
     def can_run(self) -> bool:
-        """Whether it has something to do and may do it."""
+        """Whether it has a callback to run and may run it."""
         process = self.process
         return bool(self._ready) and not (process.is_dead or process.is_paused or self.is_stalled)
 
     def run_next(self) -> None:
-        """One callback."""
+        """Run one callback."""
         handle = self._ready.popleft()
         if handle._cancelled:
             return
-        if self.universe.running is not self:
-            self.universe.running = self
+        if self.scheduler.running is not self:
+            self.scheduler.running = self
             asyncio._set_running_loop(self)
         handle._run()
 
-    def put(self, handle: asyncio.Handle) -> None:
+    def put_callback(self, handle: asyncio.Handle) -> None:
         self._ready.append(handle)
         if not self.is_listed:
-            self.universe.list_runnable(self)
+            self.scheduler.list_runnable(self)
 
     def wake(self) -> None:
-        """It may have become able to run."""
+        """Let the scheduler know that it may be able to run."""
         if self._ready:
-            self.universe.list_runnable(self)
+            self.scheduler.list_runnable(self)
 
-    def stall(self, seconds: float) -> None:
-        """Something blocks this loop for so long; the process's others go on."""
+    def stall_for(self, seconds: float) -> None:
+        """Block this loop for a time; the other loops of the process run."""
         self.is_stalled = True
 
-        def go_on() -> None:
+        def end_stall() -> None:
             self.is_stalled = False
             self.wake()
 
-        self.universe.after(seconds, go_on)
+        self.scheduler.call_after(seconds, end_stall)
 
     def forget(self) -> None:
-        """Let go of everything that was never finished."""
+        """Drop every task and callback that has not finished."""
         for task in list(self._tasks):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with contextlib.suppress(BaseException):  # its `finally` blocks find nothing to talk to
@@ -226,13 +226,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._tasks.clear()
 
     def time(self) -> float:
-        return self.universe.elapsed_us / MICROSECONDS
+        return self.scheduler.elapsed_us / MICROSECONDS
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
-        self.put(handle)
+        self.put_callback(handle)
         return handle
 
     call_soon_threadsafe = call_soon
@@ -246,7 +246,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        self.universe.push(max(round(when * MICROSECONDS), self.universe.elapsed_us + 1), self, timer)
+        self.scheduler.push_timer(max(round(when * MICROSECONDS), self.scheduler.elapsed_us + 1), self, timer)
         return timer
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -259,7 +259,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return task
 
     def spawn(self, coro: Any, name: str) -> asyncio.Task[Any]:
-        """Run a coroutine here; for those who are on no loop."""
+        """Run a coroutine on this loop, for callers that are on no loop."""
         return self.create_task(coro, name=name)
 
     def get_debug(self) -> bool:
@@ -275,4 +275,4 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.failures.append(context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is skipped when its time comes."""
+        """Do nothing: a cancelled timer is skipped when its time comes."""

@@ -1,6 +1,6 @@
 """A program under a warden: it cannot outlive the process that started it, nor its time, nor its welcome.
 
-Its output is read line by line, of its error output the end is kept. Whatever becomes of the `Guarded`
+Its output is read line by line, of its error output the end is kept. Whatever becomes of the `GuardedProgram`
 object, closed, forgotten or killed with its process, the warden ends the program.
 """
 
@@ -26,7 +26,7 @@ _WARDEN = str(Path(__file__).with_name("warden.py"))
 Cause = Literal["", "stop", "timeout"]
 
 
-class NotStarted(Exception):
+class ProgramNotStarted(Exception):
     """The program could not be started; the message says why."""
 
 
@@ -34,7 +34,7 @@ class LineTooLong(Exception):
     """The program wrote more than the limit without ending the line."""
 
 
-class Ended(NamedTuple):
+class ProgramEnd(NamedTuple):
     """How a program ended: its exit code, negative for a signal, and what it was ended for."""
 
     code: int
@@ -48,7 +48,7 @@ class Ended(NamedTuple):
         return f"was killed by signal {-self.code}"
 
 
-async def start(
+async def start_guarded(
     argv: Sequence[str],
     *,
     env: Mapping[str, str] | None = None,
@@ -57,8 +57,8 @@ async def start(
     grace_seconds: float,
     memory_bytes: int = 0,
     on_stderr: Callable[[bytes], None] | None = None,
-) -> Guarded:
-    """Start a program in a session of its own; `NotStarted` if that cannot be."""
+) -> GuardedProgram:
+    """Start a program in a session of its own; `ProgramNotStarted` if that cannot be."""
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-I", "-S", _WARDEN, str(theirs.fileno()), str(grace_seconds)]
     try:
@@ -74,10 +74,10 @@ async def start(
         )
     except (OSError, ValueError) as error:
         ours.close()
-        raise NotStarted(str(error)) from error
+        raise ProgramNotStarted(str(error)) from error
     finally:
         theirs.close()
-    guarded = Guarded(process, line_limit, on_stderr)
+    guarded = GuardedProgram(process, line_limit, on_stderr)
     try:
         await guarded._open(ours)
     except BaseException:
@@ -88,7 +88,7 @@ async def start(
     return guarded
 
 
-class Guarded:
+class GuardedProgram:
     """A started program. `async with` ends it when the block is left."""
 
     def __init__(
@@ -106,8 +106,8 @@ class Guarded:
         self._says: asyncio.StreamReader | None = None
         self._told: asyncio.StreamWriter | None = None
         self._is_stopped = False
-        self._end: Ended | None = None
-        self._watching: asyncio.Task[Ended] | None = None
+        self._end: ProgramEnd | None = None
+        self._watching: asyncio.Task[ProgramEnd] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -128,7 +128,7 @@ class Guarded:
         self._says, self._told = await asyncio.open_unix_connection(sock=control)
         word, _, rest = (await self._says.readline()).decode(errors="replace").strip().partition(" ")
         if word != "started":
-            raise NotStarted(rest or "its warden did not start")
+            raise ProgramNotStarted(rest or "its warden did not start")
         self.pid = int(rest)
         self._watching = self.loop.create_task(self._watch(self._says))
 
@@ -181,10 +181,10 @@ class Guarded:
         except asyncio.LimitOverrunError:
             raise LineTooLong from None
 
-    async def ended(self) -> Ended:
+    async def ended(self) -> ProgramEnd:
         """Wait until it and everything it has started is gone."""
         if self._watching is None:
-            raise NotStarted("it was never started")
+            raise ProgramNotStarted("it was never started")
         return await asyncio.shield(self._watching)
 
     async def close(self) -> None:
@@ -207,14 +207,14 @@ class Guarded:
                 if pipe is not None:
                     pipe.close()
 
-    async def _watch(self, says: asyncio.StreamReader) -> Ended:
+    async def _watch(self, says: asyncio.StreamReader) -> ProgramEnd:
         """Wait for the warden's last word, then for the last of the output."""
         words: list[str] = []
         with contextlib.suppress(ConnectionError):
             words = (await says.readline()).decode().split()
         self.stop()
         if words:
-            self._end = Ended(int(words[1]), cast(Cause, words[2] if len(words) > 2 else ""))
+            self._end = ProgramEnd(int(words[1]), cast(Cause, words[2] if len(words) > 2 else ""))
         else:
             self._end = self._without_warden()
         with contextlib.suppress(TimeoutError):
@@ -225,11 +225,11 @@ class Guarded:
             transport.close()
         return self._end
 
-    def _without_warden(self) -> Ended:
+    def _without_warden(self) -> ProgramEnd:
         """Somebody has killed the warden: what it watched over must not go on."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        return Ended(-signal.SIGKILL, "stop")
+        return ProgramEnd(-signal.SIGKILL, "stop")
 
 
 class _Output(asyncio.StreamReaderProtocol):

@@ -1,4 +1,4 @@
-"""The runtime of a process in a universe: virtual time, seeded ids, threads that are only further loops."""
+"""The runtime of a simulated process: virtual time, seeded ids, and event loops in place of threads."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, TypeVarTuple
 
-from endwell.runtime.base import Attendant, Beside, RunningThread, Runtime
-from endwell.runtime.baton import Baton, wait_here
+from endwell.runtime.base import Attendant, Beside, Runtime
 from endwell.runtime.clock import MICROSECONDS
 from endwell.runtime.ids import SeededIds
 from endwell.runtime.threads import ThreadPool
-from endwell.runtime.universe import Dice, Universe, VirtualLoop, VirtualProcess
+from endwell.runtime.virtual.scheduler import Dice, VirtualLoop, VirtualProcess, VirtualScheduler
+from endwell.runtime.virtual.thread import VirtualThread, wait_in_thread
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -23,16 +23,16 @@ Ts = TypeVarTuple("Ts")
 log = logging.getLogger(__name__)
 
 HESITATION: Final = 0.1
-"""How often a moment in which others may run takes real time."""
+"""Share of `sleep(0)` calls that take virtual time."""
 HESITATION_SECONDS: Final = 0.02
 LATENCY_SECONDS: Final = 0.002
 
 
 class VirtualClock:
-    """What the clocks of one machine show: its wall clock may be corrected, the other one only goes on."""
+    """The clocks of a simulated machine: its wall clock may be set, its monotonic clock only advances."""
 
-    def __init__(self, universe: Universe) -> None:
-        self._universe = universe
+    def __init__(self, scheduler: VirtualScheduler) -> None:
+        self._universe = scheduler
 
     def now_us(self) -> int:
         return self._universe.now_us
@@ -43,12 +43,12 @@ class VirtualClock:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VirtualRuntime(Runtime):
-    """Everything that waits or runs beside, waits and runs in its process's universe."""
+    """Everything that waits or runs beside the caller does so in virtual time."""
 
     process: VirtualProcess
     dice: Dice
-    is_alive_there: Callable[[int], bool]
-    batons: list[Baton] = field(default_factory=list)
+    is_alive_on_machine: Callable[[int], bool]
+    threads: list[VirtualThread] = field(default_factory=list)
 
     async def sleep(self, seconds: float) -> None:
         if seconds <= 0 and self.dice.happens(HESITATION):
@@ -56,17 +56,17 @@ class VirtualRuntime(Runtime):
         await asyncio.sleep(max(0.0, seconds))
 
     def block(self, seconds: float) -> None:
-        """Everybody is held up: there is one thread only."""
-        self.process.universe.elapsed_us += round(seconds * MICROSECONDS)
+        """Let virtual time pass for all processes: they share one real thread."""
+        self.process.scheduler.elapsed_us += round(seconds * MICROSECONDS)
 
     async def wait(self, event: asyncio.Event, timeout: float | None = None) -> bool:
-        """As asyncio would, with one timer and no cancelling."""
+        """Wait as asyncio would, with one timer and without cancelling."""
         if event.is_set() or timeout is None:
             return await event.wait()
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
         event._waiters.append(waiter)
-        timer = loop.call_later(timeout, _give_up, waiter)
+        timer = loop.call_later(timeout, _wake_waiter, waiter)
         try:
             await waiter
         finally:
@@ -74,70 +74,67 @@ class VirtualRuntime(Runtime):
             event._waiters.remove(waiter)
         return event.is_set()
 
-    def thread(self, target: Callable[[], object], name: str) -> RunningThread:
-        raise NotImplementedError(f"{name}: a thread that blocks cannot be simulated")
-
-    def attendant(self, attend: Callable[[], bool], name: str) -> Attendant:
+    def start_attendant(self, attend: Callable[[], bool], name: str) -> Attendant:
         return VirtualAttendant(self.process.new_loop(name), attend)
 
-    def beside(self, main: Callable[[], Coroutine[Any, Any, None]], name: str) -> Beside:
-        return VirtualBeside(self.process.new_loop(name), main)
+    def start_loop(self, main: Callable[[], Coroutine[Any, Any, None]], name: str) -> Beside:
+        return VirtualLoopThread(self.process.new_loop(name), main)
 
     def give_way(self) -> None:
-        """Nobody else is there."""
+        """Do nothing: there is no other process."""
 
-    def host(self) -> str:
+    def host_name(self) -> str:
         return self.process.host
 
-    def pid(self) -> int:
+    def process_id(self) -> int:
         return self.process.pid
 
     def is_alive(self, pid: int) -> bool:
-        return self.is_alive_there(pid)
+        return self.is_alive_on_machine(pid)
 
     def process_mark(self) -> str:
         return ""
 
     def is_same_process(self, pid: int, mark: str) -> bool | None:
-        """The numbers of simulated processes are never given twice."""
-        return self.is_alive_there(pid)
+        """Whether it is alive: the numbers of simulated processes are never reused."""
+        return self.is_alive_on_machine(pid)
 
     def has_children(self) -> bool:
-        """Nothing simulated starts a process."""
+        """Return False: simulated code starts no processes."""
         return False
 
     def lock_holder(self, path: Path, byte: int) -> int | None:
-        """All simulated processes are one for the kernel."""
+        """Return None: for the kernel all simulated processes are one."""
         return None
 
     async def in_thread(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
-        """In a thread that runs only while everybody else stands still."""
+        """Run a function in a thread that runs only while the scheduler waits."""
         await asyncio.sleep(self.dice.random() * LATENCY_SECONDS)
-        baton = Baton(asyncio.get_running_loop(), partial(fn, *args))
-        self.batons.append(baton)
+        thread = VirtualThread(asyncio.get_running_loop(), partial(fn, *args))
+        self.threads.append(thread)
         try:
-            result: T = await baton.run()
+            result: T = await thread.run()
             return result
         finally:
-            if baton.is_over:
-                self.batons.remove(baton)
+            if thread.is_over:
+                self.threads.remove(thread)
 
-    def waiter(self) -> Callable[[Awaitable[Any]], Any]:
-        return wait_here
+    def make_waiter(self) -> Callable[[Awaitable[Any]], Any]:
+        return wait_in_thread
 
-    def leave(self) -> None:
-        """The universe ends."""
-        for baton in self.batons:
-            baton.leave()
+    def close(self) -> None:
+        """End every thread and loop of the process."""
+        for thread in self.threads:
+            thread.close()
         for loop in self.process.loops:
             loop.forget()
 
 
 def virtual_runtime(
-    process: VirtualProcess, seed: str, is_alive_there: Callable[[int], bool]
+    process: VirtualProcess, seed: str, is_alive_on_machine: Callable[[int], bool]
 ) -> VirtualRuntime:
-    """The runtime of one process; its ids and dice follow from the seed."""
-    clock = VirtualClock(process.universe)
+    """Make the runtime of one process; its ids and dice follow from the seed."""
+    clock = VirtualClock(process.scheduler)
     dice = Dice(f"{seed}/{process.name}/{process.pid}")
     return VirtualRuntime(
         clock=clock,
@@ -145,12 +142,12 @@ def virtual_runtime(
         pool=ThreadPool(1),
         process=process,
         dice=dice,
-        is_alive_there=is_alive_there,
+        is_alive_on_machine=is_alive_on_machine,
     )
 
 
 def outside_of_loops(run: Callable[[], T]) -> T:
-    """Run a universe although the caller may itself be a task of a real event loop."""
+    """Run the scheduler, even if the caller is a task of a real event loop."""
     loop = asyncio._get_running_loop()
     task = asyncio.current_task(loop) if loop is not None else None
     if loop is not None and task is not None:
@@ -164,13 +161,13 @@ def outside_of_loops(run: Callable[[], T]) -> T:
             asyncio.tasks._enter_task(loop, task)
 
 
-def _give_up(waiter: asyncio.Future[Any]) -> None:
+def _wake_waiter(waiter: asyncio.Future[Any]) -> None:
     if not waiter.done():
         waiter.set_result(False)
 
 
 class VirtualAttendant:
-    """A loop that does nothing but attend."""
+    """An attendant on a virtual event loop of its own."""
 
     def __init__(self, loop: VirtualLoop, attend: Callable[[], bool]) -> None:
         self._loop = loop
@@ -184,7 +181,7 @@ class VirtualAttendant:
             self._is_called = True
             self._loop.call_soon(self._run)
 
-    async def ended(self) -> None:
+    async def wait_ended(self) -> None:
         if not self._is_done:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
@@ -198,11 +195,11 @@ class VirtualAttendant:
             log.exception("%s failed", self._loop.name)
             self._is_done = True
         for future in self._waiting if self._is_done else ():
-            future.get_loop().call_soon_threadsafe(_give_up, future)
+            future.get_loop().call_soon_threadsafe(_wake_waiter, future)
 
 
-class VirtualBeside:
-    """A coroutine on one more loop of the process."""
+class VirtualLoopThread:
+    """A coroutine on a virtual event loop of its own."""
 
     def __init__(self, loop: VirtualLoop, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._loop = loop
@@ -211,10 +208,10 @@ class VirtualBeside:
     def call(self, fn: Callable[[], object]) -> None:
         self._loop.call_soon(fn)
 
-    async def ended(self, timeout: float) -> None:
+    async def wait_ended(self, timeout: float) -> None:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        self._task.add_done_callback(lambda _: loop.call_soon_threadsafe(_give_up, future))
-        timer = loop.call_later(timeout, _give_up, future)
+        self._task.add_done_callback(lambda _: loop.call_soon_threadsafe(_wake_waiter, future))
+        timer = loop.call_later(timeout, _wake_waiter, future)
         await future
         timer.cancel()

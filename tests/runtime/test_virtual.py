@@ -1,17 +1,17 @@
-"""A universe: virtual time, seeded order, and processes that can be stopped and killed at any await."""
+"""A scheduler: virtual time, seeded order, and processes that can be stopped and killed at any await."""
 
 from __future__ import annotations
 
 import asyncio
 
-from endwell.runtime.universe import Universe, VirtualProcess
-from endwell.runtime.virtual import VirtualRuntime, outside_of_loops, virtual_runtime
+from endwell.runtime.virtual.runtime import VirtualRuntime, outside_of_loops, virtual_runtime
+from endwell.runtime.virtual.scheduler import VirtualProcess, VirtualScheduler
 
 SECOND = 1_000_000
 
 
-def process(universe: Universe, name: str = "one", pid: int = 1) -> VirtualProcess:
-    return VirtualProcess(universe, name, pid)
+def process(scheduler: VirtualScheduler, name: str = "one", pid: int = 1) -> VirtualProcess:
+    return VirtualProcess(scheduler, name, pid)
 
 
 def runtime(owner: VirtualProcess) -> VirtualRuntime:
@@ -19,22 +19,22 @@ def runtime(owner: VirtualProcess) -> VirtualRuntime:
 
 
 def test_idle_time_is_skipped_and_timers_fire_in_order() -> None:
-    universe = Universe(1)
-    loop = process(universe).new_loop("main")
+    scheduler = VirtualScheduler(1)
+    loop = process(scheduler).new_loop("main")
     seen: list[tuple[str, int]] = []
 
     async def sleeper(name: str, seconds: float) -> None:
         await asyncio.sleep(seconds)
-        seen.append((name, universe.elapsed_us // SECOND))
+        seen.append((name, scheduler.elapsed_us // SECOND))
 
     loop.spawn(sleeper("late", 7200), "late")
     loop.spawn(sleeper("soon", 60), "soon")
-    universe.run_until(3 * 3600 * SECOND)
+    scheduler.run_until(3 * 3600 * SECOND)
     assert seen == [("soon", 60), ("late", 7200)]
 
 
 def course(seed: int) -> list[str]:
-    universe = Universe(seed)
+    scheduler = VirtualScheduler(seed)
     seen: list[str] = []
 
     async def walker(name: str) -> None:
@@ -43,8 +43,8 @@ def course(seed: int) -> list[str]:
             await asyncio.sleep(0)
 
     for name in "abc":
-        process(universe, name).new_loop("main").spawn(walker(name), name)
-    universe.run_until(SECOND)
+        process(scheduler, name).new_loop("main").spawn(walker(name), name)
+    scheduler.run_until(SECOND)
     return seen
 
 
@@ -55,8 +55,8 @@ def test_the_dice_decide_which_process_runs_next_and_the_same_dice_decide_the_sa
 
 
 def test_nothing_of_a_killed_process_runs_again_not_even_its_finally() -> None:
-    universe = Universe(1)
-    victim = process(universe)
+    scheduler = VirtualScheduler(1)
+    victim = process(scheduler)
     loop = victim.new_loop("main")
     seen: list[str] = []
 
@@ -68,31 +68,31 @@ def test_nothing_of_a_killed_process_runs_again_not_even_its_finally() -> None:
             seen.append("cleaned up")
 
     loop.spawn(worker(), "worker")
-    universe.after(5, victim.kill)
-    universe.run_until(60 * SECOND)
+    scheduler.call_after(5, victim.kill)
+    scheduler.run_until(60 * SECOND)
     assert seen == []
 
 
 def test_a_paused_process_finds_everything_overdue_when_it_wakes() -> None:
-    universe = Universe(1)
-    sleeper = process(universe)
+    scheduler = VirtualScheduler(1)
+    sleeper = process(scheduler)
     loop = sleeper.new_loop("main")
     woke: list[int] = []
 
     async def tick() -> None:
         await asyncio.sleep(10)
-        woke.append(universe.elapsed_us // SECOND)
+        woke.append(scheduler.elapsed_us // SECOND)
 
     loop.spawn(tick(), "tick")
-    universe.after(5, sleeper.pause)
-    universe.after(100, sleeper.resume)
-    universe.run_until(200 * SECOND)
+    scheduler.call_after(5, sleeper.pause)
+    scheduler.call_after(100, sleeper.resume)
+    scheduler.run_until(200 * SECOND)
     assert woke == [100]
 
 
 def test_a_stalled_loop_does_not_hold_up_its_process_other_loops() -> None:
-    universe = Universe(1)
-    owner = process(universe)
+    scheduler = VirtualScheduler(1)
+    owner = process(scheduler)
     main, heart = owner.new_loop("main"), owner.new_loop("heart")
     beats: dict[str, int] = {"main": 0, "heart": 0}
 
@@ -103,8 +103,8 @@ def test_a_stalled_loop_does_not_hold_up_its_process_other_loops() -> None:
 
     main.spawn(beat("main"), "main")
     heart.spawn(beat("heart"), "heart")
-    main.stall(50.5)
-    universe.run_until(50 * SECOND)
+    main.stall_for(50.5)
+    scheduler.run_until(50 * SECOND)
     assert beats["main"] == 0
     assert beats["heart"] >= 49
     for loop in owner.loops:
@@ -112,8 +112,8 @@ def test_a_stalled_loop_does_not_hold_up_its_process_other_loops() -> None:
 
 
 def test_a_function_in_a_thread_can_wait_for_the_loop() -> None:
-    universe = Universe(1)
-    owner = process(universe)
+    scheduler = VirtualScheduler(1)
+    owner = process(scheduler)
     own = runtime(owner)
     loop = owner.new_loop("main")
 
@@ -122,44 +122,44 @@ def test_a_function_in_a_thread_can_wait_for_the_loop() -> None:
         return 42
 
     async def main() -> int:
-        wait = own.waiter()
+        wait = own.make_waiter()
         return await own.in_thread(lambda: int(wait(answer())) + 1)
 
     task = loop.spawn(main(), "main")
-    universe.run_until(2 * 3600 * SECOND)
+    scheduler.run_until(2 * 3600 * SECOND)
     assert task.result() == 43
 
 
 def test_an_attendant_is_called_on_a_loop_of_its_own_until_it_is_done() -> None:
-    universe = Universe(1)
-    owner = process(universe)
+    scheduler = VirtualScheduler(1)
+    owner = process(scheduler)
     own = runtime(owner)
     calls: list[int] = []
     ended: list[int] = []
 
     def attend() -> bool:
-        calls.append(universe.elapsed_us)
+        calls.append(scheduler.elapsed_us)
         return len(calls) < 3
 
     async def main() -> None:
-        attendant = own.attendant(attend, "attendant")
+        attendant = own.start_attendant(attend, "attendant")
         for _ in range(5):
             attendant.call()
             await asyncio.sleep(1)
-        await attendant.ended()
-        ended.append(universe.elapsed_us // SECOND)
+        await attendant.wait_ended()
+        ended.append(scheduler.elapsed_us // SECOND)
 
     owner.new_loop("main").spawn(main(), "main")
-    universe.run_until(60 * SECOND)
+    scheduler.run_until(60 * SECOND)
     assert len(calls) == 3
     assert ended == [5]
 
 
 async def test_a_universe_can_be_run_from_inside_a_real_event_loop() -> None:
-    universe = Universe(1)
-    loop = process(universe).new_loop("main")
+    scheduler = VirtualScheduler(1)
+    loop = process(scheduler).new_loop("main")
     task = loop.spawn(asyncio.sleep(3600, "slept"), "sleep")
-    outside_of_loops(lambda: universe.run_until(2 * 3600 * SECOND))
+    outside_of_loops(lambda: scheduler.run_until(2 * 3600 * SECOND))
     assert task.result() == "slept"
     await asyncio.sleep(0)
     assert asyncio.current_task() is not None
