@@ -66,4 +66,8 @@ class Oracle:
     def _judge(self, invariants: tuple[Invariant, ...]) -> None:
         for one in invariants:
             self.judged += 1
-            self.found += [Violation(one.name, one.says, problem) for problem in one.judge(self.view)]
+            try:
+                problems = list(one.judge(self.view))
+            except Exception as error:  # here it would pass for an error of the database that commits
+                problems = [f"the invariant itself failed: {error!r}"]
+            self.found += [Violation(one.name, one.says, problem) for problem in problems]

@@ -23,7 +23,7 @@ def strangers_change_nothing(view: OracleView) -> Iterator[str]:
         fact = step.fact
         said = (
             getattr(fact, "deliverable_hash", None) == _FORGED_HASH,
-            FORGED in (getattr(fact, "error", None) or ""),
+            FORGED in str(getattr(fact, "error", None)),
             getattr(fact, "note", None) == FORGED,
         )
         if any(said):
