@@ -68,7 +68,7 @@ def test_nothing_of_a_killed_process_runs_again_not_even_its_finally() -> None:
             seen.append("cleaned up")
 
     loop.spawn(worker(), "worker")
-    scheduler.call_after(5, victim.kill)
+    scheduler.run_after(5, victim.kill)
     scheduler.run_until(60 * SECOND)
     assert seen == []
 
@@ -84,8 +84,8 @@ def test_a_paused_process_finds_everything_overdue_when_it_wakes() -> None:
         woke.append(scheduler.elapsed_us // SECOND)
 
     loop.spawn(tick(), "tick")
-    scheduler.call_after(5, sleeper.pause)
-    scheduler.call_after(100, sleeper.resume)
+    scheduler.run_after(5, sleeper.pause)
+    scheduler.run_after(100, sleeper.resume)
     scheduler.run_until(200 * SECOND)
     assert woke == [100]
 

@@ -122,7 +122,7 @@ class Occasions:
 
         def look() -> None:
             if not self.is_calm and not when() and self.elapsed_us < until:
-                self.cluster.scheduler.call_after(every, look)
+                self.cluster.scheduler.run_after(every, look)
 
         look()
 

@@ -144,7 +144,7 @@ class Simulation(Occasions):
         self._keep_all()
         for planned in self.plan:
             at_us = round(planned.at_seconds * MICROSECONDS)
-            self.cluster.scheduler.call_at(at_us, partial(self._inject, planned))
+            self.cluster.scheduler.run_at(at_us, partial(self._inject, planned))
         self._every(KEEP_SECONDS, self._keep_all)
         self._every(CHECK_SECONDS, self._checkpoint)
 
@@ -223,9 +223,9 @@ class Simulation(Occasions):
     def _every(self, seconds: float, call: Callable[[], None]) -> None:
         def again() -> None:
             call()
-            self.cluster.scheduler.call_after(seconds, again)
+            self.cluster.scheduler.run_after(seconds, again)
 
-        self.cluster.scheduler.call_after(seconds, again)
+        self.cluster.scheduler.run_after(seconds, again)
 
     def _checkpoint(self) -> None:
         self.view.steps_taken = self.cluster.scheduler.steps
@@ -267,7 +267,7 @@ class Simulation(Occasions):
             if member is not None and not member.is_over:
                 member.stop()
 
-        self.cluster.scheduler.call_after(seconds, leave)
+        self.cluster.scheduler.run_after(seconds, leave)
 
     def kill(self, member: ClusterMember, down_seconds: float) -> None:
         """As `kill -9`; it is started again after a while."""
@@ -277,7 +277,7 @@ class Simulation(Occasions):
     def freeze(self, member: ClusterMember, seconds: float) -> None:
         """As SIGSTOP, and SIGCONT after so long."""
         member.process.pause()
-        self.cluster.scheduler.call_after(seconds, member.process.resume)
+        self.cluster.scheduler.run_after(seconds, member.process.resume)
 
     def jump(self, seconds: float) -> None:
         """Set the machine's clock."""

@@ -194,7 +194,7 @@ class World:
         member = self._cluster.members[name]
         member.process.pause()
         self._cluster.note(name, "! frozen", f"{seconds:g} s")
-        self._cluster.scheduler.call_after(seconds, member.process.resume)
+        self._cluster.scheduler.run_after(seconds, member.process.resume)
 
     def lose_doorbells(self, *, lost: bool = True) -> None:
         """No ring passes between processes from now on; polling must find the work."""
@@ -254,7 +254,7 @@ class World:
         everybody = self._cluster.members.values()
         if not self._cluster.run(60, lambda: all(member.is_ready for member in everybody)):
             raise UsageError("the world could not be started")
-        self._cluster.scheduler.call_after(RESTART_SECONDS, self._keep)
+        self._cluster.scheduler.run_after(RESTART_SECONDS, self._keep)
         if self.tools:
             self._client.spawn(self._answer_tools(), "tools")
 
@@ -262,7 +262,7 @@ class World:
         for name, member in list(self._cluster.members.items()):
             if member.is_over:
                 self._cluster.start(name, member.kind)
-        self._cluster.scheduler.call_after(RESTART_SECONDS, self._keep)
+        self._cluster.scheduler.run_after(RESTART_SECONDS, self._keep)
 
     async def _answer_tools(self) -> None:
         client, runtime = self._client.client, self._client.runtime

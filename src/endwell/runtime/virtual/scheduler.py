@@ -56,13 +56,13 @@ class VirtualScheduler:
         """The time that the wall clock shows."""
         return self.start_us + self.elapsed_us + self.wall_offset_us
 
-    def call_at(self, elapsed_us: int, call: Callback) -> None:
+    def run_at(self, elapsed_us: int, call: Callback) -> None:
         """Make a call at a moment; it belongs to no process."""
         self.push_timer(elapsed_us, None, call)
 
-    def call_after(self, seconds: float, call: Callback) -> None:
+    def run_after(self, seconds: float, call: Callback) -> None:
         """Make a call after a delay."""
-        self.call_at(self.elapsed_us + round(seconds * MICROSECONDS), call)
+        self.run_at(self.elapsed_us + round(seconds * MICROSECONDS), call)
 
     def push_timer(self, when_us: int, loop: VirtualLoop | None, call: Any) -> None:
         self._count += 1
@@ -214,7 +214,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self.is_stalled = False
             self.wake()
 
-        self.scheduler.call_after(seconds, end_stall)
+        self.scheduler.run_after(seconds, end_stall)
 
     def forget(self) -> None:
         """Drop every task and callback that has not finished."""

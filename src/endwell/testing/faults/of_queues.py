@@ -69,7 +69,7 @@ def put_entry(sim: Simulation, key: bytes, fields: list[bytes]) -> None:
 
 
 def _put_later(sim: Simulation, key: bytes, fields: list[bytes], seconds: float) -> None:
-    sim.cluster.scheduler.call_after(seconds, lambda: put_entry(sim, key, fields))
+    sim.cluster.scheduler.run_after(seconds, lambda: put_entry(sim, key, fields))
 
 
 @fault(weight=5, needs="queue")
@@ -170,7 +170,7 @@ def server_forgets_the_last_seconds(sim: Simulation, dice: Dice) -> None:
             sim.cluster.redis.cut_all()
             _server(sim).restore(before)
 
-        sim.cluster.scheduler.call_after(seconds, lambda: None if sim.is_calm else fail_over())
+        sim.cluster.scheduler.run_after(seconds, lambda: None if sim.is_calm else fail_over())
 
     _when_in_use(sim, act)
 
@@ -206,7 +206,7 @@ def server_away(sim: Simulation, dice: Dice) -> None:
         sim.happened("server_away", "redis", f"{seconds} s")
         sim.cluster.redis.is_away = True
         sim.cluster.redis.cut_all()
-        sim.cluster.scheduler.call_after(seconds, come_back)
+        sim.cluster.scheduler.run_after(seconds, come_back)
 
     _when_in_use(sim, act)
 
