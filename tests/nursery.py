@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import IO, Any, Final, cast
 
 from endwell.runtime.child_process import ChildProcess
-
 from endwell.runtime.loops import new_loop
 
 ROOT: Final = Path(__file__).parents[1]

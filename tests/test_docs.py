@@ -14,9 +14,9 @@ from pathlib import Path
 
 import apsw
 import pytest
-from endwell.runtime.child_process import ChildProcess, start_process
 
 from endwell.cli.main import run
+from endwell.runtime.child_process import ChildProcess, start_process
 
 ROOT = Path(__file__).parent.parent
 ENDWELL = [sys.executable, "-m", "endwell"]

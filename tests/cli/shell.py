@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from endwell.runtime.child_process import ChildProcess, start_process
-
 from tests.patience import PATIENCE_SECONDS
 
 SECONDS = PATIENCE_SECONDS

@@ -14,11 +14,11 @@ from typing import Any
 import apsw
 import asyncpg
 import pytest
-from endwell.runtime.child_process import start_process
 
 from endwell import Endwell
 from endwell.cli import events as cli_events
 from endwell.operate import verify
+from endwell.runtime.child_process import start_process
 from endwell.store.log import Event
 from tests.cli.conftest import Command, Stock
 from tests.cli.shell import SECONDS, Shell

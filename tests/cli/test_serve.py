@@ -5,8 +5,8 @@ from __future__ import annotations
 from subprocess import STDOUT
 
 import pytest
-from endwell.runtime.child_process import ChildProcess
 
+from endwell.runtime.child_process import ChildProcess
 from tests.cli.conftest import Command
 from tests.cli.shell import SECONDS, Shell
 

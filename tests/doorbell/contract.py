@@ -16,10 +16,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from endwell.runtime.child_process import ChildProcess
 
 from endwell.doorbell import EVERYTHING, Doorbell, is_rung
 from endwell.runtime import child_process
+from endwell.runtime.child_process import ChildProcess
 
 PATIENCE = 600.0
 OTHER_PROCESS = Path(__file__).with_name("other_process.py")

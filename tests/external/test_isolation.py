@@ -13,10 +13,10 @@ from typing import Any
 
 import psutil
 import pytest
-from endwell.runtime.child_process import ChildProcess
 
 from endwell import AsyncHandle, Endwell, TaskFailed, UsageError
 from endwell.runtime import SystemClock
+from endwell.runtime.child_process import ChildProcess
 from endwell.runtime.processes import pid_alive
 from tests.patience import PATIENCE_SECONDS
 from tests.support import outside_app

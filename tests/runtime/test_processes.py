@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from endwell.runtime.child_process import DEVNULL, ChildProcess
 
 from endwell.runtime import child_process, processes
+from endwell.runtime.child_process import DEVNULL, ChildProcess
 
 PATIENCE = 600.0
 WAIT = "print('ready', flush=True); import signal; signal.pause()"

@@ -7,9 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from endwell.runtime.child_process import ChildProcess
-
 from endwell.runtime import child_process
+from endwell.runtime.child_process import ChildProcess
 from tests.store.world import Database, PostgresDatabase, SqliteDatabase
 
 SCRIPT = Path(__file__).with_name("other_process.py")

@@ -6,11 +6,10 @@ import os
 import signal
 from typing import Any
 
-from endwell.runtime.child_process import ChildProcess
-
 from endwell.machine import decide
 from endwell.model import commands as c
 from endwell.runtime import ManualClock
+from endwell.runtime.child_process import ChildProcess
 from endwell.worker.watchdog import WorkerWatchdog
 from tests.nursery import born
 from tests.support.world import QUICK, MovableApp

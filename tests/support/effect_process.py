@@ -16,9 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from endwell.runtime.child_process import ChildProcess
-
 from endwell import NOT_DONE, Context, Done, Endwell
+from endwell.runtime.child_process import ChildProcess
 from endwell.runtime.signals import on_stop_signals
 from endwell.store.sqlite.effect_store import SqliteEffectStore
 from tests.nursery import born

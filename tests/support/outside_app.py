@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from endwell.runtime.child_process import ChildProcess
-
 from endwell import Approval, Context, Endwell, EndwellError, Fail, Retry, SqliteEffectStore, SyncContext
 from endwell.model import commands as c
 from endwell.model import content
+from endwell.runtime.child_process import ChildProcess
 from endwell.runtime.signals import on_stop_signals
 from tests.nursery import born
 from tests.patience import PATIENCE_SECONDS

@@ -16,10 +16,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from endwell.runtime.child_process import ChildProcess
-
 from endwell import NOT_DONE, Context, Done, Endwell
 from endwell.runtime import Runtime, SystemClock
+from endwell.runtime.child_process import ChildProcess
 from endwell.store.postgres.driver import PostgresDriver
 from endwell.store.rows import Outcome, Writes
 from endwell.store.sqlite.driver import SqliteDriver

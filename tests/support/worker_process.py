@@ -12,9 +12,8 @@ import sys
 import time
 from typing import Any
 
-from endwell.runtime.child_process import ChildProcess
-
 from endwell import Context, Endwell
+from endwell.runtime.child_process import ChildProcess
 from endwell.runtime.signals import on_stop_signals
 from endwell.worker.worker import Worker
 from tests.nursery import born

@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import apsw
 import asyncpg
-from endwell.runtime.child_process import ChildProcess
 
 from endwell import AsyncHandle, Client, Endwell
 from endwell.app import Node
@@ -21,6 +20,7 @@ from endwell.model.task import Task
 from endwell.pmo.service import Pmo
 from endwell.policy.limits import SECOND
 from endwell.runtime import Clock, ManualClock, Runtime
+from endwell.runtime.child_process import ChildProcess
 from endwell.store.contract import Ring, Store
 from endwell.store.log import Event
 from endwell.store.postgres.store import PostgresStore

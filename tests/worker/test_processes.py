@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from endwell.runtime.child_process import ChildProcess
 
 from endwell import AsyncHandle, TaskFailed
 from endwell.pmo.service import Pmo
 from endwell.runtime import SystemClock
+from endwell.runtime.child_process import ChildProcess
 from tests.patience import PATIENCE_SECONDS
 from tests.support.worker_process import FAST_EXIT, app_for, started
 from tests.support.world import TINY, World, eventually, terminal

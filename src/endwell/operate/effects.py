@@ -53,7 +53,7 @@ async def _is_running(actor: Actor, runtime: Runtime, effect: Effect) -> bool:
     if (effect.attempt_id, effect.step) in named:
         return True
     own = await store.session(namespace, effect.session_id) if effect.session_id else None
-    if own is None or own.end_reason == "goodbye" or own.host != runtime.host():
+    if own is None or own.end_reason == "goodbye" or own.host != runtime.host_name():
         return False
     has_next = any((session.pid, session.process) == (own.pid, own.process) for session in live)
     return not has_next and runtime.is_same_process(own.pid, own.process) is True

@@ -13,10 +13,9 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
-from endwell.runtime.child_process import ChildProcess
-
 from endwell.model.facts import TaskReclaimed
 from endwell.model.task import Task
+from endwell.runtime.child_process import ChildProcess
 from tests.patience import PATIENCE_SECONDS
 from tests.proof.faults.fault import Fault
 from tests.servers.proxy import Cut, Proxy

@@ -9,14 +9,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
-from endwell.runtime.child_process import ChildProcess
-
 from endwell import Endwell
 from endwell.errors import EndwellError, WrongStatus
 from endwell.model.effect import Verdict
 from endwell.model.facts import TaskReclaimed
 from endwell.operate.verify import verify
 from endwell.runtime import SystemClock
+from endwell.runtime.child_process import ChildProcess
 from endwell.store.contract import Store
 from tests.patience import PATIENCE_SECONDS
 from tests.proof.faults.fault import Fault
