@@ -27,7 +27,7 @@ FLOORS: tuple[set[str], ...] = (
     {"external"},
     {"worker", "pmo"},
     {"operate"},
-    {"client"},
+    {"client", "backends"},
     {"registry"},
     {"app"},
     {"testing"},
@@ -39,7 +39,7 @@ BESIDE_MODEL = {"errors", "model"}  # what the rooms beside model may import
 FIRST_USER = {"settings": "policy", "runtime": "store"}  # the lowest room that may import each of them
 STARTS: dict[str, set[str]] = {"cli": {"bench", "demo", "selftest"}}  # whose commands are named in its list
 FRONTS = {"__init__", "__main__"}  # these may import anything; only rooms above the app may import them
-ROOT_FILES = {"errors", "settings", "redis_client", "app", "client", "registry"} | FRONTS
+ROOT_FILES = {"errors", "settings", "redis_client", "app", "backends", "client", "registry"} | FRONTS
 KNOWN = set().union(*FLOORS) | set(FIRST_USER) | FRONTS
 
 

@@ -1,4 +1,4 @@
-"""Puts the parts together; the only file that names concrete backends."""
+"""The app: puts store, doorbell, worker, PMO and client together."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar, TypeVarTuple
-from urllib.parse import urlsplit
 
+from endwell.backends import Ring, make_doorbell, make_sink, make_store
 from endwell.client import Client, Handle
 from endwell.doorbell.contract import Doorbell
-from endwell.doorbell.local import LocalDoorbell
-from endwell.errors import BadSetting, UsageError
+from endwell.errors import UsageError
 from endwell.model import names
 from endwell.model.effect import Verdict
 from endwell.pmo.relay.service import Relay
 from endwell.pmo.relay.sink import Sink
-from endwell.pmo.relay.webhook import Webhook
 from endwell.pmo.service import Pmo
 from endwell.policy.limits import Limits
 from endwell.redis_client import RedisClient
@@ -27,12 +25,11 @@ from endwell.runtime.portal import Portal
 from endwell.runtime.processes import os_user
 from endwell.runtime.running_calls import RunningCalls
 from endwell.settings import Settings, as_queued, check, load, override
-from endwell.settings.store_url import sqlite_path, store_url
+from endwell.settings.store_url import store_url
 from endwell.store.actor import Actor
 from endwell.store.contract import Store
 from endwell.store.effect_store import EffectStore
 from endwell.store.reclaimer import Absence
-from endwell.store.sqlite.store import SqliteStore
 from endwell.streams.contract import Intake
 from endwell.streams.orchestrator.service import StreamOrchestratorService
 from endwell.streams.protocol import Names, consumer_name
@@ -44,7 +41,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class Endwell(Registry):
-    """One installation as this process sees it: a store, and the agents this process can run.
+    """One installation: a store, its settings, and the agents that this process can run.
 
     With `effects`, an effect's result goes to that store before it is recorded.
     """
@@ -59,8 +56,7 @@ class Endwell(Registry):
         effects: EffectStore | None = None,
     ) -> None:
         self.namespace = names.namespace_name(namespace)
-        self.settings = _settings(settings)
-        self.settings = as_queued(self.settings)
+        self.settings = as_queued(_loaded(settings))
         check(self.settings)
         self.url = store_url(self.settings, url)
         self.owner = self.settings.human.owner or os_user()
@@ -72,42 +68,30 @@ class Endwell(Registry):
         self._front: AppFront | None = None
         self._front_lock = self.runtime.new_lock()
 
-    def open_store(self, ring: Callable[[set[str]], None] | None = None) -> Store:
+    def open_store(self, ring: Ring | None = None) -> Store:
         """A store for this installation, not yet opened."""
-        parts = urlsplit(self.url)
-        if parts.scheme == "sqlite":
-            return SqliteStore(sqlite_path(self.url), limits=self.limits, runtime=self.runtime, ring=ring)
-        from endwell.store.postgres.store import PostgresStore  # asyncpg is an extra
-
-        return PostgresStore(self.url, limits=self.limits, runtime=self.runtime, ring=ring)
+        return make_store(self.url, self.limits, self.runtime, ring)
 
     def open_bell(self) -> Doorbell:
-        """The doorbell that the settings name, or the one that fits the store; not yet opened."""
-        kind = bell_kind(self.settings)
-        if kind == "nats":
-            return _nats_bell(self.settings, self.runtime)
-        if kind == "redis":
-            return _redis_bell(self.settings, self.runtime)
-        if self.url.startswith("sqlite:"):
-            return LocalDoorbell(str(sqlite_path(self.url)), runtime=self.runtime)
-        from endwell.doorbell.postgres import PostgresDoorbell  # asyncpg is an extra
+        """A doorbell for this installation, not yet opened."""
+        return make_doorbell(self.url, self.settings, self.runtime)
 
-        return PostgresDoorbell(self.url, runtime=self.runtime)
-
-    def open_line(self, *, blocking: bool = False) -> RedisClient:
-        """A connection to the server that carries the turns; it connects when it is first used."""
+    def open_redis(self, *, blocking: bool = False) -> RedisClient:
+        """A client of the server that carries the turns; it connects on first use."""
         return RedisClient(self.settings.redis.url, blocking=blocking)
 
     def open_sink(self) -> Sink:
-        """Where the relay tells what it has to tell."""
-        return _sink(self.settings, self.runtime)
+        """The receiver of the relay's messages; it connects on first use."""
+        return make_sink(self.settings, self.runtime)
 
-    def open_relay(self, store: Store, name: str) -> Relay | None:
-        """What tells the outside, if the settings name a place to tell."""
-        settings = self.settings.relay
-        if not settings.kind:
-            return None
-        return Relay(store, self.open_sink(), self.runtime, settings, namespace=self.namespace, name=name)
+    def served(self, wanted: Sequence[str]) -> dict[str, Agent]:
+        """The agents of these names; without names, all."""
+        if unknown := sorted(set(wanted) - self.agents.keys()):
+            known = ", ".join(sorted(self.agents))
+            raise UsageError(f"this app has no agent {unknown[0]!r}", hint=f"its agents: {known}")
+        if not self.agents:
+            raise UsageError("this app has no agent to serve", hint="register one with @app.agent(...)")
+        return {name: self.agents[name] for name in wanted or self.agents}
 
     def connect(self) -> Node:
         """`async with app.connect() as node:` gives an open store, a doorbell and a client."""
@@ -118,18 +102,18 @@ class Endwell(Registry):
         return Running(self, worker=worker, pmo=pmo)
 
     def submit(self, agent: str, payload: Any = None, **options: Any) -> Handle:
-        """Ask for work; `key=`, `priority=`, `delay=`, `deadline=`, `channel=`."""
+        """Submit a task; options: `key=`, `priority=`, `delay=`, `deadline=`, `channel=`."""
         front = self.front()
         return Handle(front, front.call(lambda: front.client.submit(agent, payload, **options)))
 
     def submit_many(self, agent: str, payloads: Iterable[Any], **options: Any) -> list[Handle]:
-        """Ask for much work at once; if one is refused, none is stored."""
+        """Submit many tasks; if one is bad, none is stored."""
         front = self.front()
         handles = front.call(lambda: front.client.submit_many(agent, payloads, **options))
         return [Handle(front, handle) for handle in handles]
 
     def task(self, task_id: str) -> Handle:
-        """A handle on a task that is already there."""
+        """A handle on an existing task."""
         front = self.front()
         return Handle(front, front.call(front.client.task, task_id))
 
@@ -138,33 +122,33 @@ class Endwell(Registry):
         return self._asked(lambda client: client.answer(call_id, value))
 
     def fail_call(self, call_id: str, error: Any) -> dict[str, Any]:
-        """Tell a tool call that it failed."""
+        """Report that a tool call failed."""
         return self._asked(lambda client: client.fail_call(call_id, error))
 
     def signal(self, task_id: str, name: str, value: Any = None) -> dict[str, Any]:
-        """Tell a task something by name; kept until it waits for it."""
+        """Send a task a signal; it is kept until the task waits for it."""
         return self._asked(lambda client: client.signal(task_id, name, value))
 
     def approve(self, approval_id: str, *, by: str | None = None) -> dict[str, Any]:
-        """Agree, as a person of that name."""
+        """Agree, in this person's name."""
         return self._asked(lambda client: client.approve(approval_id, by=by))
 
     def reject(self, approval_id: str, *, by: str | None = None) -> dict[str, Any]:
-        """Decline, as a person of that name."""
+        """Decline, in this person's name."""
         return self._asked(lambda client: client.reject(approval_id, by=by))
 
     def settle_effect(
         self, key: str, verdict: Verdict, result: Any = None, *, by: str | None = None, force: bool = False
     ) -> dict[str, Any]:
-        """Say what became of an unknown effect: `done`, `not_done` or `abandon`."""
+        """Record the outcome of an unknown effect: `done`, `not_done` or `abandon`."""
         return self._asked(lambda client: client.settle_effect(key, verdict, result, by=by, force=force))
 
     def unblock(self, task_id: str) -> None:
-        """Let a blocked task go on."""
+        """Continue a blocked task."""
         self.task(task_id).unblock()
 
     def assign(self, task_id: str, owner: str) -> None:
-        """Name another person who answers for the task."""
+        """Make another person responsible for the task."""
         self.task(task_id).assign(owner)
 
     def _asked(self, ask: Callable[[Client], Coroutine[Any, Any, dict[str, Any]]]) -> dict[str, Any]:
@@ -172,14 +156,14 @@ class Endwell(Registry):
         return front.call(lambda: ask(front.client))
 
     def front(self) -> AppFront:
-        """The synchronous front, opened when first needed; agents may ask for it from their threads."""
+        """The synchronous front, opened on first use. Safe from agents' threads."""
         with self._front_lock:
             if self._front is None:
                 self._front = AppFront(self)
             return self._front
 
     def close(self) -> None:
-        """Close the synchronous front; it opens again when needed."""
+        """Close the synchronous front; the next use opens it again."""
         front, self._front = self._front, None
         if front is not None:
             front.close()
@@ -201,8 +185,7 @@ class Node:
         except BaseException:
             await self.store.close()
             raise
-        app = self.app
-        actor = self.actor(app.owner)
+        app, actor = self.app, self.actor(self.app.owner)
         self.client = Client(actor, self.bell, app.runtime, app.settings, agents=app.agents)
         return self
 
@@ -217,15 +200,7 @@ class Node:
     ) -> Worker:
         """A worker on this node, not yet started; `agents` narrows what it serves."""
         app = self.app
-        served = (
-            {agent: app.agents[agent] for agent in agents if agent in app.agents} if agents else app.agents
-        )
-        if unknown := sorted(set(agents) - app.agents.keys()):
-            raise UsageError(
-                f"this app has no agent {unknown[0]!r}", hint=f"it has: {', '.join(sorted(app.agents))}"
-            )
-        if not served:
-            raise UsageError("there is no agent to serve", hint="register one with @app.agent(...)")
+        served = app.served(agents)
         return Worker(
             self.store,
             self.bell,
@@ -254,7 +229,7 @@ class Node:
             Names.of(settings.redis.prefix, app.namespace),
             consumer_name(name or f"{app.runtime.host_name()}-{pid}", pid),
             app.runtime,
-            connect=app.open_line,
+            connect=app.open_redis,
             block_seconds=settings.redis.block_seconds,
             agents=agents,
             heartbeat_seconds=settings.queue.HEARTBEAT_INTERVAL_S,
@@ -272,7 +247,7 @@ class Node:
             names,
             consumer,
             app.runtime,
-            connect=app.open_line,
+            connect=app.open_redis,
             block_seconds=settings.redis.block_seconds,
         )
         return StreamOrchestratorService(
@@ -289,12 +264,17 @@ class Node:
     def pmo(self, *, name: str | None = None) -> Pmo:
         """A supervisor on this node, not yet started."""
         app = self.app
-        relay = app.open_relay(self.store, name or "pmo")
-        if relay is not None:
-            self.bell.subscribe(relay.on_ring)
+        relay = self._relay(name or "pmo") if app.settings.relay.kind else None
         streams = self._streams if app.settings.queue.kind == "redis" else None
         actor = self.actor(name or f"pmo-{app.runtime.host_name()}-{app.runtime.process_id()}")
         return Pmo(actor, app.runtime, app.settings, relay=relay, streams=streams)
+
+    def _relay(self, name: str) -> Relay:
+        app = self.app
+        sink, settings = app.open_sink(), app.settings.relay
+        relay = Relay(self.store, sink, app.runtime, settings, namespace=app.namespace, name=name)
+        self.bell.subscribe(relay.on_ring)
+        return relay
 
     def actor(self, name: str) -> Actor:
         """Sends commands to the store in this name."""
@@ -324,7 +304,7 @@ class Services:
             raise
 
     async def stop(self) -> None:
-        """Drain and say goodbye."""
+        """Drain, then close the sessions."""
         for part, _ in self._started:
             part.stop()
         for _, run in self._started:
@@ -404,59 +384,7 @@ class AppFront:
             self.portal.close()
 
 
-def _sink(settings: Settings, runtime: Runtime) -> Sink:
-    relay = settings.relay
-    match relay.kind:
-        case "nats" | "jetstream":
-            from endwell.pmo.relay.nats import NatsSink  # nats-py is an extra
-
-            url = relay.url or settings.nats.url
-            return NatsSink(url, is_stream=relay.kind == "jetstream", timeout_seconds=relay.timeout_seconds)
-        case "redis" | "redis_stream":
-            from endwell.pmo.relay.redis import RedisSink  # redis is an extra
-
-            url, prefix = relay.url or settings.redis.url, settings.redis.prefix
-            return RedisSink(url, prefix=prefix, is_stream=relay.kind == "redis_stream")
-    if not relay.secret and settings.source("relay.secret") != "default":
-        raise BadSetting(
-            f"relay.secret is empty, as set by {settings.source('relay.secret')}: nothing would be signed",
-            hint="give it a value, or leave it out altogether",
-            field="relay.secret",
-        )
-    return Webhook(
-        relay.url,
-        runtime=runtime,
-        secret=relay.secret,
-        batch=relay.webhook_batch,
-        timeout_seconds=relay.timeout_seconds,
-    )
-
-
-def bell_kind(settings: Settings) -> str:
-    """`nats`, `redis`, or `store` for the one that the store brings."""
-    if settings.doorbell.kind != "auto":
-        return settings.doorbell.kind
-    return "nats" if settings.nats.url else "redis" if settings.redis.url else "store"
-
-
-def _nats_bell(settings: Settings, runtime: Runtime) -> Doorbell:
-    from endwell.doorbell.nats import NatsDoorbell  # nats-py is an extra
-
-    return NatsDoorbell(settings.nats.url, runtime=runtime, patience_seconds=settings.worker.poll_seconds)
-
-
-def _redis_bell(settings: Settings, runtime: Runtime) -> Doorbell:
-    from endwell.doorbell.redis import RedisDoorbell  # redis is an extra
-
-    return RedisDoorbell(
-        settings.redis.url,
-        runtime=runtime,
-        prefix=settings.redis.prefix,
-        patience_seconds=settings.worker.poll_seconds,
-    )
-
-
-def _settings(given: Mapping[str, object] | Settings | None) -> Settings:
+def _loaded(given: Mapping[str, object] | Settings | None) -> Settings:
     if isinstance(given, Settings):
         return given
     loaded = load(os.environ, Path.cwd())

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from endwell import Endwell
-from endwell.app import _sink
+from endwell.backends import make_sink
 from endwell.errors import BadSetting
 from endwell.pmo.relay.messages import Outgoing
 from endwell.pmo.relay.sink import SinkError
@@ -142,4 +142,4 @@ def test_secret_that_is_set_but_empty_is_refused(sqlite_url: str) -> None:
     settings = {"relay.kind": "webhook", "relay.url": "http://127.0.0.1/x", "relay.secret": ""}
     app = Endwell(sqlite_url, settings=settings)
     with pytest.raises(BadSetting, match="is empty"):
-        _sink(app.settings, Runtime.system())
+        make_sink(app.settings, Runtime.system())

@@ -232,7 +232,7 @@ async def test_what_is_announced_while_another_counts_is_not_forgotten(
 
 async def test_whoever_waits_at_an_empty_stream_gets_all_that_is_put_at_once(hall: Hall) -> None:
     """Otherwise it would begin with the first alone, and ask the store for that one."""
-    waiting, names = hall.world.app.open_line(blocking=True), hall.streamed.names
+    waiting, names = hall.world.app.open_redis(blocking=True), hall.streamed.names
     words = ("XREADGROUP", "GROUP", WORKERS_GROUP, "somebody", "COUNT", 10, "BLOCK", 20_000)
     reading = asyncio.create_task(waiting.ask(*words, "STREAMS", names.task, ">"))
 
@@ -258,7 +258,7 @@ async def test_turns_that_are_announced_do_not_make_a_stream_longer_than_it_shou
         clock=hall.world.app.runtime.clock,
         settings=hall.world.app.settings,
         namespaces=(hall.world.namespace,),
-        connect_stream=hall.world.app.open_line,
+        connect_stream=hall.world.app.open_redis,
     )
     await hall.submit(1, 2, 3)
     await hall.streams.feed.run_once()

@@ -14,7 +14,7 @@ from endwell.model import commands as c
 from endwell.model.card import call_id
 from endwell.model.content import fingerprint
 from endwell.model.task import Task, open_waits
-from endwell.operate.record_check import row_problems
+from endwell.operate.record_check import side_row_problems
 from endwell.operate.verify import verify
 from tests.operate.test_integrity import FORGED, FORGED_HASH, Forger
 from tests.operate.test_transfer import another, exported, imported, refused
@@ -114,7 +114,7 @@ async def test_a_counter_that_is_not_what_the_waits_come_to_is_found(mixed: Worl
     events = await mixed.store.events_of_task(mixed.namespace, task.id)
     first, second = (event for event in events if event.type == "wait.answered")
     events[events.index(second)] = replace(second, data=first.data)
-    assert "waits_miscounted" in {one.kind for one in row_problems(task.id, events, [])}
+    assert "waits_miscounted" in {one.kind for one in side_row_problems(task.id, events, [])}
 
 
 @pytest.mark.parametrize(

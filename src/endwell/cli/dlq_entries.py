@@ -29,7 +29,7 @@ async def unreadables(node: Node) -> AsyncIterator[Unreadables | None]:
     async def submit(agent: str, payload: Any, key: str) -> Task:
         return await (await node.client.submit(agent, payload, key=key)).task()
 
-    connection = app.open_line()
+    connection = app.open_redis()
     entries = UnreadableEntries(connection, Names.of(app.settings.redis.prefix, app.namespace))
     try:
         yield Unreadables(entries, node.store, app.namespace, submit)

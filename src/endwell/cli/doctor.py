@@ -52,7 +52,7 @@ async def _examined(node: Node, asked: Options, free: int) -> dict[str, Any]:
         path=sqlite_path(url).absolute() if url.startswith("sqlite:") else None,
         least_free_bytes=free * MEGABYTE,
         facts=await node.store.settings(),
-        connect_stream=node.app.open_line,
+        connect_stream=node.app.open_redis,
     )
     return await examine(patient)
 

@@ -132,7 +132,7 @@ class SimulatedApp(Endwell):
     def open_bell(self) -> Doorbell:
         return SimulatedDoorbell(self._member.cluster.network, self._member.name)
 
-    def open_line(self, *, blocking: bool = False) -> RedisClient:
+    def open_redis(self, *, blocking: bool = False) -> RedisClient:
         member = self._member
         return SimulatedRedisClient(member.cluster.redis, member.runtime, member.name, blocking=blocking)
 
@@ -233,7 +233,7 @@ class ClusterMember:
 
     async def _be_foreign(self) -> None:
         self.foreign = ForeignWorker(
-            self.app.open_line,
+            self.app.open_redis,
             self.runtime,
             f"{self.name}-{self.process.pid}",
             self.cluster.tools(self),

@@ -15,8 +15,8 @@ from endwell.model import facts
 from endwell.model.inside import family_of, inside_of
 from endwell.model.message import Message, report_of
 from endwell.model.task import Task, waits_of
+from endwell.operate.record_check import log_problems
 from endwell.operate.transfer.import_check import check
-from endwell.operate.verify import problems_of
 from endwell.policy.approval import options_of
 from endwell.policy.retry import RetryPolicy, unpack
 from endwell.runtime import SeededIds
@@ -72,7 +72,7 @@ def _log(home: Path) -> Target:
             given = _histories.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return False
-        problems = problems_of(given.row.id, given.row, given.events)
+        problems = log_problems(given.row.id, given.row, given.events)
         is_as_written = given == written.get(given.row.id)
         assert bool(problems) != is_as_written, problems
         return is_as_written

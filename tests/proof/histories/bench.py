@@ -11,7 +11,8 @@ from endwell.errors import EndwellError, StaleAttempt
 from endwell.model import commands as c
 from endwell.model.message import Message
 from endwell.model.task import Task
-from endwell.operate.verify import problems_of, verify
+from endwell.operate.record_check import log_problems
+from endwell.operate.verify import verify
 from endwell.policy.ledger import AllowExecute
 from endwell.policy.limits import SECOND, Limits
 from endwell.policy.retry import RetryPolicy
@@ -186,7 +187,7 @@ class History:
         for task_id in ids:
             row = self.ask(self.store.find_task(self.namespace, task_id))
             events = self.ask(self.store.events_of_task(self.namespace, task_id))
-            assert problems_of(task_id, row, events) == []
+            assert log_problems(task_id, row, events) == []
             ends = [event.type for event in events if event.type in TERMINAL]
             assert len(ends) == (1 if row.is_ended else 0), ends
             if row.is_ended:

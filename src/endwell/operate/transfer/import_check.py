@@ -23,7 +23,7 @@ from endwell.model.card import CardKind
 from endwell.model.inside import family_of
 from endwell.model.message import Message
 from endwell.model.task import Task
-from endwell.operate.naming import is_answer, namings
+from endwell.operate.named_cards import is_answer, namings_of
 from endwell.operate.transfer import export_format
 from endwell.operate.transfer.import_waits import OpenWaits
 from endwell.policy.retry import RetryPolicy, unpack
@@ -223,7 +223,7 @@ class CheckedImport:
             raise ValueError(f"{task.agent}/{task.agent_key} is held by task {holder}")
 
     def _look_for_content(self, key: Key, fact: f.Fact) -> None:
-        for naming in namings(fact, key[1]):
+        for naming in namings_of(fact, key[1]):
             known_as = _digest(key[0], naming.card_id)
             known = self._cards.get(known_as)
             is_first = self._not_named.pop(known_as, None) is not None
