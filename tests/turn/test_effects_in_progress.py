@@ -124,6 +124,29 @@ async def test_a_call_that_ends_soon_after_its_time_is_found_by_reconcile(
     assert (bank.charges, asked[0], asked[-1]) == ([5], 0, 1)
 
 
+@pytest.mark.parametrize("kind", ["raises_while_a_task_runs", "waits_too_briefly_for_an_executor"])
+async def test_not_done_that_was_asked_for_during_the_call_does_not_count_when_the_call_has_ended(
+    quick: World, bank: Bank, kind: str
+) -> None:
+    """A reconcile that looks first and takes its time to answer: the charge comes in between."""
+
+    async def find(key: str, amount: int) -> Any:
+        found = Done("found") if bank.charges else NOT_DONE
+        bank.release.set()
+        await eventually(lambda: bool(bank.charges))
+        return found
+
+    @quick.app.agent("payer")
+    async def run(ctx: Context) -> Any:
+        return await ctx.effect(
+            "pay", getattr(bank, kind), 5, key="order-1", reconcile=find, timeout=5, retry=4
+        )
+
+    await quick.working()
+    assert await (await quick.submitted("payer")).result(PATIENCE_SECONDS) == "found"
+    assert bank.charges == [5]
+
+
 async def test_a_timeout_of_the_function_s_own_counts_as_not_done_only_after_its_time(quick: World) -> None:
     calls: list[float] = []
 

@@ -35,7 +35,7 @@ from endwell.turn.endings import is_retryable
 from endwell.turn.function_calls import CheckedValue, has_ended_by_itself, pause_before, replayed
 from endwell.turn.recorder import PAUSE_SECONDS, Recorder
 from endwell.turn.suspension import HandedOver
-from endwell.turn.verdicts import EFFECT_KEY, NOT_DONE, Done, Verdict
+from endwell.turn.verdicts import CANNOT_TELL, EFFECT_KEY, NOT_DONE, Done, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -231,7 +231,7 @@ class EffectCall(EffectInDoubt):
         verdict = await self._verdict_when_over(call_ended=call_ended)
         if isinstance(verdict, Done):
             await self._settle_done(verdict)
-        elif verdict is not NOT_DONE or self._is_running:
+        elif verdict is not NOT_DONE:
             await self._hand_over()
         elif self._order.reconcile is not None:
             await self._settle_not_done(call_ended=call_ended)
@@ -242,18 +242,23 @@ class EffectCall(EffectInDoubt):
             await self._settle_not_done(call_ended=call_ended)
 
     async def _verdict_when_over(self, *, call_ended: bool) -> Verdict:
-        """What can be known. "Not done" is asked for again when the call's time and the margin are over."""
-        until, asked_at = await self._surely_over_at(), await self._now()
+        """What can be known. "Not done" is asked for again when the call's time and the margin are over.
+
+        It counts only if no call was in progress when it was asked for: the call may have ended since.
+        """
+        until, asked_at, was_running = await self._surely_over_at(), await self._now(), self._is_running
         verdict = await self._verdict()
-        counts = asked_at >= until or ((call_ended or self._may_repeat) and not self._is_running)
-        if verdict is not NOT_DONE or counts:
+        may_count = asked_at >= until or call_ended or self._may_repeat
+        if verdict is not NOT_DONE or (may_count and not was_running):
             return verdict
 
         async def is_over() -> bool:
             return call_ended and not self._is_running
 
-        await self._wait(until, is_over)
-        return await self._verdict()
+        await self._wait(max(until, await self._now() + self._bench.limits.effect_margin), is_over)
+        was_running = self._is_running
+        verdict = await self._verdict()
+        return CANNOT_TELL if verdict is NOT_DONE and was_running else verdict
 
     async def _try_again_or_raise(self, error: Exception) -> None:
         self._failures += 1
@@ -268,7 +273,7 @@ class EffectCall(EffectInDoubt):
         verdict = await self._verdict_when_over(call_ended=False)
         if isinstance(verdict, Done):
             await self._settle_done(verdict)
-        elif verdict is NOT_DONE and not self._is_running:
+        elif verdict is NOT_DONE:
             await self._settle_not_done(holder_gone=await is_holder_gone(self._bench, self._order.key))
         else:
             await self._hand_over()
