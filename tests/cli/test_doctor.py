@@ -20,7 +20,7 @@ def test_a_store_at_rest_is_told_about_in_words_and_in_json(
     assert codes <= {"dead_letters_open", "no_supervisor"}
     assert {finding["severity"] for finding in answer.document["findings"]} == {"warning"}
     text = command("doctor", "--store", store).out
-    assert "dead_letters_open: 1 dead letter awaits a verdict" in text
+    assert "dead_letters_open: 1 dead letter is open" in text
     assert "endwell dlq list" in text
 
 

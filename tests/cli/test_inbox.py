@@ -79,7 +79,7 @@ def test_a_blocked_task_is_assigned_and_unblocked(command: Command, told: str, s
     where = ("--store", store, "--json")
     assigned = command("task", "assign", told, "--to", "grace", *where).document
     assert (assigned["status"], assigned["owner"]) == ("blocked", "grace")
-    assert "grace accepted to hold it" in command("why", told, "--store", store).out
+    assert "grace accepted to hold the task" in command("why", told, "--store", store).out
     moved = command("task", "unblock", told, *where).document
     assert (moved["status"], moved["reason"]) == ("queued", None)
     again = command("task", "unblock", told, *where)
@@ -115,4 +115,4 @@ def test_bounds_shows_the_sum_and_answers_yes(command: Command, tmp_path: Path) 
     assert (answer.code, answer.document["ok"]) == (0, True)
     for item in answer.document["items"]:
         assert item["ended_at_the_latest_seconds"] == sum(part["seconds"] for part in item["sum"])
-    assert "until a supervisor looks" in command("bounds", "--app", "app:app").out
+    assert "until a PMO ticks" in command("bounds", "--app", "app:app").out

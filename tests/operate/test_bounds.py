@@ -35,7 +35,7 @@ async def test_the_bound_is_a_sum_that_adds_up(sqlite_world: World) -> None:
     assert item["ended_at_the_latest_seconds"] == sum(part["seconds"] for part in item["sum"]) == 610.0
     assert (item["allowed_seconds"], item["is_kept"]) == (610.0, True)
     assert [part["from"] for part in item["sum"]] == [
-        "the agent's deadline, or what the task was submitted with",
+        "the agent's deadline, or the deadline given at submission",
         "pmo.watchdog_interval_seconds",
         "pmo.watchdog_interval_seconds",
     ]

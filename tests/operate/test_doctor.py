@@ -168,7 +168,7 @@ async def test_a_relay_that_does_not_get_on(sqlite_url: str) -> None:
             assert "relay_lagging" not in await found(world)
             world.clock.advance(61)
             lagging = (await found(world))["relay_lagging"]
-            assert "was not told yet what happened 61 s ago: no relay has run yet" in lagging["message"]
+            assert "an event of 61 s ago was not sent yet: no relay has run yet" in lagging["message"]
             status = await operate_relay.status(world.store, world.namespace)
             assert status["trouble"] == lagging["facts"]["trouble"] == "no relay has run yet"
             relay = (await world.supervisor()).relay

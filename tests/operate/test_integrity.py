@@ -146,7 +146,7 @@ class Forger:
     """Changes a file as somebody does who knows the format: hashes are made to fit."""
 
     def __init__(self, file: list[bytes]) -> None:
-        self.lines = [export_format.read(line) for line in file]
+        self.lines = [export_format.decode_line(line) for line in file]
 
     def first(self, kind: str) -> int:
         return next(number for number, line in enumerate(self.lines) if getattr(line, kind) is not None)
@@ -198,7 +198,7 @@ class Forger:
 
     @property
     def file(self) -> list[bytes]:
-        return [export_format.packed(line) for line in self.lines]
+        return [export_format.encode_line(line) for line in self.lines]
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ async def test_a_forger_who_changes_nothing_is_let_in(forger: Forged, tmp_path: 
 async def test_a_file_with_changed_content_is_refused(forger: Forged, tmp_path: Path, kind: str) -> None:
     world, forged = forger
     forged.change_card(kind)
-    await refused(world, tmp_path, forged.file, r"^line \d+: .*its content was changed")
+    await refused(world, tmp_path, forged.file, r"^line \d+: .*the content of card .* was changed")
 
 
 async def test_a_file_with_a_card_of_another_kind_is_refused(forger: Forged, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ async def test_a_file_with_a_card_of_another_kind_is_refused(forger: Forged, tmp
     for line in forged.lines:
         if line.card is not None and line.card.kind == "step.result":
             line.card.kind = "step.failure"
-    await refused(world, tmp_path, forged.file, r"^line \d+: .*its kind was changed")
+    await refused(world, tmp_path, forged.file, r"^line \d+: .*the kind of card .* was changed")
 
 
 @pytest.mark.parametrize(
@@ -313,10 +313,10 @@ async def test_a_line_without_an_end_is_refused_before_it_is_read(forger: Forged
         target.seek(export_format.LONGEST * 3, 1)
         target.write(b"\n")
     with file.open("rb") as source:
-        read = list(map(len, islice(export_format.split(source), 2)))
+        read = list(map(len, islice(export_format.split_lines(source), 2)))
     assert read == [len(forged.file[0]), export_format.LONGEST + 1]
     long = [forged.file[0], b"x" * (export_format.LONGEST + 1)]
-    await refused(world, tmp_path, long, r"^line 2: it is longer than")
+    await refused(world, tmp_path, long, r"^line 2: the line is longer than")
 
 
 async def test_what_is_already_there_is_said_and_nothing_is_changed(full: World) -> None:
@@ -344,7 +344,7 @@ async def test_interrupted_import_says_what_it_leaves_behind(
         with pytest.raises(asyncio.CancelledError):
             await import_lines(other.store, read, other.app.runtime.ids.new)
         this.uncancel()
-    assert "this store has the first 0 events or a few more; import into a new one" in caplog.text
+    assert "this store has the first 0 events or a few more; import the file into a new store" in caplog.text
 
 
 async def test_an_export_of_an_earlier_release_is_taken(tmp_path: Path) -> None:

@@ -166,9 +166,9 @@ async def test_the_record_moves_from_sqlite_to_postgresql_and_back(
 async def test_a_wrong_chain_is_kept_out_of_postgresql(sqlite_full: World, shared_postgres_url: str) -> None:
     file = await exported(sqlite_full)
     wrong, number = _changed(file, "event", lambda event: event.update(actor="somebody"), nth=2)
-    await refused(sqlite_full, shared_postgres_url, wrong, rf"^line {number}: .*is not what its hash says")
+    await refused(sqlite_full, shared_postgres_url, wrong, rf"^line {number}: .*does not match its hash")
     lost = file[: number - 1] + file[number:]
-    await refused(sqlite_full, shared_postgres_url, lost, "comes after version")
+    await refused(sqlite_full, shared_postgres_url, lost, "follows version")
     await refused(sqlite_full, shared_postgres_url, file[:-1], "cut off")
 
 
@@ -222,11 +222,11 @@ def _changed(file: list[bytes], kind: str, change: Any, nth: int = 0) -> tuple[l
 @pytest.mark.parametrize(
     ("kind", "change", "problem"),
     [
-        ("event", lambda e: e.update(actor="somebody"), "is not what its hash says"),
-        ("event", lambda e: e["data"].update(priority=9), "is not what its hash says"),
-        ("event", lambda e: e.update(version=7), "comes after version"),
+        ("event", lambda e: e.update(actor="somebody"), "does not match its hash"),
+        ("event", lambda e: e["data"].update(priority=9), "does not match its hash"),
+        ("event", lambda e: e.update(version=7), "follows version"),
         ("event", lambda e: e.pop("hash"), "hash"),
-        ("card", lambda e: e.update(content={"other": 1}), "is not what its hash says"),
+        ("card", lambda e: e.update(content={"other": 1}), "does not match its hash"),
         ("card", lambda e: e.update(namespace="other"), "is not one of this export"),
         ("end", lambda e: e.update(events=1), "lines are missing"),
         ("head", lambda e: e.update(version=99), "this release reads"),

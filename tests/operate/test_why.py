@@ -24,7 +24,7 @@ async def test_a_task_that_nobody_serves_says_that_no_worker_is_there(clerk: Wor
     assert why["actions"] == ["task cancel", "task retry"]
     assert why["ended_at_the_latest"] == moment((await handle.task()).ends_by + 10 * SECOND)
     assert why["notes"] == [
-        "no live supervisor: no clock fires until `endwell pmo` or `endwell up` runs",
+        "no live PMO (supervisor process): no clock fires until `endwell pmo` or `endwell up` runs",
         "no live worker serves this agent: start one with `endwell worker --agents clerk`",
     ]
 
@@ -76,7 +76,7 @@ async def test_a_running_task_says_who_holds_it(clerk: World) -> None:
     }
     assert (why["next"]["rule"], why["next"]["at"]) == ("reap", moment(task.progress_by))
     assert why["ends_by"] == moment(task.ends_by)
-    assert not any("last heard of" in note for note in why["notes"])
+    assert not any("last heartbeat" in note for note in why["notes"])
 
 
 async def test_a_task_whose_worker_falls_silent_says_when_it_will_be_taken_back(clerk: World) -> None:
@@ -88,7 +88,7 @@ async def test_a_task_whose_worker_falls_silent_says_when_it_will_be_taken_back(
     heard, until = moment(held.heartbeat_at), moment(held.lease_until)
 
     clerk.clock.advance(20)
-    silent = f"its worker is not heard of since {heard}: unless it is, the turn is taken back at {until}"
+    silent = f"no heartbeat of its worker since {heard}: without one, the turn is reclaimed at {until}"
     why = await handle.why()
     assert silent in why["notes"]
     assert why["next"]["rule"] == "reap", "a heartbeat may still come"
@@ -98,7 +98,7 @@ async def test_a_task_whose_worker_falls_silent_says_when_it_will_be_taken_back(
     assert why["next"] == {"rule": "reclaim", "at": until}
     assert why["notes"][1:] == [
         "no live worker serves this agent: start one with `endwell worker --agents clerk`",
-        f"its worker was last heard of at {heard}: the turn is taken back and offered to another",
+        f"the last heartbeat of its worker was at {heard}: the turn is reclaimed and offered again",
     ]
 
 
@@ -106,7 +106,7 @@ async def test_a_supervisor_that_is_alive_but_does_not_tick_is_none(clerk: World
     handle = await clerk.submitted("clerk")
     session = await clerk.silent_session("clerk")
     await clerk.supervisor()  # which ticks when the test says so
-    gone = "no live supervisor: no clock fires until `endwell pmo` or `endwell up` runs"
+    gone = "no live PMO (supervisor process): no clock fires until `endwell pmo` or `endwell up` runs"
     assert (await handle.why())["notes"] == []
     clerk.clock.advance(16)  # more than three intervals, less than its lease
     await session.beat()
@@ -136,14 +136,14 @@ async def test_a_blocked_task_names_the_person_who_must_act(clerk: World) -> Non
     assert why["actions"] == ["task unblock", "task assign", "task cancel"]
     assert why["waiting_for"] == [{"kind": "person", "id": "ada", "deadline": why["ends_by"]}]
     assert why["ended_at_the_latest"] is not None
-    assert any("ada was informed and has not accepted it" in note for note in why["notes"])
+    assert any("ada was informed and has not accepted the task" in note for note in why["notes"])
 
     await handle.assign("ada")
     why = await handle.why()
     assert why["next"]["rule"] == "remind"
     assert why["waiting_for"] == [{"kind": "person", "id": "ada", "deadline": None}]
     assert why["ended_at_the_latest"] is None
-    assert any("ada accepted to hold it" in note for note in why["notes"])
+    assert any("ada accepted to hold the task" in note for note in why["notes"])
 
 
 async def test_an_ended_task_waits_for_nothing(clerk: World) -> None:

@@ -121,7 +121,7 @@ async def test_a_counter_that_is_not_what_the_waits_come_to_is_found(mixed: Worl
     ("type_", "field", "problem"),
     [
         ("wait.answered", "tool_call_id", "does not wait for t.s.nothing"),
-        ("wait.added", "waits", "of the waits that its task announced are missing"),
+        ("wait.added", "waits", "waits of its task's suspension are missing"),
     ],
 )
 async def test_a_file_whose_waits_do_not_add_up_is_refused(

@@ -19,7 +19,7 @@ from endwell.cli.base.options import EndwellCommand, Options, pass_asked
 from endwell.cli.base.output import say, show
 from endwell.errors import UsageError
 from endwell.model.names import person_name
-from endwell.operate.transfer.export_format import End, split
+from endwell.operate.transfer.export_format import End, split_lines
 from endwell.operate.transfer.exporting import export
 from endwell.operate.transfer.importing import import_lines, mark_restored
 
@@ -83,7 +83,7 @@ def import_events(asked: Options, file: str) -> None:
 
         def read() -> Iterator[bytes]:
             source.seek(0)
-            return split(source)
+            return split_lines(source)
 
         async def ask(node: Node) -> dict[str, Any]:
             return await import_lines(node.store, read, node.app.runtime.ids.new)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 
-from endwell.operate.doctor.storage import holding
+from endwell.operate.doctor.storage import log_held_back
 from tests.servers.postgres import PostgresServer
 from tests.store.copies import WRITTEN, exported, tail
 from tests.store.world import PostgresDatabase, World
@@ -50,7 +50,7 @@ async def test_a_prepared_writer_of_events_is_named_and_holds_followers_back(ser
     (holder,) = await world.store.log_holders(0)
     assert (holder.pid, holder.prepared_as) == (None, "it's late")
     assert holder.seconds is not None
-    finding = holding(holder)
+    finding = log_held_back(holder)
     assert "the prepared transaction it's late" in finding.message
     await asyncio.to_thread(server.restart)
     assert [one.prepared_as for one in await world.store.log_holders(0)] == ["it's late"]

@@ -1,1 +1,1 @@
-"""The doctor: looks at everything that must be in order, and says for each thing that is not what to do."""
+"""The doctor: checks everything an installation needs, and says how to mend what is wrong."""

@@ -1,4 +1,4 @@
-"""All checks in their order; a check that itself fails is a finding, and the others go on."""
+"""Run all checks in their order; a check that fails itself is a finding, and the next one runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from endwell.errors import EndwellError
 from endwell.operate.doctor import processes, record, storage, streams
-from endwell.operate.doctor.finding import Finding, Patient
+from endwell.operate.doctor.finding import Finding, Patient, error
 
 Check = Callable[[Patient], Awaitable[list[Finding]]]
 
@@ -33,11 +33,11 @@ CHECKS: Final[dict[str, Check]] = {
 
 
 async def examine(patient: Patient) -> dict[str, Any]:
-    """The report: what was checked, what was found; `ok` unless something is an error."""
+    """The report: what was checked and what was found; `ok` unless a finding is an error."""
     found: list[Finding] = []
     checks: list[dict[str, str]] = []
     for name, check in CHECKS.items():
-        findings = await _checked(name, check, patient)
+        findings = await _run_check(name, check, patient)
         found += findings
         severities = {finding.severity for finding in findings}
         worst = "error" if "error" in severities else "warning" if severities else "ok"
@@ -46,7 +46,7 @@ async def examine(patient: Patient) -> dict[str, Any]:
 
 
 def report(found: list[Finding], checks: list[dict[str, str]]) -> dict[str, Any]:
-    """Errors first."""
+    """The report for outside programs: errors first."""
     ordered = sorted(found, key=lambda finding: finding.severity != "error")
     return {
         "ok": not any(finding.severity == "error" for finding in found),
@@ -55,18 +55,14 @@ def report(found: list[Finding], checks: list[dict[str, str]]) -> dict[str, Any]
     }
 
 
-async def _checked(name: str, check: Check, patient: Patient) -> list[Finding]:
+async def _run_check(name: str, check: Check, patient: Patient) -> list[Finding]:
     try:
         return await check(patient)
-    except EndwellError as error:
-        return [of_error(error, f"the check of {name} failed: ")]
+    except EndwellError as problem:
+        return [of_error(problem, f"the check of {name} failed: ")]
 
 
-def of_error(error: EndwellError, what: str = "") -> Finding:
+def of_error(problem: EndwellError, what: str = "") -> Finding:
     """An error as a finding: its code, and its hint as the remedy."""
-    return Finding(
-        code=error.code,
-        severity="error",
-        message=f"{what}{error.message}",
-        remedy=error.hint or "see the log of whoever uses the store",
-    )
+    remedy = problem.hint or "see the logs of the processes that use the store"
+    return error(problem.code, f"{what}{problem.message}", remedy)

@@ -1,4 +1,4 @@
-"""What the doctor looks at, and what it finds."""
+"""What the doctor examines, and what it finds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Severity = Literal["warning", "error"]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is not in order. `code` is stable; `remedy` says what to do."""
+    """One thing that is wrong. `code` is stable; `remedy` says what to do."""
 
     code: str
     severity: Severity
@@ -28,9 +28,23 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+def error(code: str, message: str, remedy: str, *, namespace: str | None = None, **facts: Any) -> Finding:
+    """A finding that makes the report fail."""
+    return Finding(
+        code=code, severity="error", message=message, remedy=remedy, namespace=namespace, facts=facts
+    )
+
+
+def warning(code: str, message: str, remedy: str, *, namespace: str | None = None, **facts: Any) -> Finding:
+    """A finding that leaves the report good."""
+    return Finding(
+        code=code, severity="warning", message=message, remedy=remedy, namespace=namespace, facts=facts
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Patient:
-    """One installation, opened. `path` is the store's file, where it is one."""
+    """One opened installation. `path` is the store's file, if it is one."""
 
     store: Store
     bell: BellHealth
@@ -40,6 +54,11 @@ class Patient:
     path: Path | None = None
     least_free_bytes: int = 256 * 1024 * 1024
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the database says of itself."""
+    """The database's own version and settings."""
     connect_stream: Connect | None = None
-    """Reaches the server that carries the turns, where there is one."""
+    """Connects to the server that carries the turns, if there is one."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether a process keeps all others from writing, so that no heartbeat and no tick can be stored."""
+        return self.facts.get("blocked_by") is not None

@@ -1,13 +1,13 @@
-"""Who is at work: workers, supervisors, doorbells, the relay; and whether anything is later than it may."""
+"""Checks of processes: workers, PMOs, doorbells and the relay are alive and on time."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from endwell.errors import BadSetting
 from endwell.model.session import Session
 from endwell.operate.bounds import bounds as bounds_of
-from endwell.operate.doctor.finding import Finding, Patient
+from endwell.operate.doctor.finding import Finding, Patient, error, warning
 from endwell.pmo.relay.service import CURSOR
 from endwell.policy.limits import LATE_INTERVALS, SECOND, Limits
 from endwell.settings import check
@@ -17,29 +17,35 @@ MOST_NAMED: Final = 5
 
 
 async def settings(patient: Patient) -> list[Finding]:
-    """Settings that contradict each other."""
+    """No setting contradicts another."""
     try:
         check(patient.settings)
     except BadSetting as problem:
         remedy = problem.hint or "`endwell config show` says where each value comes from"
-        return [Finding(code="bad_settings", severity="error", message=problem.message, remedy=remedy)]
+        return [error("bad_settings", problem.message, remedy)]
     return []
 
 
 async def workers(patient: Patient) -> list[Finding]:
-    """Every agent that has work has a live worker, and each worker's own watchdog ticks."""
+    """Every agent with work has a live worker, and each worker's watchdog ticks."""
     found: list[Finding] = []
-    if patient.facts.get("blocked_by") is not None:
-        return found  # heartbeats cannot be written: none of them can be seen to live
+    if patient.is_blocked:
+        return found
     now = await patient.store.now()
+    watchdog, beat = (
+        patient.settings.worker.watchdog_interval_seconds,
+        patient.settings.worker.heartbeat_seconds,
+    )
+    patience = LATE_INTERVALS * watchdog + IDLE_INTERVALS * beat  # a heartbeat brings the time of a tick
     for namespace in patient.namespaces:
         sessions = [s for s in await patient.store.open_sessions(namespace) if s.kind == "worker"]
         live = [session for session in sessions if session.lease_until > now]
         found += await _unserved(patient, namespace, live, now)
-        found += [_lapsed(namespace, one, now) for one in sessions if one.lease_until <= now]
-        late = LATE_INTERVALS * patient.settings.worker.watchdog_interval_seconds
-        late += IDLE_INTERVALS * patient.settings.worker.heartbeat_seconds  # which tell the time of a tick
-        found += [_late(namespace, one, now) for one in live if _is_late(one, now, late)]
+        found += [_lapsed(namespace, session, now) for session in sessions if session.lease_until <= now]
+        for session in live:
+            age = (now - (session.ticked_at or session.started_at)) / SECOND
+            if age > patience:
+                found.append(_late(namespace, session, age))
     return found
 
 
@@ -47,14 +53,14 @@ async def _unserved(patient: Patient, namespace: str, live: list[Session], now: 
     served = {agent for session in live for agent in session.agents.split()}
     waiting = await patient.store.waiting_by_agent(namespace, now)
     return [
-        Finding(
-            code="no_live_worker",
-            severity="error",
-            message=f"{'1 task waits' if count == 1 else f'{count} tasks wait'} for {agent}, "
+        error(
+            "no_live_worker",
+            f"{'1 task waits' if count == 1 else f'{count} tasks wait'} for {agent}, "
             "and no live worker serves it",
-            remedy=f"start one: endwell worker --app MODULE:NAME --agents {agent}",
+            f"start one: endwell worker --app MODULE:NAME --agents {agent}",
             namespace=namespace,
-            facts={"agent": agent, "waiting": count},
+            agent=agent,
+            waiting=count,
         )
         for agent, count in waiting.items()
         if agent not in served
@@ -62,38 +68,32 @@ async def _unserved(patient: Patient, namespace: str, live: list[Session], now: 
 
 
 def _lapsed(namespace: str, session: Session, now: int) -> Finding:
-    return Finding(
-        code="worker_lapsed",
-        severity="warning",
-        message=f"worker {session.name} (pid {session.pid} on {session.host}) was last heard of "
-        f"{(now - session.heartbeat_at) / SECOND:.0f} s ago",
-        remedy="a PMO takes its tasks back by itself; see why that process stopped",
+    age = (now - session.heartbeat_at) / SECOND
+    return warning(
+        "worker_lapsed",
+        f"the last heartbeat of worker {session.name} (pid {session.pid} on {session.host}) "
+        f"was {age:.0f} s ago",
+        "a PMO reclaims its tasks by itself; find out why that process stopped",
         namespace=namespace,
-        facts={"session": session.id},
+        session=session.id,
     )
 
 
-def _is_late(session: Session, now: int, seconds: float) -> bool:
-    return now - (session.ticked_at or session.started_at) > seconds * SECOND
-
-
-def _late(namespace: str, session: Session, now: int) -> Finding:
-    age = (now - (session.ticked_at or session.started_at)) / SECOND
-    return Finding(
-        code="watchdog_late",
-        severity="warning",
-        message=f"the watchdog of worker {session.name} has not ticked for {age:.0f} s",
-        remedy="its event loop may be blocked: look at its log, restart it; other workers' watchdogs step in",
+def _late(namespace: str, session: Session, age: float) -> Finding:
+    return warning(
+        "watchdog_late",
+        f"the watchdog of worker {session.name} has not ticked for {age:.0f} s",
+        "its event loop may be blocked: look at its log and restart it; other workers' watchdogs step in",
         namespace=namespace,
-        facts={"session": session.id},
+        session=session.id,
     )
 
 
 async def supervisors(patient: Patient) -> list[Finding]:
-    """Some PMO has ticked within three intervals. Where nothing runs or waits, it is only worth a word."""
+    """A PMO has ticked within three intervals. Only a warning where no task and no process needs one."""
     found: list[Finding] = []
-    if patient.facts.get("blocked_by") is not None:
-        return found  # ticks cannot be written either
+    if patient.is_blocked:
+        return found
     now = await patient.store.now()
     patience = LATE_INTERVALS * patient.settings.pmo.watchdog_interval_seconds
     for namespace in patient.namespaces:
@@ -101,21 +101,21 @@ async def supervisors(patient: Patient) -> list[Finding]:
         age = None if last is None else (now - last) / SECOND
         if age is not None and age <= patience:
             continue
-        counted = await patient.store.tallies(namespace)
-        is_needed = counted[0] > counted[1] or bool(await patient.store.open_sessions(namespace))
+        accepted, ended = await patient.store.tallies(namespace)
+        is_needed = accepted > ended or bool(await patient.store.open_sessions(namespace))
         found.append(_unsupervised(namespace, age, patience, is_needed))
     return found
 
 
 def _unsupervised(namespace: str, age: float | None, patience: float, is_needed: bool) -> Finding:
     ticked = "has ever ticked" if age is None else f"has ticked for {age:.0f} s"
-    return Finding(
-        code="no_supervisor",
-        severity="error" if is_needed else "warning",
-        message=f"no PMO {ticked} (expected within {patience:g} s): no clock fires",
-        remedy="start one anywhere, it takes over at once: endwell pmo",
+    finding = error if is_needed else warning
+    return finding(
+        "no_supervisor",
+        f"no PMO (supervisor process) {ticked} (expected within {patience:g} s): no clock fires",
+        "start one on any machine, it takes over at once: endwell pmo",
         namespace=namespace,
-        facts={"seconds": age},
+        seconds=age,
     )
 
 
@@ -125,79 +125,77 @@ async def bounds(patient: Patient) -> list[Finding]:
     now = await patient.store.now()
     tick = int(patient.settings.pmo.watchdog_interval_seconds * SECOND)
     limits = Limits.of(patient.settings, patient.settings.human.owner)
-    has_stamps = patient.store.has_stamps
     for namespace in patient.namespaces:
         agents = await patient.store.agents(namespace)
-        items = bounds_of(patient.settings, limits, agents, has_stamps=has_stamps)["items"]
-        found += [_too_late(namespace, item) for item in items if not item["is_kept"]]
-        overdue = await patient.store.due(namespace, now - 2 * tick, (-1, ""), MOST_NAMED)
-        if overdue:
+        items = bounds_of(patient.settings, limits, agents, has_stamps=patient.store.has_stamps)["items"]
+        for item in items:
+            if not item["is_kept"]:
+                latest = item["ended_at_the_latest_seconds"]
+                when = "never" if latest is None else f"{latest:g} s after its start"
+                found.append(
+                    error(
+                        "bound_too_late",
+                        f"a task of {item['agent']} might end {when}; "
+                        f"{item['allowed_seconds']:g} s are allowed",
+                        "endwell bounds --app MODULE:NAME shows the sum; change the setting that its largest "
+                        "part names",
+                        namespace=namespace,
+                        agent=item["agent"],
+                        seconds=latest,
+                        sum=item["sum"],
+                    )
+                )
+        if overdue := await patient.store.due(namespace, now - 2 * tick, (-1, ""), MOST_NAMED):
             age = (now - overdue[0][1]) / SECOND
             found.append(
-                Finding(
-                    code="bound_exceeded",
-                    severity="error",
-                    message=f"the clock of task {overdue[0][0]} should have acted {age:.0f} s ago",
-                    remedy="see whether a PMO runs and keeps up; endwell why TASK",
+                error(
+                    "bound_exceeded",
+                    f"the clock of task {overdue[0][0]} should have fired {age:.0f} s ago",
+                    "see whether a PMO runs and keeps up; endwell why TASK",
                     namespace=namespace,
-                    facts={"tasks": [task_id for task_id, _ in overdue]},
+                    tasks=[task_id for task_id, _ in overdue],
                 )
             )
     return found
 
 
-def _too_late(namespace: str, item: dict[str, Any]) -> Finding:
-    latest = item["ended_at_the_latest_seconds"]
-    when = "never" if latest is None else f"{latest:g} s after its start"
-    return Finding(
-        code="bound_too_late",
-        severity="error",
-        message=f"a task of {item['agent']} might end {when}; {item['allowed_seconds']:g} s are allowed",
-        remedy="endwell bounds --app MODULE:NAME shows the sum; mend the setting that its largest part names",
-        namespace=namespace,
-        facts={"agent": item["agent"], "seconds": latest, "sum": item["sum"]},
-    )
-
-
 async def doorbells(patient: Patient) -> list[Finding]:
-    """Rings pass between processes; without that, work is found by polling."""
+    """Rings reach other processes; without them, work is found by polling."""
     bell = patient.bell
     if bell.connected:
         return []
     return [
-        Finding(
-            code="doorbell_down",
-            severity="warning",
-            message=f"the {bell.kind} doorbell carries no rings: {bell.last_error or 'not connected'}",
-            remedy="see whether its server runs; meanwhile polling finds the work, a little later",
-            facts={"kind": bell.kind},
+        warning(
+            "doorbell_down",
+            f"the {bell.kind} doorbell carries no rings: {bell.last_error or 'not connected'}",
+            "see whether its server runs; until then polling finds the work, a little later",
+            kind=bell.kind,
         )
     ]
 
 
 async def relay(patient: Patient) -> list[Finding]:
-    """What is to be told outside was told not long ago."""
+    """The relay sends events soon after they were committed."""
     found = []
     now = await patient.store.now()
     for namespace in patient.namespaces:
         cursor = await patient.store.cursor(namespace, CURSOR)
         if cursor is None and not patient.settings.relay.kind:
             continue
-        untold_since = await patient.store.oldest_after(namespace, cursor.position if cursor else "")
-        lag = 0.0 if untold_since is None else (now - untold_since) / SECOND
+        since = await patient.store.oldest_after(namespace, cursor.position if cursor else "")
+        lag = 0.0 if since is None else (now - since) / SECOND
         if lag > patient.settings.relay.lag_seconds:
             trouble = cursor.trouble if cursor else "no relay has run yet"
-            found.append(_lagging(namespace, lag, trouble))
+            found.append(
+                error(
+                    "relay_lagging",
+                    f"an event of {lag:.0f} s ago was not sent yet: {trouble or 'no relay runs'}",
+                    "see whether the receiver answers and a PMO with the [relay] settings runs; "
+                    "nothing is lost. "
+                    "To leave out an event that the receiver refuses: endwell relay skip EVENT --as NAME",
+                    namespace=namespace,
+                    seconds=round(lag, 3),
+                    trouble=trouble,
+                )
+            )
     return found
-
-
-def _lagging(namespace: str, lag: float, trouble: str | None) -> Finding:
-    return Finding(
-        code="relay_lagging",
-        severity="error",
-        message=f"the outside was not told yet what happened {lag:.0f} s ago: {trouble or 'nobody relays'}",
-        remedy="see whether the receiver answers and a PMO with the [relay] settings runs; nothing is lost; "
-        "past what it will never take: endwell relay skip EVENT --as NAME",
-        namespace=namespace,
-        facts={"seconds": round(lag, 3), "trouble": trouble},
-    )

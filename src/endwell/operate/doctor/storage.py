@@ -1,14 +1,15 @@
-"""The store itself: its schema, its version and settings, whether it is whole, its disk, its clock."""
+"""Checks of the store: its schema, its version and settings, its integrity, its disk, its clock."""
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from endwell.model.moments import moment
-from endwell.operate.doctor.finding import Finding, Patient
+from endwell.model.session import Session
+from endwell.operate.doctor.finding import Finding, Patient, error, warning
 from endwell.policy.limits import SECOND
 from endwell.runtime.processes import has_lost_locks, host_name
 from endwell.store.migrations import migrations
@@ -20,9 +21,9 @@ FULL: Final = 2
 SKEW_SECONDS: Final = 1.0
 DANGEROUS_SKEW_SECONDS: Final = 10.0
 IDLE_SECONDS = 60.0
-"""How long a transaction may be left open by somebody who does nothing in it."""
+"""Seconds that a transaction may be open without doing anything."""
 HELD_BACK_SECONDS = 5.0
-"""How long a transaction that wrote events may stay open; relay and tail wait for it."""
+"""Seconds that a transaction which wrote events may stay open; relay and tail wait for it."""
 _CHANGE: Final = re.compile(
     r"CREATE TABLE (?P<table>\w+)|CREATE (?:UNIQUE )?INDEX (?P<index>\w+)\s+ON (?P<on>\w+)"
     r"|CREATE TRIGGER (?P<trigger>\w+) BEFORE INSERT ON (?P<of>\w+)"
@@ -31,25 +32,24 @@ _CHANGE: Final = re.compile(
 
 
 async def schema(patient: Patient) -> list[Finding]:
-    """Every table, index and trigger that the migrations made is there."""
+    """Every table, index and trigger of the migrations exists."""
     dialect = "sqlite" if patient.facts["store"] == "sqlite" else "postgres"
     wanted = wanted_objects("\n".join(step.sql for step in migrations(dialect)))
     missing = sorted(wanted - set(await patient.store.schema_objects()))
     if not missing:
         return []
     return [
-        Finding(
-            code="schema_incomplete",
-            severity="error",
-            message=f"the schema lacks {', '.join(missing)}",
-            remedy="somebody dropped it: restore a backup, or export the events and import them elsewhere",
-            facts={"missing": missing},
+        error(
+            "schema_incomplete",
+            f"the schema lacks {', '.join(missing)}, which the migrations had made",
+            "restore a backup, or export the events and import them into a new store",
+            missing=missing,
         )
     ]
 
 
 def wanted_objects(sql: str) -> set[str]:
-    """The tables, indexes and triggers after these statements; a table takes the others with it."""
+    """The tables, indexes and triggers after these statements; dropping a table drops its own."""
     table_of: dict[str, str] = {}
     for change in _CHANGE.finditer(sql):
         if table := change["table"]:
@@ -68,7 +68,7 @@ def wanted_objects(sql: str) -> set[str]:
 
 
 async def database(patient: Patient) -> list[Finding]:
-    """Its version and what it promises when it says that something is stored."""
+    """The database's version, and whether its commits are durable."""
     if patient.facts["store"] == "sqlite":
         return [*sqlite_settings(patient.facts), *await _write_lock(patient), *await _lost_locks(patient)]
     return [
@@ -79,87 +79,86 @@ async def database(patient: Patient) -> list[Finding]:
 
 
 async def _write_lock(patient: Patient) -> list[Finding]:
-    """A process that was stopped inside a commit keeps every other from writing: nothing else is wrong."""
+    """No process was stopped inside a commit: it would keep all others from writing."""
     pid = patient.facts.get("blocked_by")
     if pid is None:
         return []
-    sessions = [s for name in patient.namespaces for s in await patient.store.open_sessions(name)]
-    last = max((session.heartbeat_at for session in sessions), default=None)
-    since = "" if last is None else f"; nothing was written since {moment(last)}"
+    last = max((session.heartbeat_at for session in await _open_sessions(patient)), default=None)
+    since = "" if last is None else f"; the last heartbeat was stored at {moment(last)}"
     return [
-        Finding(
-            code="write_lock_held",
-            severity="error",
-            message=f"process {pid} holds SQLite's write lock{since}, and all others wait for it",
-            remedy=f"let it go on (kill -CONT {pid}) or end it (kill -KILL {pid}): its commit is rolled back",
-            facts={"pid": pid, "since": None if last is None else moment(last)},
+        error(
+            "write_lock_held",
+            f"process {pid} holds SQLite's write lock{since}, and all others wait for it",
+            f"continue it (kill -CONT {pid}) or end it (kill -KILL {pid}): its commit is rolled back",
+            pid=pid,
+            since=None if last is None else moment(last),
         )
     ]
 
 
 async def _lost_locks(patient: Patient) -> list[Finding]:
-    """SQLite holds a lock for as long as it has the file open; closing the file once more drops it."""
+    """No process has lost SQLite's lock by opening and closing the file once more beside Endwell."""
     if patient.path is None:
         return []
-    sessions = [s for name in patient.namespaces for s in await patient.store.open_sessions(name)]
-    here = sorted({session.pid for session in sessions if session.host == host_name()})
+    pids = {session.pid for session in await _open_sessions(patient) if session.host == host_name()}
     return [
-        Finding(
-            code="locks_lost",
-            severity="error",
-            message=f"process {pid} has {patient.path.name} open, but no longer holds SQLite's lock on it: "
+        error(
+            "locks_lost",
+            f"process {pid} has {patient.path.name} open, but no longer holds SQLite's lock on it: "
             "other processes may damage what it writes",
-            remedy=f"restart process {pid}, and do not open the file with a second SQLite library (Python's "
+            f"restart process {pid}, and do not open the file with a second SQLite library (Python's "
             "sqlite3) in a process that runs Endwell; then run endwell events verify",
-            facts={"pid": pid},
+            pid=pid,
         )
-        for pid in here
+        for pid in sorted(pids)
         if has_lost_locks(pid, patient.path)
     ]
 
 
+async def _open_sessions(patient: Patient) -> list[Session]:
+    return [session for name in patient.namespaces for session in await patient.store.open_sessions(name)]
+
+
 async def _idle_transactions(patient: Patient) -> list[Finding]:
-    """Until one ends, no row that was changed since can be cleared away, and every claim reads past them."""
+    """No idle transaction keeps old rows from being vacuumed, which every claim would read past."""
     return [
-        Finding(
-            code="idle_in_transaction",
-            severity="warning",
-            message=f"process {pid} of PostgreSQL ({name or 'nameless'}) has sat in an open transaction "
+        warning(
+            "idle_in_transaction",
+            f"process {pid} of PostgreSQL ({name or 'nameless'}) has been idle in an open transaction "
             f"for {seconds} s: old rows pile up, and claims get slower",
-            remedy=f"SELECT pg_terminate_backend({pid}), and set idle_in_transaction_session_timeout",
-            facts={"pid": pid, "name": name, "seconds": seconds},
+            f"SELECT pg_terminate_backend({pid}), and set idle_in_transaction_session_timeout",
+            pid=pid,
+            name=name,
+            seconds=seconds,
         )
         for pid, name, seconds in await patient.store.idle_transactions(IDLE_SECONDS)
     ]
 
 
 async def _log_holders(patient: Patient) -> list[Finding]:
-    """A commit takes milliseconds; a writer of events that stays open keeps later events from followers."""
-    return [holding(one) for one in await patient.store.log_holders(HELD_BACK_SECONDS)]
+    """No open transaction keeps followers of the log from reading on; a commit takes milliseconds."""
+    return [log_held_back(holder) for holder in await patient.store.log_holders(HELD_BACK_SECONDS)]
 
 
-def holding(one: LogHolder) -> Finding:
-    """What the doctor says of a writer of events that stays open."""
-    is_prepared = one.pid is None
-    who = f"the prepared transaction {one.prepared_as}" if is_prepared else f"process {one.pid}"
-    name = "" if is_prepared else f"{one.application or 'nameless'}, "
-    age = "" if one.seconds is None else f" for {one.seconds} s"
-    quoted = (one.prepared_as or "").replace("'", "''")
-    return Finding(
-        code="log_held_back",
-        severity="error",
-        message=f"{who} of PostgreSQL ({name}database {one.database}) wrote "
+def log_held_back(holder: LogHolder) -> Finding:
+    """The finding for a transaction that wrote events and stays open."""
+    is_prepared = holder.pid is None
+    who = f"the prepared transaction {holder.prepared_as}" if is_prepared else f"process {holder.pid}"
+    name = "" if is_prepared else f"{holder.application or 'nameless'}, "
+    age = "" if holder.seconds is None else f" for {holder.seconds} s"
+    quoted = (holder.prepared_as or "").replace("'", "''")
+    return error(
+        "log_held_back",
+        f"{who} of PostgreSQL ({name}database {holder.database}) wrote "
         f"events and has kept its transaction open{age}: relay and tail wait for it",
-        remedy=f"COMMIT PREPARED '{quoted}' or ROLLBACK PREPARED '{quoted}'"
+        f"COMMIT PREPARED '{quoted}' or ROLLBACK PREPARED '{quoted}'"
         if is_prepared
-        else f"SELECT pg_terminate_backend({one.pid})",
-        facts={
-            "pid": one.pid,
-            "name": one.application,
-            "seconds": one.seconds,
-            "database": one.database,
-            "prepared_as": one.prepared_as,
-        },
+        else f"SELECT pg_terminate_backend({holder.pid})",
+        pid=holder.pid,
+        name=holder.application,
+        seconds=holder.seconds,
+        database=holder.database,
+        prepared_as=holder.prepared_as,
     )
 
 
@@ -168,106 +167,74 @@ def sqlite_settings(facts: Mapping[str, Any]) -> list[Finding]:
     found = []
     version = tuple(int(part) for part in str(facts["sqlite_version"]).split("."))
     if version < OLDEST_SQLITE:
-        found.append(
-            Finding(
-                code="sqlite_too_old",
-                severity="error",
-                message=f"SQLite {facts['sqlite_version']} can damage a file that several processes write",
-                remedy="pip install --upgrade apsw",
-            )
-        )
+        problem = f"SQLite {facts['sqlite_version']} can damage a file that several processes write"
+        found.append(error("sqlite_too_old", problem, "pip install --upgrade apsw"))
     if facts["journal_mode"] != "wal" or facts["synchronous"] != FULL:
-        found.append(
-            Finding(
-                code="sqlite_unsafe",
-                severity="error",
-                message=f"journal_mode={facts['journal_mode']}, synchronous={facts['synchronous']}: "
-                "what is committed may be lost with the power",
-                remedy="let only Endwell open the file, on a local disk",
-            )
+        problem = (
+            f"journal_mode={facts['journal_mode']}, synchronous={facts['synchronous']}: "
+            "a power failure may lose committed work"
         )
+        found.append(error("sqlite_unsafe", problem, "let only Endwell open the file, on a local disk"))
     return found
 
 
 def postgres_settings(facts: Mapping[str, Any]) -> list[Finding]:
-    """Whatever is switched off here makes a commit a hope."""
+    """The settings of PostgreSQL that make a commit durable are on."""
     off = [name for name in ("fsync", "synchronous_commit", "full_page_writes") if facts[name] == "off"]
     if not off:
         return []
+    problem = f"the server runs with {', '.join(off)} off: a crash may lose committed work"
     return [
-        Finding(
-            code="postgres_unsafe",
-            severity="error",
-            message=f"the server runs with {', '.join(off)} off: what is committed may be lost",
-            remedy="switch it on in postgresql.conf and reload the server",
-            facts={"off": off},
-        )
+        error("postgres_unsafe", problem, "switch it on in postgresql.conf and reload the server", off=off)
     ]
 
 
 async def integrity(patient: Patient) -> list[Finding]:
-    """The database's own check of its file."""
+    """The database's own check of its file passes."""
     wrong = await patient.store.integrity()
     if not wrong:
         return []
-    return [
-        Finding(
-            code="store_damaged",
-            severity="error",
-            message=f"the store is damaged: {wrong[0]}",
-            remedy="stop everything, keep a copy, restore a backup, then `endwell events verify`",
-            facts={"problems": wrong},
-        )
-    ]
+    remedy = "stop everything, keep a copy, restore a backup, then `endwell events verify`"
+    return [error("store_damaged", f"the store is damaged: {wrong[0]}", remedy, problems=wrong)]
 
 
 async def disk(patient: Patient) -> list[Finding]:
-    """Room for the store's file; a server's disk cannot be seen from here."""
+    """The disk of the store's file has room; a server's disk cannot be seen from here."""
     if patient.path is None:
         return []
     free = shutil.disk_usage(patient.path.parent).free
     if free >= patient.least_free_bytes:
         return []
-    return [
-        Finding(
-            code="disk_low",
-            severity="error" if free < patient.least_free_bytes // 4 else "warning",
-            message=f"{free // 1_000_000} MB are free where the store is",
-            remedy="free some space; when the disk is full nothing new is accepted",
-            facts={"free_bytes": free},
-        )
-    ]
+    finding = error if free < patient.least_free_bytes // 4 else warning
+    problem = f"only {free // 1_000_000} MB are free on the store's disk"
+    return [finding("disk_low", problem, "free some space; a full disk refuses new tasks", free_bytes=free)]
 
 
 async def clock(patient: Patient) -> list[Finding]:
-    """This machine's clock against the store's, and against what the record already knows."""
+    """This machine's clock agrees with the store's, and neither is behind the record."""
     ours, theirs = patient.clock.now_us(), await patient.store.now()
     skew = (ours - theirs) / SECOND
     found = []
     if abs(skew) > SKEW_SECONDS:
-        found.append(
-            Finding(
-                code="clock_skew",
-                severity="error" if abs(skew) > DANGEROUS_SKEW_SECONDS else "warning",
-                message=f"this machine's clock is {skew:+.1f} s off the store's",
-                remedy="keep the clocks of all machines in step with NTP",
-                facts={"seconds": round(skew, 3)},
-            )
-        )
+        problem = f"this machine's clock differs from the store's by {skew:+.1f} s"
+        remedy = "keep the clocks of all machines in step with NTP"
+        found.append(_by_size(skew)("clock_skew", problem, remedy, seconds=round(skew, 3)))
     for namespace in patient.namespaces:
         latest = await patient.store.latest_moment(namespace)
         ahead = 0.0 if latest is None else (latest - theirs) / SECOND
         if ahead > SKEW_SECONDS:
-            found.append(_behind(namespace, ahead))
+            found.append(
+                _by_size(ahead)(
+                    "clock_behind",
+                    f"the clock is {ahead:.1f} s behind the newest event: it was set back, or another "
+                    "machine's clock is ahead",
+                    "set the clock right; until it has caught up, leases and deadlines last that much longer",
+                    namespace=namespace,
+                    seconds=round(ahead, 3),
+                )
+            )
     return found
 
 
-def _behind(namespace: str, ahead: float) -> Finding:
-    return Finding(
-        code="clock_behind",
-        severity="error" if ahead > DANGEROUS_SKEW_SECONDS else "warning",
-        message=f"the record is {ahead:.1f} s ahead of the clock: it was set back, or another is ahead",
-        remedy="set the clock right; until it has caught up, leases and deadlines last that much longer",
-        namespace=namespace,
-        facts={"seconds": round(ahead, 3)},
-    )
+def _by_size(seconds: float) -> Callable[..., Finding]:
+    return error if abs(seconds) > DANGEROUS_SKEW_SECONDS else warning

@@ -1,7 +1,7 @@
-"""The lines of an export: one JSON document each. What it is, then content, events, messages, then the end.
+"""The lines of an export, one JSON document each: a head, then cards, events and messages, then an end.
 
-An event's data and a card's content stand there byte for byte as they are stored, because hashes were taken
-over those bytes; whoever reformats the file breaks it, and an import says so.
+Data of events and content of cards stand there byte for byte as they are stored, because their hashes are
+taken over those bytes. A reformatted file does not pass the import's check.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from endwell.store.log import Event
 FORMAT: Final = "endwell-export"
 VERSION: Final = 1
 LONGEST: Final = 64 * 1024 * 1024
-"""Bytes of one line: content is at most a megabyte, but a turn may wait for many thousand answers."""
+"""Bytes of one line: content is at most a megabyte, but a turn may wait for thousands of answers."""
 
 
 class Head(msgspec.Struct, kw_only=True):
@@ -49,7 +49,7 @@ class CardLine(msgspec.Struct, kw_only=True):
 
 
 class EventLine(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """An event; its data is JSON as it is stored. `names`: how it is called outside; no import needs them."""
+    """An event; its data is JSON as it is stored. `names` are its names outside; an import ignores them."""
 
     event_id: str
     namespace: str
@@ -69,7 +69,7 @@ class EventLine(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class End(msgspec.Struct, kw_only=True):
-    """The last line: what there was. Without it the file was cut off."""
+    """The last line: the counts of the others. Without it the file was cut off."""
 
     cards: int
     events: int
@@ -86,47 +86,47 @@ class ExportLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     end: End | None = None
 
 
-Run = tuple[str, str, str, str]
-"""What one command did to one task: namespace, task, command and moment of its events."""
+EventRun = tuple[str, str, str, str]
+"""The events of one command on one task: namespace, task, command and time."""
 RUNS_REMEMBERED: Final = 10_000
-"""Tasks whose last run is kept in memory: parts lie as far apart as transactions overlap."""
+"""Tasks whose last run is kept in memory; parts of a run are as far apart as transactions overlap."""
 
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(ExportLine)
 
 
-def packed(line: ExportLine) -> bytes:
-    """As it is written, with its line end."""
+def encode_line(line: ExportLine) -> bytes:
+    """The line as it is written, with its line end."""
     return _encoder.encode(line) + b"\n"
 
 
-def split(file: IO[bytes]) -> Iterator[bytes]:
-    """The lines of a file; of one that is too long only its beginning, which is too long as well."""
+def split_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """The lines of a file; of a line that is too long only a beginning that is too long as well."""
     while text := file.readline(LONGEST + 1):
         yield text
 
 
-def read(text: bytes) -> ExportLine:
-    """What a line says; msgspec's own errors when it says nothing of the kind."""
+def decode_line(text: bytes) -> ExportLine:
+    """The line that was written so; msgspec's own errors if it is none."""
     return _decoder.decode(text)
 
 
-def run_of(line: EventLine) -> Run:
+def run_of(line: EventLine) -> EventRun:
     """The run that an event belongs to."""
     return line.namespace, line.task_id, line.command_id, line.at
 
 
 class PartedRuns:
-    """Finds runs whose events lie apart in a file, as earlier releases could write them on PostgreSQL.
+    """Finds runs whose events are not next to each other, as earlier releases could write on PostgreSQL.
 
     Takes the events in their order; `last` has the last version of each such run.
     """
 
     def __init__(self) -> None:
-        self.last: dict[Run, int] = {}
-        self._runs: OrderedDict[tuple[str, str], Run] = OrderedDict()
-        self._before: Run | None = None
+        self.last: dict[EventRun, int] = {}
+        self._runs: OrderedDict[tuple[str, str], EventRun] = OrderedDict()
+        self._before: EventRun | None = None
 
     def take(self, line: EventLine) -> None:
         """One more event."""
@@ -149,17 +149,17 @@ def card_line(card: Card) -> ExportLine:
 def event_line(event: Event) -> ExportLine:
     values = {name: getattr(event, name) for name in _PLAIN}
     data, sealed, at = msgspec.Raw(event.data), event.hash.hex(), moment(event.at)
-    about: dict[str, Any] = {"event_id": event.event_id, "at": at, "names": _names(event)}
+    about: dict[str, Any] = {"event_id": event.event_id, "at": at, "names": _outside_names(event)}
     return ExportLine(event=EventLine(**values, **about, data=data, hash=sealed))
 
 
-def _names(event: Event) -> tuple[str, ...]:
+def _outside_names(event: Event) -> tuple[str, ...]:
     if event.type != StepRecorded.type:
         return ()
     try:
         recorded: Any = event.fact
         return names_of(recorded.result_type)
-    except StoreError:  # a backup takes what there is; an import says what is wrong with it
+    except StoreError:  # an export takes what there is; the import reports what is wrong
         return ()
 
 

@@ -1,75 +1,83 @@
-"""Export: the whole record as JSON lines, from which another store can be made that goes on from there.
+"""Export: the whole record as JSON lines, from which an import makes another store.
 
-Safe on a store at work: it shows the store as it was at one moment. Leases, sessions
-and the relay's cursor are not part of the record.
+Safe while the store is in use: the export is a snapshot. Leases, sessions and the relay's cursor are not
+part of the record.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable
-from typing import IO, Final
+from typing import Final
 
-from endwell.operate.transfer import export_format
+from endwell.operate.transfer.export_format import (
+    FORMAT,
+    VERSION,
+    End,
+    ExportLine,
+    Head,
+    card_line,
+    encode_line,
+    event_line,
+)
 from endwell.store.contract import Snapshot, Store
 
 PAGE: Final = 500
 Write = Callable[[bytes], object]
 
 
-async def export(store: Store, namespaces: Iterable[str], write: Write) -> export_format.End:
-    """Write everything; what the last line says is returned as well."""
+async def export(store: Store, namespaces: Iterable[str], write: Write) -> End:
+    """Write everything; return the counts of the last line."""
     spaces = list(namespaces)
-    end = export_format.End(cards=0, events=0, messages=0)
-    head = export_format.Head(format=export_format.FORMAT, version=export_format.VERSION, namespaces=spaces)
-    write(export_format.packed(export_format.ExportLine(head=head)))
+    end = End(cards=0, events=0, messages=0)
+    write(encode_line(ExportLine(head=Head(format=FORMAT, version=VERSION, namespaces=spaces))))
     async with store.snapshot() as record:
         for namespace in spaces:
-            await _namespace(record, namespace, write, end)
-    write(export_format.packed(export_format.ExportLine(end=end)))
+            await _Export(record, namespace, write, end).run()
+    write(encode_line(ExportLine(end=end)))
     return end
 
 
-async def _namespace(record: Snapshot, namespace: str, write: Write, end: export_format.End) -> None:
-    with tempfile.TemporaryFile() as spool:
-        tasks = await _spooled(record, namespace, spool, end)
-        for task_id in tasks:
-            await _cards(record, namespace, task_id, write, end)
-        spool.seek(0)
-        for line in spool:
-            write(line)
-    await _messages(record, namespace, set(tasks), write, end)
+class _Export:
+    """The export of one namespace; counts its lines in `end`."""
 
+    def __init__(self, record: Snapshot, namespace: str, write: Write, end: End) -> None:
+        self._record = record
+        self._namespace = namespace
+        self._write = write
+        self._end = end
+        self._tasks: dict[str, None] = {}
 
-async def _spooled(record: Snapshot, namespace: str, spool: IO[bytes], end: export_format.End) -> list[str]:
-    """Events come after the content that they name, so they wait in a file; which tasks they are about."""
-    cursor, tasks = "", dict[str, None]()
-    while page := await record.events_after(namespace, cursor, PAGE):
-        for logged in page:
-            spool.write(export_format.packed(export_format.event_line(logged.event)))
-            tasks[logged.event.task_id] = None
-        end.events += len(page)
-        cursor = page[-1].cursor
-        if len(page) < PAGE:
-            break
-    return list(tasks)
+    async def run(self) -> None:
+        """Cards come before the events that name them, so the events wait in a temporary file."""
+        with tempfile.TemporaryFile() as spool:
+            await self._write_events(spool.write)
+            for task_id in self._tasks:
+                await self._write_cards(task_id)
+            spool.seek(0)
+            for line in spool:
+                self._write(line)
+        await self._write_messages()
 
+    async def _write_events(self, write: Write) -> None:
+        cursor = ""
+        while page := await self._record.events_after(self._namespace, cursor, PAGE):
+            for logged in page:
+                write(encode_line(event_line(logged.event)))
+                self._tasks[logged.event.task_id] = None
+            self._end.events += len(page)
+            cursor = page[-1].cursor
 
-async def _cards(
-    record: Snapshot, namespace: str, task_id: str, write: Write, end: export_format.End
-) -> None:
-    for card in await record.cards_between(namespace, f"{task_id}.", f"{task_id}/"):
-        write(export_format.packed(export_format.card_line(card)))
-        end.cards += 1
+    async def _write_cards(self, task_id: str) -> None:
+        for card in await self._record.cards_between(self._namespace, f"{task_id}.", f"{task_id}/"):
+            self._write(encode_line(card_line(card)))
+            self._end.cards += 1
 
-
-async def _messages(
-    record: Snapshot, namespace: str, tasks: set[str], write: Write, end: export_format.End
-) -> None:
-    after = ""
-    while page := await record.messages_page(namespace, after, PAGE):
-        for message in page:
-            if message.task_id in tasks:
-                write(export_format.packed(export_format.ExportLine(message=message)))
-                end.messages += 1
-        after = page[-1].id
+    async def _write_messages(self) -> None:
+        after = ""
+        while page := await self._record.messages_page(self._namespace, after, PAGE):
+            for message in page:
+                if message.task_id in self._tasks:
+                    self._write(encode_line(ExportLine(message=message)))
+                    self._end.messages += 1
+            after = page[-1].id

@@ -1,8 +1,8 @@
-"""Whether an export may become the record of a store: every line is checked before the first is written.
+"""Check an export before its first line is written.
 
-A line can be read and is not too long; names are such as `submit` takes; the hash chain of each task is
-whole; its events and effects can be folded; content is what the events name, and nothing that they do not.
-For each task, card and effect some 200 bytes are kept meanwhile; one line is in memory at a time.
+Each line can be decoded and is not too long; `submit` would accept its names; the hash chain of each task is
+whole; its events and effects can be folded; the cards are exactly those that the events name. One line is in
+memory at a time, and some 200 bytes for each task, card and effect.
 """
 
 from __future__ import annotations
@@ -24,12 +24,26 @@ from endwell.model.inside import family_of
 from endwell.model.message import Message
 from endwell.model.task import Task
 from endwell.operate.named_cards import is_answer, namings_of
-from endwell.operate.transfer import export_format
+from endwell.operate.transfer.export_format import (
+    FORMAT,
+    LONGEST,
+    VERSION,
+    CardLine,
+    End,
+    EventLine,
+    EventRun,
+    ExportLine,
+    Head,
+    PartedRuns,
+    card_of,
+    decode_line,
+    event_of,
+)
 from endwell.operate.transfer.import_waits import OpenWaits
 from endwell.policy.retry import RetryPolicy, unpack
 from endwell.store.log import Event, hash_of
 
-_HINT: Final = "nothing was changed; export again, and do not edit or reformat the file"
+_HINT: Final = "nothing was changed; export again, and import that file without editing or reformatting it"
 _WAIT_NAMES: Final = {
     "tool": names.tool_name,
     "call": names.agent_reference,
@@ -41,25 +55,25 @@ _PRINTABLE: Final = (
     *("tool_call_id", "message_id", "correlation_id", "card_id", "command_id", "causation_id", "effect_key"),
     *("parent_agent", "parent_call"),
 )
-"""Ids and names that Endwell makes itself, or accepts as printable text only."""
+"""Ids and names that are always printable text."""
 
 Key = tuple[str, str]
 
 
 def check(file: Iterable[bytes]) -> CheckedImport:
-    """All that can be wrong with an export is found here; the first problem is raised with its line."""
+    """Check all lines; the first problem is raised with the number of its line."""
     checked = CheckedImport()
     for number, text in enumerate(file, 1):
-        if len(text) > export_format.LONGEST:
-            raise _bad(number, f"it is longer than {export_format.LONGEST} bytes")
+        if len(text) > LONGEST:
+            raise _bad(number, f"the line is longer than {LONGEST} bytes")
         try:
-            checked.take(export_format.read(text))
+            checked.take(decode_line(text))
         except EndwellError as error:
             raise _bad(number, error.message) from error
-        except Exception as error:  # lines are not ours: what they say may upset any decoder
+        except Exception as error:  # any decoder may fail in its own way on foreign lines
             raise _bad(number, str(error) or type(error).__name__) from error
     if not checked.is_over:
-        raise _bad(checked.count + 1, "the file ends before its last line: it was cut off")
+        raise _bad(checked.count + 1, "the file was cut off: its last line is missing")
     for number in checked.unnamed():
         raise _bad(number, "no event names this card")
     return checked
@@ -71,11 +85,11 @@ def _bad(number: int, problem: str) -> BadInput:
 
 
 class CheckedImport:
-    """What the lines so far come to. Tasks that have ended are forgotten but for their last event."""
+    """The record that the lines so far add up to. Of an ended task only its last event is kept."""
 
     def __init__(self) -> None:
         self.heads: dict[Key, tuple[int, bytes]] = {}
-        self._runs = export_format.PartedRuns()
+        self._runs = PartedRuns()
         self._live: dict[Key, Task] = {}
         self._waits = OpenWaits()
         self._cards: dict[bytes, tuple[bytes, CardKind]] = {}
@@ -83,21 +97,21 @@ class CheckedImport:
         self._effects: set[bytes] = set()
         self._keys: set[bytes] = set()
         self._holders: dict[bytes, str] = {}
-        self._counted = export_format.End(cards=0, events=0, messages=0)
+        self._counted = End(cards=0, events=0, messages=0)
         self.namespaces: list[str] = []
         self.end = self._counted
         self.is_over = False
         self.count = 0
 
-    def take(self, line: export_format.ExportLine) -> None:
-        """One more line; ValueError says what is wrong with it."""
+    def take(self, line: ExportLine) -> None:
+        """Check one more line; ValueError says what is wrong with it."""
         self.count += 1
         if (self.count == 1) != (line.head is not None):
-            raise ValueError("an export begins with a line that says so, and has only one")
+            raise ValueError("an export must have exactly one head, in its first line")
         if self.is_over:
-            raise ValueError("there is something after the end")
+            raise ValueError("a line follows the end")
         if sum(getattr(line, name) is not None for name in line.__struct_fields__) > 1:
-            raise ValueError("it is two things at once")
+            raise ValueError("the line is of two kinds at once")
         if line.head is not None:
             self._begin(line.head)
         elif line.card is not None:
@@ -109,51 +123,51 @@ class CheckedImport:
         elif line.end is not None:
             self._finish(line.end)
         else:
-            raise ValueError("it is neither card, event nor message")
+            raise ValueError("the line is neither card, event nor message")
 
     def unnamed(self) -> list[int]:
-        """The lines of cards that no event names."""
+        """Numbers of the lines with cards that no event names."""
         return sorted(self._not_named.values())
 
     @property
-    def parted(self) -> dict[export_format.Run, int]:
-        """Runs of events that lie in parts, with the version of the last event of each."""
+    def parted(self) -> dict[EventRun, int]:
+        """Runs of events in several parts, with the version of the last event of each."""
         return self._runs.last
 
-    def _begin(self, head: export_format.Head) -> None:
-        if head.format != export_format.FORMAT or head.version != export_format.VERSION:
-            raise ValueError(f"this release reads {export_format.FORMAT} version {export_format.VERSION}")
+    def _begin(self, head: Head) -> None:
+        if head.format != FORMAT or head.version != VERSION:
+            raise ValueError(f"this release reads {FORMAT} version {VERSION}")
         if len(set(head.namespaces)) != len(head.namespaces):
-            raise ValueError("a namespace is named twice")
+            raise ValueError("the head names a namespace twice")
         self.namespaces = [names.namespace_name(each) for each in head.namespaces]
 
-    def _card(self, line: export_format.CardLine) -> None:
-        card, known_as = export_format.card_of(line), _digest(self._known(line.namespace), line.id)
+    def _card(self, line: CardLine) -> None:
+        card, digest = card_of(line), _digest(self._in_export(line.namespace), line.id)
         actual = sha256(card.content)
         if actual.hexdigest() != card.hash:
-            raise ValueError(f"card {card.id} is not what its hash says")
+            raise ValueError(f"the content of card {card.id} does not match its hash")
         content.decode_stored(card.content)
         _check_columns(astuple(card)[:4])
         _check_printable(card)
         if not card.id.startswith(f"{names.idempotency_key(card.task_id)}."):
             raise ValueError(f"card {card.id} does not belong to task {card.task_id}")
-        if known_as in self._cards:
+        if digest in self._cards:
             raise ValueError(f"card {card.id} is in the file twice")
-        self._cards[known_as] = (actual.digest(), card.kind)
+        self._cards[digest] = (actual.digest(), card.kind)
         if not is_answer(card.id, card.task_id, card.kind):
-            self._not_named[known_as] = self.count
+            self._not_named[digest] = self.count
         self._counted.cards += 1
 
-    def _event(self, line: export_format.EventLine) -> None:
-        event = export_format.event_of(line)
-        key = (self._known(event.namespace), event.task_id)
+    def _event(self, line: EventLine) -> None:
+        event = event_of(line)
+        key = (self._in_export(event.namespace), event.task_id)
         version, head = self.heads.get(key, (0, b""))
         if event.version != version + 1:
-            raise ValueError(f"event {event.event_id} comes after version {version}")
+            raise ValueError(f"event {event.event_id} follows version {version} of its task")
         if hash_of(event, head) != event.hash:
-            raise ValueError(f"event {event.event_id} is not what its hash says")
+            raise ValueError(f"event {event.event_id} does not match its hash")
         if line.event_id != event.event_id:
-            raise ValueError(f"it is event {event.event_id} and says {line.event_id}")
+            raise ValueError(f"event {event.event_id} is called {line.event_id}")
         _check_columns(astuple(event)[:-2])
         _check_printable(event)
         self.heads[key] = (event.version, event.hash)
@@ -164,14 +178,14 @@ class CheckedImport:
     def _fold(self, key: Key, event: Event) -> None:
         fact = event.fact
         _check_printable(fact)
-        self._look_for_content(key, fact)
+        self._check_cards(key, fact)
         before = self._live.pop(key, None)
         if isinstance(fact, EFFECT_FACTS):
             self._fold_effect(key[0], fact)
         if (event.version == 1) != isinstance(fact, f.TaskCreated):
             raise ValueError("the first event of a task, and no other, is task.created")
         if before is None and event.version > 1:
-            return  # late words on a task that has ended
+            return  # a late event of a task that has ended
         if isinstance(fact, f.TaskCreated):
             self._check_created(key, fact)
         if isinstance(fact, f.TaskSuspended | f.WaitsAdded):
@@ -190,14 +204,14 @@ class CheckedImport:
             self._live[key] = task
 
     def _fold_effect(self, namespace: str, fact: Any) -> None:
-        known_as = _digest(namespace, fact.key)
+        digest = _digest(namespace, fact.key)
         if isinstance(fact, f.EffectIntended):
-            self._effects.add(known_as)
-        elif known_as not in self._effects:
+            self._effects.add(digest)
+        elif digest not in self._effects:
             raise ValueError(f"{fact.type} of an effect that was never intended")
 
     def _check_created(self, key: Key, fact: f.TaskCreated) -> None:
-        """Names as `submit` takes them, and keys that only one task has."""
+        """Names must be such as `submit` accepts, and a key belongs to one task."""
         names.idempotency_key(key[1])
         names.agent_name(fact.agent)
         names.channel_name(fact.channel)
@@ -205,28 +219,28 @@ class CheckedImport:
             names.agent_key(fact.agent_key)
         if fact.key is not None:
             names.idempotency_key(fact.key)
-        for known_as in {_digest(key[0], fact.key or key[1]), _digest(*key)}:
-            if known_as in self._keys:
+        for digest in {_digest(key[0], fact.key or key[1]), _digest(*key)}:
+            if digest in self._keys:
                 raise ValueError(f"another task has the key {fact.key or key[1]}")
-            self._keys.add(known_as)
+            self._keys.add(digest)
 
     def _check_holder(self, namespace: str, task: Task) -> None:
         """An agent key is held by one turn at a time."""
         if task.agent_key is None:
             return
-        known_as = _digest(namespace, f"{task.agent}/{task.agent_key}")
-        holder = self._holders.get(known_as)
+        digest = _digest(namespace, f"{task.agent}/{task.agent_key}")
+        holder = self._holders.get(digest)
         if task.turn_id is None or task.is_ended:
             if holder == task.id:
-                del self._holders[known_as]
-        elif self._holders.setdefault(known_as, task.id) != task.id:
+                del self._holders[digest]
+        elif self._holders.setdefault(digest, task.id) != task.id:
             raise ValueError(f"{task.agent}/{task.agent_key} is held by task {holder}")
 
-    def _look_for_content(self, key: Key, fact: f.Fact) -> None:
+    def _check_cards(self, key: Key, fact: f.Fact) -> None:
         for naming in namings_of(fact, key[1]):
-            known_as = _digest(key[0], naming.card_id)
-            known = self._cards.get(known_as)
-            is_first = self._not_named.pop(known_as, None) is not None
+            digest = _digest(key[0], naming.card_id)
+            known = self._cards.get(digest)
+            is_first = self._not_named.pop(digest, None) is not None
             if known is None:
                 if not naming.may_be_missing:
                     raise ValueError(f"it names card {naming.card_id}, which is not in the file before it")
@@ -234,13 +248,13 @@ class CheckedImport:
             if naming.is_kept and not is_first:
                 continue
             if naming.hash not in (None, known[0].hex()):
-                raise ValueError(f"card {naming.card_id} is not what it says: its content was changed")
+                raise ValueError(f"the content of card {naming.card_id} was changed: it names another hash")
             if known[1] not in naming.kinds:
-                raise ValueError(f"card {naming.card_id} is not what it says: its kind was changed")
+                raise ValueError(f"the kind of card {naming.card_id} was changed: it names another kind")
 
     def _message(self, message: Message) -> None:
-        if (self._known(message.namespace), message.task_id) not in self.heads:
-            raise ValueError("it is for a task that is not in the file before it")
+        if (self._in_export(message.namespace), message.task_id) not in self.heads:
+            raise ValueError("the message is for a task that is not in the file before it")
         names.agent_name(message.agent)
         if message.agent_key is not None:
             names.agent_key(message.agent_key)
@@ -252,12 +266,12 @@ class CheckedImport:
         _check_printable(message)
         self._counted.messages += 1
 
-    def _finish(self, end: export_format.End) -> None:
+    def _finish(self, end: End) -> None:
         if end != self._counted:
-            raise ValueError(f"lines are missing: there should be {msgspec.to_builtins(end)}")
+            raise ValueError(f"lines are missing: the end counts {msgspec.to_builtins(end)}")
         self.is_over = True
 
-    def _known(self, namespace: str) -> str:
+    def _in_export(self, namespace: str) -> str:
         if namespace not in self.namespaces:
             raise ValueError(f"namespace {namespace} is not one of this export")
         return namespace
@@ -268,7 +282,7 @@ def _digest(namespace: str, name: str) -> bytes:
 
 
 def _check_columns(values: Iterable[object]) -> None:
-    """What a column of either database takes: whole numbers of 64 bits, text without a zero byte."""
+    """Columns of both databases take whole numbers of 64 bits and text without a zero byte."""
     for value in values:
         if isinstance(value, str) and "\0" in value:
             raise ValueError("text must not contain a zero byte")
@@ -277,13 +291,13 @@ def _check_columns(values: Iterable[object]) -> None:
 
 
 def _check_packed(task: Task) -> None:
-    """What is packed into columns can be read, as it must be when the task moves."""
+    """Packed columns must be readable, because the next command on the task reads them."""
     _check_printable(family_of(task))
     unpack(task.retry_policy, RetryPolicy())
 
 
 def _check_printable(named: object) -> None:
-    """Ids and names have no line breaks or other control characters: they travel in headers."""
+    """Ids and names must be printable, because they travel in headers."""
     for field in _PRINTABLE:
         value = getattr(named, field, None)
         if isinstance(value, str) and not value.isprintable():

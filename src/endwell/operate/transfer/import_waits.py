@@ -1,4 +1,4 @@
-"""Whether the waits of a log add up: each is answered once, and a suspension lists as many as it says."""
+"""Check that the waits of a log add up: each is answered once, and none of a suspension is missing."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _Key = tuple[str, str]
 
 
 class OpenWaits:
-    """The open waits of live tasks that have too many for the task's own row, by task."""
+    """The open waits of live tasks whose waits are rows of their own, by task."""
 
     def __init__(self) -> None:
         self._open: dict[_Key, set[str]] = {}
         self._announced: dict[_Key, int] = {}
 
     def take(self, key: _Key, before: Task | None, fact: f.Fact) -> None:
-        """One more fact, and its task before it; ValueError says which wait does not fit."""
+        """Check one more fact, with its task before it; ValueError says which wait does not fit."""
         if isinstance(fact, f.WaitsAdded):
             self._add(key, fact)
             return
         if left := self._announced.pop(key, 0):
-            raise ValueError(f"{left} of the waits that its task announced are missing before it")
+            raise ValueError(f"{left} waits of its task's suspension are missing before it")
         if isinstance(fact, f.TaskSuspended):
             self._open.pop(key, None)
             if fact.count is not None:
@@ -34,7 +34,7 @@ class OpenWaits:
         known, left = self._open.get(key, set()), self._announced.get(key, 0)
         for wait in fact.waits:
             if wait.tool_call_id in known or not left:
-                raise ValueError(f"its task does not wait for {wait.tool_call_id} once more")
+                raise ValueError(f"its task waits for {wait.tool_call_id} already, or for no more calls")
             known.add(wait.tool_call_id)
             left -= 1
         self._announced[key] = left
@@ -45,11 +45,11 @@ class OpenWaits:
             known = {wait.tool_call_id for wait in waits_of(before) if wait.is_open}
         for call in settled_calls(fact):
             if call not in known:
-                raise ValueError(f"its task does not wait for {call}, or it was answered before")
+                raise ValueError(f"its task does not wait for {call}, or the call was answered before")
             if isinstance(fact, f.WaitAnswered):
                 known.discard(call)
 
     def forget(self, key: _Key) -> None:
-        """The task has ended."""
+        """Drop the waits of a task that has ended."""
         self._open.pop(key, None)
         self._announced.pop(key, None)

@@ -1,7 +1,7 @@
 """Import: an export becomes the record of an empty store.
 
-Every line is checked before the first one is written (`import_check.py`). A bad line is named by its number,
-and nothing is changed. A file whose record the store has already changes nothing either.
+Every line is checked before the first one is written (`import_check.py`). A bad line is reported by its
+number, and nothing changes. A file whose record the store has already changes nothing either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ import msgspec
 from endwell.errors import EndwellError, Refused, StoreError
 from endwell.model.commands import Adopt
 from endwell.model.restoring import MarkRestored
-from endwell.operate.transfer import export_format
+from endwell.operate.transfer.export_format import (
+    EventRun,
+    ExportLine,
+    card_of,
+    decode_line,
+    event_of,
+    run_of,
+)
 from endwell.operate.transfer.import_check import CheckedImport, check
 from endwell.operate.verify import verify
 from endwell.store.contract import Store
@@ -31,11 +38,11 @@ Lines = Callable[[], Iterable[bytes]]
 
 
 async def import_lines(store: Store, read: Lines, new_id: Callable[[], str]) -> dict[str, Any]:
-    """Check everything, then write it; how much there was."""
+    """Check everything, then write it; return the counts."""
     checked = check(read())
     amount = {"tasks": len(checked.heads), **msgspec.to_builtins(checked.end)}
     taken = [namespace for namespace in checked.namespaces if await _has_tasks(store, namespace)]
-    if taken and not await _is_there(store, checked, read):
+    if taken and not await _has_record(store, checked, read):
         raise Refused(
             f"namespace {taken[0]} of this store has tasks already",
             code="store_not_empty",
@@ -52,7 +59,7 @@ async def import_lines(store: Store, read: Lines, new_id: Callable[[], str]) -> 
 async def mark_restored(
     store: Store, namespaces: Iterable[str], new_id: Callable[[], str], *, actor: str
 ) -> None:
-    """From now on, an effect without a row of a task that is there now counts as unknown."""
+    """Count effects of present tasks that have no row as unknown from now on."""
     for namespace in namespaces:
         await store.one(MarkRestored(command_id=new_id(), namespace=namespace, actor=actor))
 
@@ -61,8 +68,8 @@ async def _has_tasks(store: Store, namespace: str) -> bool:
     return bool(await store.heads(namespace, "", 1) or await store.event_tasks(namespace, "", 1))
 
 
-async def _is_there(store: Store, checked: CheckedImport, read: Lines) -> bool:
-    """Whether the store holds exactly this record: the same tasks, events and content, and no other."""
+async def _has_record(store: Store, checked: CheckedImport, read: Lines) -> bool:
+    """Whether the store holds exactly this record: the same tasks, events and content."""
     heads = dict(checked.heads)
     for namespace in checked.namespaces:
         after = ""
@@ -73,7 +80,7 @@ async def _is_there(store: Store, checked: CheckedImport, read: Lines) -> bool:
             after = page[-1][0]
     if heads:
         return False
-    cards = (line.card for line in map(export_format.read, read()) if line.card is not None)
+    cards = (line.card for line in map(decode_line, read()) if line.card is not None)
     for card in cards:
         known = await store.cards_by_ids(card.namespace, [card.id])
         if [one.content for one in known] != [bytes(card.content)]:
@@ -82,7 +89,7 @@ async def _is_there(store: Store, checked: CheckedImport, read: Lines) -> bool:
 
 
 async def _write(
-    store: Store, read: Lines, parted: Mapping[export_format.Run, int], new_id: Callable[[], str]
+    store: Store, read: Lines, parted: Mapping[EventRun, int], new_id: Callable[[], str]
 ) -> None:
     batch: list[Adopt] = []
     count = 0
@@ -95,15 +102,15 @@ async def _write(
         await _commit(store, batch)
     except EndwellError as error:
         raise StoreError(
-            f"the import stopped: {error.message}", code="import_incomplete", hint=_left_behind(count)
+            f"the import stopped: {error.message}", code="import_incomplete", hint=_remains(count)
         ) from error
     except asyncio.CancelledError:
-        log.warning("the import was interrupted: %s", _left_behind(count))
+        log.warning("the import was interrupted: %s", _remains(count))
         raise
 
 
-def _left_behind(count: int) -> str:
-    return f"this store has the first {count} events or a few more; import into a new one"
+def _remains(count: int) -> str:
+    return f"this store has the first {count} events or a few more; import the file into a new store"
 
 
 async def _commit(store: Store, commands: list[Adopt]) -> None:
@@ -113,10 +120,10 @@ async def _commit(store: Store, commands: list[Adopt]) -> None:
 
 
 def _commands(
-    file: Iterable[bytes], parted: Mapping[export_format.Run, int], new_id: Callable[[], str]
+    file: Iterable[bytes], parted: Mapping[EventRun, int], new_id: Callable[[], str]
 ) -> Iterator[Adopt]:
-    """Events of one commit together; the order of the log is kept."""
-    for key, run in groupby(_joined(map(export_format.read, file), parted), key=_belongs_to):
+    """One command for the events of one commit, in the order of the log."""
+    for key, run in groupby(_join_parts(map(decode_line, file), parted), key=_group_of):
         if key is None:
             continue
         group = list(run)
@@ -125,24 +132,20 @@ def _commands(
             namespace=key[0],
             actor="import",
             task_id=key[1],
-            events=tuple(
-                msgspec.structs.astuple(export_format.event_of(one.event)) for one in group if one.event
-            ),
-            cards=tuple(export_format.card_of(one.card) for one in group if one.card),
+            events=tuple(msgspec.structs.astuple(event_of(one.event)) for one in group if one.event),
+            cards=tuple(card_of(one.card) for one in group if one.card),
             messages=tuple(one.message for one in group if one.message),
         )
 
 
-def _joined(
-    file: Iterable[export_format.ExportLine], parted: Mapping[export_format.Run, int]
-) -> Iterator[export_format.ExportLine]:
-    """Runs whose parts lie apart, as one, where their last part lies.
+def _join_parts(file: Iterable[ExportLine], parted: Mapping[EventRun, int]) -> Iterator[ExportLine]:
+    """Join the parts of each run at its last part.
 
-    What lies between was decided before the run was committed, so nothing there builds on it.
+    Events between the parts were decided before the run was committed, so none of them builds on it.
     """
-    kept: dict[export_format.Run, list[export_format.ExportLine]] = {}
+    kept: dict[EventRun, list[ExportLine]] = {}
     for line in file:
-        run = None if line.event is None else export_format.run_of(line.event)
+        run = None if line.event is None else run_of(line.event)
         last = None if run is None else parted.get(run)
         if line.event is None or run is None or last is None:
             yield line
@@ -152,7 +155,7 @@ def _joined(
             yield from kept.pop(run)
 
 
-def _belongs_to(line: export_format.ExportLine) -> tuple[str, str, str] | None:
+def _group_of(line: ExportLine) -> tuple[str, str, str] | None:
     if line.event is not None:
         return line.event.namespace, line.event.task_id, line.event.command_id
     about = line.card or line.message
