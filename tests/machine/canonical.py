@@ -18,10 +18,12 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from endwell.machine.clocks import arm
+from endwell.model.approval import OpenApproval
 from endwell.model.effect import Effect
-from endwell.model.inside import Inside, OpenApproval, inside_of
+from endwell.model.inside import Inside, inside_of
 from endwell.model.message import Message
-from endwell.model.task import Task, Wait, counted_waits, has_wait_rows, packed_waits, waits_of
+from endwell.model.task import Task, counted_waits, has_wait_rows, packed_waits, waits_of
+from endwell.model.wait import Wait
 from endwell.policy.limits import SECOND, Limits
 from tests.machine.scene import Scene
 

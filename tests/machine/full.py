@@ -8,8 +8,10 @@ from msgspec.structs import asdict, replace
 
 from endwell.machine.evolve import evolve
 from endwell.model import facts as f
-from endwell.model.inside import Inside, OpenApproval, inside_of, packed_inside
-from endwell.model.task import Task, Wait, packed_waits, waits_of
+from endwell.model.approval import OpenApproval
+from endwell.model.inside import Inside, inside_of, packed_inside
+from endwell.model.task import Task, packed_waits, waits_of
+from endwell.model.wait import Wait
 
 AT = 1000
 STAMPED = ("version", "updated_at", "clock_at", "clock_rule")

@@ -13,7 +13,8 @@ from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.effect import Effect
 from endwell.model.message import Message
-from endwell.model.task import Task, Wait
+from endwell.model.task import Task
+from endwell.model.wait import Wait
 from endwell.policy.ledger import AllowExecute
 from endwell.policy.limits import SECOND, Limits
 from tests.machine.invariants import has_turn

@@ -6,7 +6,8 @@ from typing import Final
 
 from endwell.model import commands as c
 from endwell.model import facts as f
-from endwell.model.inside import OpenApproval, inside_of
+from endwell.model.approval import OpenApproval
+from endwell.model.inside import inside_of
 from tests.machine.step import Step
 from tests.machine.violation import must
 

@@ -11,7 +11,8 @@ from endwell.model import facts as f
 from endwell.model.card import call_id
 from endwell.model.inside import family_of, inside_of
 from endwell.model.message import Message, report_of
-from endwell.model.task import Wait, has_wait_rows
+from endwell.model.task import has_wait_rows
+from endwell.model.wait import Wait
 from tests.machine.step import Step
 from tests.machine.violation import must
 

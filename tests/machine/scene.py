@@ -16,7 +16,8 @@ from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.effect import Effect
 from endwell.model.message import Message, report_of
-from endwell.model.task import Task, Wait, has_wait_rows, waits_of
+from endwell.model.task import Task, has_wait_rows, waits_of
+from endwell.model.wait import Wait
 from tests.machine.violation import must
 
 

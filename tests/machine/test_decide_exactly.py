@@ -11,8 +11,9 @@ from endwell.machine.decide import decide
 from endwell.machine.decision import Decision, Evidence
 from endwell.model import commands as c
 from endwell.model import facts as f
+from endwell.model.approval import OpenApproval
 from endwell.model.card import Card
-from endwell.model.inside import Family, Inside, OpenApproval, packed_family, packed_inside
+from endwell.model.inside import Family, Inside, packed_family, packed_inside
 from endwell.model.task import Task
 from endwell.policy.limits import SECOND, Limits
 from tests.machine.stages import (

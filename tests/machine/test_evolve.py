@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from endwell.machine.evolve import evolve, stamp
 from endwell.model import facts as f
+from endwell.model.approval import OpenApproval
 from endwell.model.facts import encode_error
-from endwell.model.inside import Inside, OpenApproval, inside_of, packed_inside
+from endwell.model.inside import Inside, inside_of, packed_inside
 from endwell.model.task import ErrorInfo, Task, packed_waits
 from tests.machine.full import ASK, AT, BARE, FULL, OWN, QUESTION, TOOL, moved
 

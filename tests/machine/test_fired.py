@@ -14,7 +14,8 @@ from endwell.machine.decision import Decision
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
-from endwell.model.inside import Inside, OpenApproval, packed_inside
+from endwell.model.approval import OpenApproval
+from endwell.model.inside import Inside, packed_inside
 from endwell.model.task import Task
 from endwell.policy.limits import SECOND, Limits
 from tests.machine.stages import (

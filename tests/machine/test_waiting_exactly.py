@@ -18,7 +18,8 @@ from endwell.model import facts as f
 from endwell.model.card import Card
 from endwell.model.content import fingerprint
 from endwell.model.message import Message, Report, packed_report
-from endwell.model.task import Task, Wait, WaitStatus, packed_waits
+from endwell.model.task import Task, packed_waits
+from endwell.model.wait import Wait, WaitStatus
 from endwell.policy.limits import SECOND
 from endwell.policy.waiting import MOST_BYTES
 from tests.machine.stages import (

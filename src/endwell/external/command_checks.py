@@ -17,7 +17,8 @@ from endwell.machine.unblock import EFFECT_UNKNOWN
 from endwell.model import commands as c
 from endwell.model import content, names
 from endwell.model.card import record_id
-from endwell.model.task import ERROR_CODE_LIMIT, ErrorInfo, WaitKind, clean_error
+from endwell.model.task import ERROR_CODE_LIMIT, ErrorInfo, clean_error
+from endwell.model.wait import WaitKind
 from endwell.policy.approval import checked_names, checked_quorum
 from endwell.policy.limits import SECOND
 from endwell.policy.submitting import LONGEST_SECONDS

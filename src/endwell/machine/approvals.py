@@ -17,7 +17,8 @@ from endwell.machine.wait_settlement import known_waits, record, settle
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
-from endwell.model.inside import OpenApproval, inside_of
+from endwell.model.approval import OpenApproval
+from endwell.model.inside import inside_of
 from endwell.model.names import same_person
 from endwell.model.task import Task
 from endwell.policy.approval import Guard, strictest

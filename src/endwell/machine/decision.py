@@ -12,7 +12,7 @@ from endwell.model.effect import Effect
 from endwell.model.facts import Fact
 from endwell.model.message import Message, MessageStatus
 from endwell.model.session import Session
-from endwell.model.task import Wait
+from endwell.model.wait import Wait
 from endwell.policy.approval import Guard
 from endwell.policy.ledger import LedgerAnswer
 

@@ -16,7 +16,8 @@ from endwell.machine.evolve_hold import LET_GO
 from endwell.machine.evolve_wait import WaitFact, evolve_waits
 from endwell.model import facts as f
 from endwell.model import status as s
-from endwell.model.inside import OpenApproval, changed_inside, inside_of, packed_inside
+from endwell.model.approval import OpenApproval
+from endwell.model.inside import changed_inside, inside_of, packed_inside
 from endwell.model.task import (
     ErrorInfo,
     Redelivery,

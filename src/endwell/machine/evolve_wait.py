@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from endwell.model import facts as f
-from endwell.model.task import Wait
+from endwell.model.wait import Wait
 
 WaitFact = f.WaitAnswered | f.WaitExpired
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from endwell.machine.decision import Decision
 from endwell.model import facts as f
 from endwell.model import status as s
-from endwell.model.inside import OpenApproval, inside_of
+from endwell.model.approval import OpenApproval
+from endwell.model.inside import inside_of
 from endwell.model.task import Task
 from endwell.policy.limits import Limits
 

@@ -10,7 +10,8 @@ from endwell.machine.decision import NOTHING, Decision, Evidence
 from endwell.model import facts as f
 from endwell.model.card import Card
 from endwell.model.content import fingerprint
-from endwell.model.task import Task, Wait, WaitStatus, has_wait_rows, open_waits, waits_of
+from endwell.model.task import Task, has_wait_rows, open_waits, waits_of
+from endwell.model.wait import Wait, WaitStatus
 
 _encoder = msgspec.json.Encoder(order="sorted")
 _OVER = ("timeout", "expired")

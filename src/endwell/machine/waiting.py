@@ -23,7 +23,8 @@ from endwell.model import status as s
 from endwell.model.card import Card, answer_id, call_id, shown_id
 from endwell.model.content import fingerprint
 from endwell.model.message import Message, MessageType, Report, packed_report, report_of
-from endwell.model.task import Task, Wait, WaitKind, has_wait_rows
+from endwell.model.task import Task, has_wait_rows
+from endwell.model.wait import Wait, WaitKind
 from endwell.policy.limits import Limits
 from endwell.policy.waiting import WAITS_PER_EVENT, refuse_too_many, refuse_twice
 

@@ -8,7 +8,7 @@ import msgspec
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What every command carries. `actor` is who asks: a worker, a PMO, a person."""
+    """A request to change something. `actor` is who sends it: a worker, a PMO, a person."""
 
     command_id: str
     namespace: str
@@ -23,7 +23,7 @@ class TaskCommand(Command, frozen=True, kw_only=True):
 
 
 class AttemptCommand(TaskCommand, frozen=True, kw_only=True):
-    """A command that only the holder of `attempt_id` may give."""
+    """A command about one attempt at a task, mostly by that attempt itself."""
 
     attempt_id: str
 

@@ -1,7 +1,7 @@
-"""Commands: every request to change something. They are handed to the one door.
+"""Commands: every request to change something. The store's one door takes them (`store/door.py`).
 
-A command changes one task, and brings what is not pure with it: a caller-made `command_id`,
-new ids, and a jitter fraction. Durations are microseconds.
+A command changes one task, and brings what is not pure with it: a `command_id` made by the sender, new ids,
+and a jitter fraction. Durations are microseconds. `machine/table.py` says what each command to a task needs.
 """
 
 from __future__ import annotations
@@ -11,23 +11,33 @@ from typing import Any
 import msgspec
 
 from endwell.model.agent_spec import AgentSpec as AgentSpec
+from endwell.model.agent_spec import RegisterAgents as RegisterAgents
 from endwell.model.base import AttemptCommand as AttemptCommand
 from endwell.model.base import Command as Command
 from endwell.model.base import TaskCommand as TaskCommand
-from endwell.model.call import Call as Call
 from endwell.model.card import Card
-from endwell.model.effect_commands import DoubtEffect as DoubtEffect
-from endwell.model.effect_commands import FinishEffect as FinishEffect
-from endwell.model.effect_commands import IntendEffect as IntendEffect
-from endwell.model.effect_commands import SettleEffect as SettleEffect
-from endwell.model.evidence import HolderEvidence as HolderEvidence
+from endwell.model.cursor import MoveCursor as MoveCursor
+from endwell.model.cursor import TakeCursor as TakeCursor
+from endwell.model.effect import DoubtEffect as DoubtEffect
+from endwell.model.effect import FinishEffect as FinishEffect
+from endwell.model.effect import IntendEffect as IntendEffect
+from endwell.model.effect import SettleEffect as SettleEffect
 from endwell.model.inside import OnParentEnd
-from endwell.model.message import Message, MessageStatus
+from endwell.model.message import CloseMessages as CloseMessages
+from endwell.model.message import Message
+from endwell.model.message import RequeueMessages as RequeueMessages
+from endwell.model.message import RequeueResumes as RequeueResumes
+from endwell.model.message import TakeResumes as TakeResumes
+from endwell.model.message import WakeAgents as WakeAgents
+from endwell.model.session import CloseSession as CloseSession
+from endwell.model.session import Heartbeat as Heartbeat
+from endwell.model.session import OpenSession as OpenSession
 from endwell.model.task import ErrorInfo
+from endwell.model.wait import Call as Call
 
 
 class Submit(TaskCommand, frozen=True, kw_only=True):
-    """Ask for work. The same key with the same agent and payload is the same task."""
+    """Submit a task. The same key with the same agent and payload is the same task."""
 
     agent: str
     payload: bytes
@@ -60,10 +70,10 @@ class Submit(TaskCommand, frozen=True, kw_only=True):
 
 
 class Resubmit(Submit, frozen=True, kw_only=True):
-    """The work of an ended task, asked for again. Only a replay makes one.
+    """Submit the work of an ended task again; made by `Replay` only.
 
-    `approved_*` say what people agreed to before: who did, to which payload, under which rule. It counts
-    again for exactly that payload under exactly that rule.
+    `approved_*` say who agreed before, to which payload, under which rule. That approval counts again for
+    exactly this payload under exactly this rule.
     """
 
     approved_by: str | None = None
@@ -72,18 +82,18 @@ class Resubmit(Submit, frozen=True, kw_only=True):
 
 
 class Dispatch(TaskCommand, frozen=True, kw_only=True):
-    """Offer a ready task to workers that have a free slot. `is_carried`: by a stream, not by the inbox."""
+    """Offer a ready task to workers with free slots. `is_carried`: by a stream, not by the inbox."""
 
     slot: int | None = None
     is_carried: bool = False
 
 
 class Claim(AttemptCommand, frozen=True, kw_only=True):
-    """Take a queued or dispatched task; the attempt is new.
+    """Claim a queued or dispatched task for a new attempt.
 
-    With `turn_id` and `epoch`, only if it is this very offer that stands: what a stream brought may be old.
-    `served_elsewhere`: versions ("" for none) of live workers; a task that one of them began is left to them.
-    With `agents`, only if the task is for one of them: what a stream brought may name another agent.
+    With `turn_id` and `epoch`, only if exactly that offer stands: a stream's entry may be old. With `agents`,
+    only if the task is for one of them: a stream's entry may name another agent. `served_elsewhere`: versions
+    ("" for none) of live workers; a task that one of these versions began is left to them.
     """
 
     session_id: str
@@ -96,21 +106,21 @@ class Claim(AttemptCommand, frozen=True, kw_only=True):
 
 
 class Progress(AttemptCommand, frozen=True, kw_only=True):
-    """Say that the attempt is getting somewhere; for the time `without_news` it has recorded nothing new."""
+    """Report that the attempt makes progress; for the time `without_news` it has recorded nothing new."""
 
     note: str | None = None
     without_news: int = 0
 
 
 class Repeat(AttemptCommand, frozen=True, kw_only=True):
-    """Say that the turn has done the same, or met the same error, so many times in a row."""
+    """Report that the turn did the same, or met the same error, `count` times in a row."""
 
     about: str
     count: int
 
 
 class HearNudges(AttemptCommand, frozen=True, kw_only=True):
-    """The agent reads what it was told about going round in circles."""
+    """Mark the nudges as read by the agent."""
 
 
 class Finish(AttemptCommand, frozen=True, kw_only=True):
@@ -129,20 +139,20 @@ class FailTurn(AttemptCommand, frozen=True, kw_only=True):
 
 
 class HandBack(AttemptCommand, frozen=True, kw_only=True):
-    """Give the turn back unharmed: the worker is going away. One that stays says `RETURNED`."""
+    """Give the turn back unharmed: the worker is stopping. A worker that keeps running says `RETURNED`."""
 
     reason: str = "drain"
 
 
 class StartStep(AttemptCommand, frozen=True, kw_only=True):
-    """Say that a step has begun which may take longer than a turn may be silent."""
+    """Report the start of a step that may take longer than a turn may be silent."""
 
     step: str
     timeout: int
 
 
 class RecordStep(AttemptCommand, frozen=True, kw_only=True):
-    """Record what came of a step. Without content (a failure that may be tried again) nothing is kept.
+    """Record the outcome of a step. Without content (a retryable failure) no card is kept.
 
     `is_checked`: the content is `{"inputs": fingerprint, "value": ...}`.
     """
@@ -157,20 +167,20 @@ class RecordStep(AttemptCommand, frozen=True, kw_only=True):
 
 
 class KeepDraft(AttemptCommand, frozen=True, kw_only=True):
-    """Keep a partial deliverable; it is salvaged if the task ends without a whole one."""
+    """Keep a partial deliverable; it is salvaged if the task ends without a full one."""
 
     content: bytes
     content_hash: str
 
 
 class Suspend(AttemptCommand, frozen=True, kw_only=True):
-    """Let go of the worker until everything called for has been answered."""
+    """Release the worker until every call is answered."""
 
     calls: tuple[Call, ...]
 
 
 class Answer(TaskCommand, frozen=True, kw_only=True):
-    """An answer from outside. Gated by the wait itself, never by epoch or attempt; kept if early or late."""
+    """Answer a call from outside. Gated by the wait alone, not by epoch or attempt; kept if early or late."""
 
     tool_call_id: str
     content: bytes
@@ -179,7 +189,7 @@ class Answer(TaskCommand, frozen=True, kw_only=True):
 
 
 class Signal(TaskCommand, frozen=True, kw_only=True):
-    """Tell a task something by name; kept until it waits for it."""
+    """Send a task a named signal; kept until the task waits for it."""
 
     name: str
     content: bytes
@@ -187,9 +197,9 @@ class Signal(TaskCommand, frozen=True, kw_only=True):
 
 
 class Deliver(TaskCommand, frozen=True, kw_only=True):
-    """Hand a message of the inbox to the task that waits for it.
+    """Deliver a message of the inbox to the task that waits for it.
 
-    `is_counted`: its delivery was counted; if it stays in the inbox, the count begins again.
+    `is_counted`: the delivery was counted; if the message stays in the inbox, the count starts again.
     """
 
     message_id: str
@@ -197,25 +207,39 @@ class Deliver(TaskCommand, frozen=True, kw_only=True):
 
 
 class SkipMessage(TaskCommand, frozen=True, kw_only=True):
-    """A message of the inbox cannot be delivered: lay it aside, and say so where people look."""
+    """Mark a message of the inbox that cannot be delivered as skipped, and log why."""
 
     message_id: str
     why: str
 
 
 class InjectTimeout(TaskCommand, frozen=True, kw_only=True):
-    """Report overdue waits to the inbox; never ends anything."""
+    """Report overdue waits to the inbox; never ends a task."""
 
 
 class Disown(TaskCommand, frozen=True, kw_only=True):
-    """The parent has ended: cancel the child, or leave it with a named owner, as its call said."""
+    """Cancel the child of an ended parent, or leave it with a named owner, as its call said."""
 
     parent_id: str
     owner: str = ""
 
 
+class HolderEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What a supervisor knows about the holder of a turn that it reclaims. Times are the store's.
+
+    `holder_is_alive`: what this machine's process table says; None if it cannot say. `watched_since`: since
+    when the store has answered the supervisor without a gap. `seen_at`: when it last answered before the
+    reclaim was sent; a reclaim that waits for longer than `longest_gap` after that is refused.
+    """
+
+    holder_is_alive: bool | None = None
+    watched_since: int | None = None
+    seen_at: int | None = None
+    longest_gap: int | None = None
+
+
 class Reclaim(AttemptCommand, frozen=True, kw_only=True):
-    """Take the turn from an attempt whose lease has lapsed; from a stream, also whose entry it was."""
+    """Take the turn from an attempt whose lease has lapsed; from a stream, with the entry's consumers."""
 
     session_id: str
     reason: str = "lease_lapsed"
@@ -226,9 +250,9 @@ class Reclaim(AttemptCommand, frozen=True, kw_only=True):
 
 
 class ClockFired(TaskCommand, frozen=True, kw_only=True):
-    """A supervisor saw the task's clock pass; all its deadlines are looked at in order.
+    """Act on the task's passed deadlines, in the order of the clock table.
 
-    `away` is how long the supervisor had not looked: whoever works may have slept as well.
+    `away`: for how long the supervisor did not look; the worker may have slept as well.
     """
 
     fraction: float = 0.5
@@ -236,20 +260,20 @@ class ClockFired(TaskCommand, frozen=True, kw_only=True):
 
 
 class Approve(TaskCommand, frozen=True, kw_only=True):
-    """A person agrees; without `approval_id`: that the task may start. `shown_hash` says to what."""
+    """Agree, as a person; without `approval_id`: that the task may start. `shown_hash` says to what."""
 
     approval_id: str | None = None
     shown_hash: str | None = None
 
 
 class Reject(TaskCommand, frozen=True, kw_only=True):
-    """A person declines."""
+    """Decline, as a person."""
 
     approval_id: str | None = None
 
 
 class Cancel(TaskCommand, frozen=True, kw_only=True):
-    """End the task now, whatever it is doing."""
+    """End the task now, in any live status."""
 
     reason: str = "cancelled"
 
@@ -259,30 +283,32 @@ class RunNow(TaskCommand, frozen=True, kw_only=True):
 
 
 class Unblock(TaskCommand, frozen=True, kw_only=True):
-    """Let a blocked task go on now; with `effect_key` only if it is held for that effect and no other."""
+    """Queue a blocked task now; with `effect_key` only if it is held for exactly that effect."""
 
     effect_key: str | None = None
 
 
 class Assign(TaskCommand, frozen=True, kw_only=True):
-    """Name another person who answers for the task."""
+    """Make another person the owner of the task."""
 
     owner: str
 
 
 class Block(TaskCommand, frozen=True, kw_only=True):
-    """Put the task into a person's hands, or let it cool down. With `attempt_id` only its holder may."""
+    """Hold the task for a person, or let it cool down. With `attempt_id` only its holder may.
+
+    `effect_key`: only while this effect is open; once it is settled, no verdict would free the task.
+    """
 
     reason: str
     owner: str | None = None
     cooldown: int | None = None
     attempt_id: str | None = None
     effect_key: str | None = None
-    """Only while this effect is open: once it is settled, nobody would say any more what became of it."""
 
 
 class Replay(TaskCommand, frozen=True, kw_only=True):
-    """Close a dead letter by asking for the same work again as a new task."""
+    """Close a dead letter by submitting the same work again as a new task."""
 
     new_task_id: str
     payload: bytes
@@ -297,7 +323,7 @@ class Abandon(TaskCommand, frozen=True, kw_only=True):
 
 
 class ClaimNext(Command, frozen=True, kw_only=True):
-    """Take up to `limit` ready tasks of these agents. The door finds them and makes each a Claim."""
+    """Claim up to `limit` ready tasks of these agents. The door finds them and makes a Claim for each."""
 
     session_id: str
     agents: tuple[str, ...]
@@ -309,10 +335,10 @@ class ClaimNext(Command, frozen=True, kw_only=True):
 
 
 class DispatchNext(Command, frozen=True, kw_only=True):
-    """Offer up to `limit` ready tasks of one agent. The door finds them and makes each a Dispatch.
+    """Offer up to `limit` ready tasks of one agent. The door finds them and makes a Dispatch for each.
 
-    `may_offer_suspect`: also one that crashed its workers; where workers do not take by themselves, nobody
-    else would. `is_carried`: as in `Dispatch`.
+    `may_offer_suspect`: also a task that crashed its workers, because no worker claims it by itself.
+    `is_carried`: as in `Dispatch`.
     """
 
     agent: str
@@ -322,51 +348,16 @@ class DispatchNext(Command, frozen=True, kw_only=True):
 
 
 class SettleChildren(Command, frozen=True, kw_only=True):
-    """A task with children has ended: the door finds those still alive and makes each a Disown."""
+    """Settle the children of an ended task. The door finds the live ones and makes a Disown for each."""
 
     parent_id: str
     message_id: str
 
 
-class TakeResumes(Command, frozen=True, kw_only=True):
-    """Say that this worker is about to hand these messages on; others keep away for a while.
-
-    Each is counted in its inbox row before it is tried: a message that ends the process is counted too.
-    """
-
-    message_ids: tuple[str, ...]
-    lease: int
-
-
-class RequeueResumes(Command, frozen=True, kw_only=True):
-    """Answers that a worker took and did not hand on in time are open again."""
-
-
-class CloseMessages(Command, frozen=True, kw_only=True):
-    """Messages that need no more attention, and why if nobody consumed them."""
-
-    message_ids: tuple[str, ...]
-    why: str | None
-    status: MessageStatus = "skipped"
-
-
-class RequeueMessages(Command, frozen=True, kw_only=True):
-    """Messages whose processor is gone are pending again, if they have been processed since `before`."""
-
-    message_ids: tuple[str, ...]
-    before: int
-
-
-class WakeAgents(Command, frozen=True, kw_only=True):
-    """Ring for agents that have something in their inbox, `coder` or, by a channel, `coder/ops`."""
-
-    agents: tuple[str, ...]
-
-
 class Adopt(TaskCommand, frozen=True, kw_only=True):
-    """Take over what another store recorded of a task: its next events, as rows of that table, and content.
+    """Import what another store recorded of a task: its next events, as rows of that table, and content.
 
-    The events must go on exactly where the task is, with the hashes that they were sealed with.
+    The events must continue exactly where the task is, with the hashes that they were sealed with.
     """
 
     events: tuple[tuple[Any, ...], ...] = ()
@@ -374,77 +365,14 @@ class Adopt(TaskCommand, frozen=True, kw_only=True):
     messages: tuple[Message, ...] = ()
 
 
-class TakeCursor(Command, frozen=True, kw_only=True):
-    """Follow the log under this name, from where its last holder was; `start` counts for the very first."""
-
-    name: str
-    holder: str
-    lease: int
-    start: str = ""
-
-
-class MoveCursor(Command, frozen=True, kw_only=True):
-    """Note how far its holder has come. Without a lease it is let go of."""
-
-    name: str
-    holder: str
-    fence: int
-    position: str
-    lease: int
-    trouble: str | None = None
-
-
 class FoldTallies(Command, frozen=True, kw_only=True):
-    """Add up the counters of writers that have not been heard of for so long."""
+    """Add up the counters of writers that have been idle for this long."""
 
     idle: int
 
 
-class OpenSession(Command, frozen=True, kw_only=True):
-    """One start of a process, or its next session: the `lost` one ends, and its turns are handed back."""
-
-    session_id: str
-    kind: str
-    name: str
-    host: str
-    pid: int
-    agents: tuple[str, ...]
-    concurrency: int
-    lease: int
-    process: str = ""
-    versions: dict[str, str] = msgspec.field(default_factory=dict)
-    lost: str | None = None
-
-
-class Heartbeat(Command, frozen=True, kw_only=True):
-    """Renew the session's lease, and name every attempt that it holds.
-
-    `claiming` names claims whose answer the worker has not seen yet: what they took is not forgotten.
-    `doing` says which attempt has been executing which step since when, `tick_age` how long ago the
-    supervisor in that process last came to the end of a tick.
-    """
-
-    session_id: str
-    lease: int
-    attempts: tuple[tuple[str, str], ...] = ()
-    claiming: tuple[str, ...] = ()
-    doing: tuple[tuple[str, str, int], ...] = ()
-    tick_age: int | None = None
-
-
-class CloseSession(Command, frozen=True, kw_only=True):
-    """Say goodbye, or bury a session whose lease lapsed.
-
-    `hands_back`: the turns that the session still holds are handed back in the same commit.
-    """
-
-    session_id: str
-    reason: str = "goodbye"
-    hands_back: bool = False
-
-
 class ForeignReport(Command, frozen=True, kw_only=True):
-    """What a foreign worker reports about a turn, as the command that follows if the worker may give it.
+    """Decide a foreign worker's `report` on a turn, if that worker holds the turn.
 
     `session_id` is the session that held the task when the report was read; `worker` is the reported name.
     """
@@ -454,14 +382,5 @@ class ForeignReport(Command, frozen=True, kw_only=True):
     report: Finish | FailTurn | HandBack | Progress
 
 
-class RegisterAgents(Command, frozen=True, kw_only=True):
-    """Tell the store which agents a starting worker serves, and which of them need an approval to start.
-
-    `rules` are names of agents, each with its resolved rule; they count for as long as the session lives, and
-    after it until another worker registers the agent. `drops_expired`: drop rows that have expired.
-    """
-
-    agents: tuple[AgentSpec, ...]
-    session_id: str = ""
-    rules: tuple[tuple[str, str], ...] = ()
-    drops_expired: bool = False
+class MarkRestored(Command, frozen=True, kw_only=True):
+    """Note that the namespace was restored or imported: it lacks the effects made since the backup."""

@@ -1,4 +1,4 @@
-"""A cursor: how far one follower of the log has come, and who may move it. Not folded state."""
+"""Cursors: how far a follower has read the log, and who may move the cursor. Not folded from the log."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from typing import Final
 
 import msgspec
 
+from endwell.model.base import Command
+
 
 class Cursor(msgspec.Struct, frozen=True, gc=False):
-    """In the order of the table's columns. `fence` rises with every new holder.
+    """One cursor, in the order of the table's columns.
 
-    `trouble` is why the follower does not get on, told to whoever asks; None while it does.
+    `fence` rises with every new holder; `trouble` is why the follower does not advance, None while it does.
     """
 
     namespace: str
@@ -24,3 +26,23 @@ class Cursor(msgspec.Struct, frozen=True, gc=False):
 
 
 CURSOR_FIELDS: Final[tuple[str, ...]] = Cursor.__struct_fields__
+
+
+class TakeCursor(Command, frozen=True, kw_only=True):
+    """Follow the log under this name, from the last holder's position; `start` is used by the very first."""
+
+    name: str
+    holder: str
+    lease: int
+    start: str = ""
+
+
+class MoveCursor(Command, frozen=True, kw_only=True):
+    """Record the holder's position, and renew its lease; a lease of 0 releases the cursor."""
+
+    name: str
+    holder: str
+    fence: int
+    position: str
+    lease: int
+    trouble: str | None = None

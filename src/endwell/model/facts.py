@@ -1,8 +1,8 @@
 """Facts: what an event of the log says happened. `decide` makes them, `evolve` folds them.
 
-A fact carries every value that `evolve` needs (new deadlines, new counters), so that folding
-asks neither settings nor clock. `type` is the event's name outside; `schema` rises when the
-shape changes, and `evolve` reads every old one.
+A fact carries every value that `evolve` needs (new deadlines, new counters), so that folding needs neither
+settings nor clock. `type` is the event's name outside; `schema` rises when the shape changes, and `evolve`
+reads every old one.
 """
 
 from __future__ import annotations
@@ -12,18 +12,31 @@ from typing import Any, Final
 import msgspec
 
 from endwell.errors import StoreError
+from endwell.model.approval import ApprovalApproved as ApprovalApproved
+from endwell.model.approval import ApprovalReminded as ApprovalReminded
+from endwell.model.approval import ApprovalRequested as ApprovalRequested
+from endwell.model.approval import ApprovalVoted as ApprovalVoted
+from endwell.model.approval import ExpiredApproval as ExpiredApproval
+from endwell.model.approval import RejectedApproval as RejectedApproval
 from endwell.model.base import Fact as Fact
 from endwell.model.card import CardKind
+from endwell.model.effect import EffectDone as EffectDone
+from endwell.model.effect import EffectDoubted as EffectDoubted
+from endwell.model.effect import EffectIntended as EffectIntended
+from endwell.model.effect import EffectSettled as EffectSettled
 from endwell.model.task import ErrorInfo
-from endwell.model.wait_facts import TaskResumed as TaskResumed
-from endwell.model.wait_facts import TaskSuspended as TaskSuspended
-from endwell.model.wait_facts import WaitAnswered as WaitAnswered
-from endwell.model.wait_facts import WaitExpired as WaitExpired
-from endwell.model.wait_facts import WaitsAdded as WaitsAdded
+from endwell.model.wait import TaskResumed as TaskResumed
+from endwell.model.wait import TaskSuspended as TaskSuspended
+from endwell.model.wait import WaitAnswered as WaitAnswered
+from endwell.model.wait import WaitExpired as WaitExpired
+from endwell.model.wait import WaitsAdded as WaitsAdded
+
+RETURNED: Final = "returned"
+"""The reason of a hand-back by a worker that keeps running: the next delivery counts, or it could loop."""
 
 
 class TaskCreated(Fact, frozen=True):
-    """Work was asked for and accepted."""
+    """The task was submitted and accepted."""
 
     type = "task.created"
     agent: str
@@ -43,63 +56,7 @@ class TaskCreated(Fact, frozen=True):
     priority: int = 0
     retry_policy: str | None = None
     family: str | None = None
-    guard_at: int | None = None  # the chain that led to it was delivered too often: it never starts
-
-
-class ApprovalRequested(Fact, frozen=True, kw_only=True):
-    """A person must agree: before the task may start, or (with an id of its own) before its turn goes on."""
-
-    type = "approval.requested"
-    remind_at: int
-    expire_at: int
-    id: str | None = None
-    shown_hash: str = ""
-    question: str = ""
-    by: tuple[str, ...] = ()
-    quorum: int = 1
-
-
-class ApprovalReminded(Fact, frozen=True, kw_only=True):
-    """The person was reminded of an open approval."""
-
-    type = "approval.reminded"
-    remind_at: int
-
-
-class ApprovalVoted(Fact, frozen=True, kw_only=True):
-    """One of several people who must agree did."""
-
-    type = "approval.voted"
-    by: str
-    id: str | None = None
-
-
-class ApprovalApproved(Fact, frozen=True, kw_only=True):
-    """Everybody who must agree did: the task may start, or its turn goes on.
-
-    `carried_from` is the task whose approval counts again, for the same payload under the same rule.
-    """
-
-    type = "approval.approved"
-    by: str
-    run_at: int
-    id: str | None = None
-    carried_from: str | None = None
-
-
-class RejectedApproval(Fact, frozen=True, kw_only=True):
-    """A person declined."""
-
-    type = "approval.rejected"
-    by: str
-    id: str | None = None
-
-
-class ExpiredApproval(Fact, frozen=True, kw_only=True):
-    """Nobody decided in time. Expired is not rejected."""
-
-    type = "approval.expired"
-    id: str | None = None
+    guard_at: int | None = None  # its chain was delivered too often: it never starts
 
 
 class TaskDispatched(Fact, frozen=True, kw_only=True):
@@ -114,7 +71,7 @@ class TaskDispatched(Fact, frozen=True, kw_only=True):
     dispatch_by: int | None = None
     slot: int | None = None
     guard_at: int | None = None
-    is_offered: bool = False  # through the inbox; a worker that takes a task by itself needs no row there
+    is_offered: bool = False  # through the inbox; a direct claim needs no row there
 
 
 class TaskRang(Fact, frozen=True, kw_only=True):
@@ -151,7 +108,7 @@ class StepStarted(Fact, frozen=True, kw_only=True):
 
 
 class StepRecorded(Fact, frozen=True, kw_only=True):
-    """What came of a step. With a card it is never computed again."""
+    """The outcome of a step. With a card it is never computed again."""
 
     type = "step.recorded"
     schema = 2  # 1 had no kind of card
@@ -165,49 +122,6 @@ class StepRecorded(Fact, frozen=True, kw_only=True):
     card_kind: CardKind | None = None  # where the result type leaves it open
 
 
-class EffectIntended(Fact, frozen=True, kw_only=True):
-    """The outside world is about to be changed; until `not_after` nobody else may try."""
-
-    type = "effect.intended"
-    key: str
-    step: str
-    args_hash: str
-    lineage: str
-    not_after: int
-    progress_by: int
-
-
-class EffectDone(Fact, frozen=True, kw_only=True):
-    """The effect took place; its result is kept under its key."""
-
-    type = "effect.done"
-    key: str
-    card: str
-    card_hash: str
-
-
-class EffectDoubted(Fact, frozen=True, kw_only=True):
-    """Whether the effect took place is not known."""
-
-    type = "effect.unknown"
-    key: str
-    reason: str
-    adopts: bool = False  # from now on it is this task that waits for what a person says
-    is_left_behind: bool = False  # its own turn ended; what another task has made of it since stands
-
-
-class EffectSettled(Fact, frozen=True, kw_only=True):
-    """Somebody who can tell said what became of it."""
-
-    type = "effect.settled"
-    key: str
-    verdict: str
-    by: str
-    card: str | None = None
-    card_hash: str | None = None
-    is_forced: bool = False  # a person said so although the call could still be in progress
-
-
 class DraftKept(Fact, frozen=True, kw_only=True):
     """A partial deliverable was kept."""
 
@@ -218,7 +132,7 @@ class DraftKept(Fact, frozen=True, kw_only=True):
 
 
 class TaskNudged(Fact, frozen=True, kw_only=True):
-    """The turn seems to go round in circles: its agent was told so, in its inbox."""
+    """The turn seems to repeat itself: its agent got a message about it, in its inbox."""
 
     type = "task.nudged"
     schema = 2  # 1 had no hash
@@ -229,12 +143,8 @@ class TaskNudged(Fact, frozen=True, kw_only=True):
     card_hash: str | None = None
 
 
-RETURNED: Final = "returned"
-"""Why a worker that stays handed a turn back: the next delivery counts, or this could go on for ever."""
-
-
 class TaskHandedBack(Fact, frozen=True, kw_only=True):
-    """A worker gave the turn back. If it must stop, this costs the task nothing."""
+    """A worker gave the turn back. From a worker that stops, it costs the task nothing."""
 
     type = "task.handed_back"
     attempt_id: str
@@ -260,7 +170,7 @@ class TaskReclaimed(Fact, frozen=True, kw_only=True):
 
 
 class TaskReaped(Fact, frozen=True, kw_only=True):
-    """A supervisor ended the turn by force; the audit row of that."""
+    """A supervisor ended the turn by force."""
 
     type = "task.reaped"
     reason: str
@@ -278,7 +188,7 @@ class TurnEnded(Fact, frozen=True, kw_only=True):
     outcome: str
     epoch: int
     error: str | None = None
-    deliverable_card: str | None = None  # what a turn that was ended by force leaves, if its task goes on
+    deliverable_card: str | None = None  # of a turn that was ended by force while its task continues
     deliverable_hash: str | None = None
     partial: bool = False  # that deliverable is a salvaged draft
 
@@ -303,7 +213,7 @@ class TaskRushed(Fact, frozen=True, kw_only=True):
 
 
 class TaskBlocked(Fact, frozen=True, kw_only=True):
-    """A person must act, or a cooldown must end, before the task goes on."""
+    """A person must act, or a cooldown must end, before the task continues."""
 
     type = "task.blocked"
     reason: str
@@ -312,8 +222,8 @@ class TaskBlocked(Fact, frozen=True, kw_only=True):
     recover_at: int | None = None
     error: ErrorInfo | None = None
     retry_count: int | None = None
-    effect_key: str | None = None  # the effect of which a person must say what became of it
-    is_unaccepted: bool = False  # a person was informed and has accepted nothing yet: `ends_by` keeps running
+    effect_key: str | None = None  # the effect that a person must settle
+    is_unaccepted: bool = False  # no person accepted the hold yet: `ends_by` keeps running
 
 
 class TaskReminded(Fact, frozen=True, kw_only=True):
@@ -321,13 +231,11 @@ class TaskReminded(Fact, frozen=True, kw_only=True):
 
     type = "task.reminded"
     remind_at: int
-    ends_by: int | None = (
-        None  # an earlier version stopped it for a hold that no person accepted: it runs again
-    )
+    ends_by: int | None = None  # set where an earlier version stopped it for a hold that was never accepted
 
 
 class TaskUnblocked(Fact, frozen=True, kw_only=True):
-    """The task goes on; the time a person held it is given back."""
+    """The task is queued again; the time for which a person held it is given back."""
 
     type = "task.unblocked"
     by: str
@@ -337,7 +245,7 @@ class TaskUnblocked(Fact, frozen=True, kw_only=True):
 
 
 class TaskAssigned(Fact, frozen=True, kw_only=True):
-    """A person answers for the task from now on; of a blocked one that person accepts the hold."""
+    """A person owns the task from now on, and accepts the hold if it is blocked."""
 
     type = "task.assigned"
     owner: str
@@ -377,7 +285,7 @@ class TimedOutEnding(Ending, frozen=True, kw_only=True):
 
 
 class CancelledEnding(Ending, frozen=True, kw_only=True):
-    """Ended because somebody asked for it."""
+    """Ended on request."""
 
     type = "task.cancelled"
     by: str
@@ -407,7 +315,7 @@ class DeadLetterAbandoned(Fact, frozen=True, kw_only=True):
 
 
 class TaskOrphaned(Fact, frozen=True, kw_only=True):
-    """The task that asked for it has ended; it goes on in the hands of its owner."""
+    """The parent has ended; the task continues, in the hands of its owner."""
 
     type = "task.orphaned"
     parent_id: str
@@ -415,7 +323,7 @@ class TaskOrphaned(Fact, frozen=True, kw_only=True):
 
 
 class InboxSkipped(Fact, frozen=True, kw_only=True):
-    """A message could not be delivered and lies skipped in the inbox. Moves nothing."""
+    """A message could not be delivered and stays in the inbox as skipped. Moves nothing."""
 
     type = "inbox.skipped"
     message_id: str
@@ -424,7 +332,7 @@ class InboxSkipped(Fact, frozen=True, kw_only=True):
 
 
 class WriteRefused(Fact, frozen=True, kw_only=True):
-    """A writer that no longer holds the task tried to change it. Moves nothing."""
+    """An attempt that no longer holds the task tried to write. Moves nothing."""
 
     type = "write.refused"
     command: str
@@ -443,12 +351,12 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 def encode(fact: Fact) -> bytes:
-    """The event's `data`: fields in declared order, defaults left out; the same bytes on every store."""
+    """Encode the event's `data`: fields in declared order, defaults left out; equal bytes on every store."""
     return _encoder.encode(fact)
 
 
 def decode(type_: str, schema: int, data: bytes) -> Any:
-    """A fact out of the log. What a later schema added has a default, so that earlier ones can be read."""
+    """Decode a fact from the log. Fields that a later schema added have defaults, so old facts decode."""
     decoder = _decoders.get(type_)
     if decoder is None or not 1 <= schema <= BY_TYPE[type_].schema:
         raise _unreadable(type_, f"schema {schema} of it is not known here")
@@ -469,3 +377,21 @@ def _unreadable(type_: str, why: str) -> StoreError:
 def encode_error(error: ErrorInfo) -> str:
     """An error as one column's text."""
     return _encoder.encode(error).decode()
+
+
+_COMMITTED: Final[dict[str, tuple[str, ...]]] = {
+    "success": ("command_committed",),
+    "pure": ("command_committed",),
+    "side_effect_committed": ("tool_invocation_finished", "command_committed"),
+}
+"""Names of a completed step outside, before `node_finished`; a failed step commits nothing."""
+
+
+def is_completed(result_type: str) -> bool:
+    """Whether a step with this result is never run again."""
+    return result_type in _COMMITTED
+
+
+def outside_names(result_type: str) -> tuple[str, ...]:
+    """The names under which export and relay publish a recorded step, in order."""
+    return (*_COMMITTED.get(result_type, ()), "node_finished")

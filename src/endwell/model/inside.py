@@ -1,4 +1,4 @@
-"""What happened inside a task's turns, and whose child it is: two packed columns, mostly empty."""
+"""Two packed columns of a task, mostly empty: the work inside its turns, and its family."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
+from endwell.model.approval import OpenApproval
 from endwell.model.task import Task
 
 OnParentEnd = Literal["cancel", "leave"]
@@ -14,24 +15,13 @@ MAX_DEPTH = 20
 """A call this many levels below the first task is refused."""
 
 
-class OpenApproval(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An open approval: who may decide, how many must agree, and what exactly they were shown."""
-
-    id: str
-    shown_hash: str
-    by: tuple[str, ...] = ()
-    quorum: int = 1
-    votes: tuple[str, ...] = ()
-
-
 class Inside(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Recorded work: which run its steps belong to, open intents, the draft, open approvals, children.
+    """Recorded work of the task's turns.
 
-    `version` is that of the agent whose attempt recorded the first of the steps. `doing` are the long steps
-    that the attempt has begun, and until when each may keep the turn silent. `nudges` is how often the agent
-    was told that it goes round in circles; `is_offered` says that the turn lies, or lay, in the inbox;
-    `held_for` is the effect for whose sake a person holds the task, `accepted_by` the person who accepted to
-    hold it: only these two stop `ends_by`.
+    `version` is that of the agent whose attempt recorded the first step. `doing` are the long steps that the
+    attempt has begun, and until when each may keep the turn silent. `nudges` counts the nudges sent.
+    `is_offered`: the turn is, or was, in the inbox. `held_for` is the effect that a person's hold protects,
+    `accepted_by` the person who accepted the hold: only these two stop `ends_by`.
     """
 
     run: int = 1
@@ -50,11 +40,11 @@ class Inside(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Family(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a task comes from: the call of its parent, the chain of ancestors, the task it replays.
+    """Where a task comes from: the call of its parent, its ancestors' keys, the task it replays.
 
-    `chain` is how often the tasks were delivered that led to this one by submitting another without waiting
-    for it: the runaway guard counts on from there. `origin_at` is when the first task was submitted that led
-    to this one: a parent, a task that it replays, or one that submitted it.
+    `chain` counts the deliveries of the tasks that led to this one by submitting another without waiting for
+    it: the runaway guard continues from there. `origin_at` is when the first task of all that led to this one
+    was submitted: a parent, a replayed task, or a task that submitted it.
     """
 
     parent_agent: str = ""
@@ -75,12 +65,12 @@ _encoder = msgspec.json.Encoder()
 
 
 def inside_of(task: Task) -> Inside:
-    """What happened inside its turns so far."""
+    """Unpack the work inside the task's turns."""
     return _inside_decoder.decode(task.inside) if task.inside else _NOTHING_INSIDE
 
 
 def effect_it_is_held_for(packed: str | None) -> str:
-    """`held_for` of the packed column; nothing if that cannot be read: commands on the task say so."""
+    """`held_for` of the packed column; empty if it cannot be decoded, which commands to the task report."""
     try:
         return _inside_decoder.decode(packed).held_for if packed else ""
     except msgspec.DecodeError:
@@ -88,35 +78,35 @@ def effect_it_is_held_for(packed: str | None) -> str:
 
 
 def changed_inside(task: Task, **changes: Any) -> str | None:
-    """The packed column with these changes; `None` when that leaves nothing to say."""
+    """The packed column with these changes; None when everything in it is a default."""
     return packed_inside(replace(inside_of(task), **changes))
 
 
 def packed_inside(inside: Inside) -> str | None:
-    """The same as one column's text."""
+    """Pack as one column's text."""
     return None if inside == _NOTHING_INSIDE else _encoder.encode(inside).decode()
 
 
 def family_of(task: Task) -> Family:
-    """Whose child it is."""
+    """Unpack the task's family."""
     return _family_decoder.decode(task.family) if task.family else _NO_FAMILY
 
 
 def packed_family(family: Family) -> str | None:
-    """The same as one column's text."""
+    """Pack as one column's text."""
     return None if family == _NO_FAMILY else _encoder.encode(family).decode()
 
 
 def origin_at(task: Task) -> int:
-    """When the first task was submitted that led to this one, as `Family` says."""
+    """When the first task that led to this one was submitted, as in `Family`."""
     return family_of(task).origin_at or task.created_at
 
 
 def deliveries_along(task: Task) -> int:
-    """How often this task, and the chain of tasks that led to it, were delivered."""
+    """Deliveries of this task and of the chain of tasks that led to it."""
     return task.dispatch_count + (family_of(task).chain if task.family else 0)
 
 
 def lineage_of(task: Task) -> str:
-    """The first task of a chain of replays: effects are shared along it."""
+    """The first task of a chain of replays; they share their effects."""
     return family_of(task).lineage or task.id

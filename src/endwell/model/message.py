@@ -1,4 +1,4 @@
-"""Messages: rows of `agent_inbox`, the truth for everything that is sent to an agent."""
+"""Messages: rows of `agent_inbox`, which hold all that is sent to an agent, and commands about them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from endwell.model.base import Command
+
 MessageType = Literal["turn", "tool_result", "timeout", "approval", "signal", "child", "stop", "nudge"]
 MessageStatus = Literal["queued", "pending", "processing", "consumed", "error", "skipped"]
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One message, in the order of the columns that are written. Unique by type and correlation.
+    """One message as it is written, in the order of the columns. Unique by type and correlation.
 
     `card_id` names the content; `payload` is small JSON: the status and error of a report, a signal's name.
     """
@@ -45,7 +47,7 @@ MESSAGE_FIELDS: Final[tuple[str, ...]] = Message.__struct_fields__
 
 
 class InboxRow(msgspec.Struct, frozen=True):
-    """A whole row of `agent_inbox`, as people look at it: the message and what became of it."""
+    """A whole row of `agent_inbox`: the message and its processing marks."""
 
     namespace: str
     id: str
@@ -83,14 +85,8 @@ class InboxRow(msgspec.Struct, frozen=True):
 INBOX_FIELDS: Final[tuple[str, ...]] = InboxRow.__struct_fields__
 
 
-def trace_id_of(traceparent: str | None) -> str | None:
-    """The trace that a W3C `traceparent` belongs to."""
-    parts = (traceparent or "").split("-")
-    return parts[1] if len(parts) == 4 else None
-
-
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a message says of an answer; the answer itself is in its card, of which this is the hash."""
+    """The outcome that a message carries; `hash` is that of the card with the answer itself."""
 
     status: str = "success"
     error: dict[str, Any] | None = None
@@ -110,3 +106,44 @@ def report_of(message: Message) -> Report:
 def packed_report(report: Report) -> str:
     """A report as a message's payload."""
     return _encoder.encode(report).decode()
+
+
+def trace_id_of(traceparent: str | None) -> str | None:
+    """The trace that a W3C `traceparent` belongs to."""
+    parts = (traceparent or "").split("-")
+    return parts[1] if len(parts) == 4 else None
+
+
+class TakeResumes(Command, frozen=True, kw_only=True):
+    """Reserve messages for delivery by this worker; other workers leave them alone until the lease is over.
+
+    Each delivery is counted in the inbox row before it is tried, so that one which kills its process counts.
+    """
+
+    message_ids: tuple[str, ...]
+    lease: int
+
+
+class RequeueResumes(Command, frozen=True, kw_only=True):
+    """Release messages whose delivery lease lapsed."""
+
+
+class CloseMessages(Command, frozen=True, kw_only=True):
+    """Close messages that need no more attention; `why` says why they were not consumed."""
+
+    message_ids: tuple[str, ...]
+    why: str | None
+    status: MessageStatus = "skipped"
+
+
+class RequeueMessages(Command, frozen=True, kw_only=True):
+    """Make messages pending again whose processor died, if they have been processing since `before`."""
+
+    message_ids: tuple[str, ...]
+    before: int
+
+
+class WakeAgents(Command, frozen=True, kw_only=True):
+    """Ring for agents that have messages in their inbox: `coder` or, on a channel, `coder/ops`."""
+
+    agents: tuple[str, ...]

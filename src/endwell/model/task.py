@@ -1,8 +1,8 @@
-"""The task: everything the machine knows about one piece of asked-for work.
+"""The task: everything the machine knows about one unit of work.
 
 A task is the fold of its events. Times are integer microseconds since 1970 (UTC).
-Fields are positional and in the order of the table's columns, so that a row becomes a task
-by `Task(*row)`: this is the hottest line of the system.
+Fields are positional and in the order of the table's columns, so that a row becomes a task by `Task(*row)`:
+the hottest line of the system.
 """
 
 from __future__ import annotations
@@ -13,43 +13,9 @@ import msgspec
 
 from endwell.model.content import clean_text
 from endwell.model.status import TERMINAL, Status
+from endwell.model.wait import Wait, WaitRows
 
 Redelivery = Literal["reclaim", "resume", "hand_back"]
-WaitStatus = Literal["waiting", "received", "expired", "applied", "dropped"]
-
-
-WaitKind = Literal["tool", "call", "approval", "timer", "signal"]
-
-
-class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that a suspended turn waits for, with its own deadline.
-
-    `name` says which tool, agent or signal. `is_reported`: its deadline passed, and the inbox was told.
-    """
-
-    tool_call_id: str
-    kind: WaitKind
-    deadline: int
-    wait_status: WaitStatus = "waiting"
-    result_card: str | None = None
-    name: str = ""
-    is_reported: bool = False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether an answer would still count."""
-        return self.wait_status == "waiting"
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether an answer, or its time, has settled it; a turn that was blocked drops its waits instead."""
-        return self.wait_status in ("applied", "expired")
-
-
-class WaitRows(msgspec.Struct, frozen=True):
-    """What the task's row keeps of waits that are rows of their own: how many of them are open."""
-
-    open: int
 
 
 class Task(msgspec.Struct, frozen=True, gc=False):
@@ -131,33 +97,32 @@ _rows_decoder = msgspec.json.Decoder(WaitRows)
 
 
 def waits_of(task: Task) -> tuple[Wait, ...]:
-    """What a suspended task waits for, or waited for, as far as the waits are in its own row."""
+    """Unpack the waits of the current turn, as far as they are in the task's own row."""
     return () if task.waits is None or has_wait_rows(task) else _waits_decoder.decode(task.waits)
 
 
 def has_wait_rows(task: Task) -> bool:
-    """Whether its waits are too many for its own row: each is a row of `turn_waiting_tools` alone."""
+    """Whether the waits are too many for the task's row, and only rows of `turn_waiting_tools`."""
     return task.waits is not None and task.waits.startswith("{")
 
 
 def open_waits(task: Task) -> int:
-    """How many answers are still waited for."""
+    """Count the open waits of the current turn."""
     if task.waits is not None and has_wait_rows(task):
         return _rows_decoder.decode(task.waits).open
     return sum(wait.is_open for wait in waits_of(task))
 
 
 def packed_waits(waits: tuple[Wait, ...]) -> str | None:
-    """The same as one column's text."""
+    """Pack waits as one column's text."""
     return msgspec.json.encode(waits).decode() if waits else None
 
 
 def counted_waits(count: int) -> str:
-    """The column's text where the waits are rows of their own."""
+    """The column's text where the waits have rows of their own."""
     return msgspec.json.encode(WaitRows(count)).decode()
 
 
-WAIT_FIELDS: Final[tuple[str, ...]] = Wait.__struct_fields__
 FIELDS: Final[tuple[str, ...]] = Task.__struct_fields__
 FIXED_FIELDS: Final[tuple[str, ...]] = FIELDS[: FIELDS.index("status")]
 MOVING_FIELDS: Final[tuple[str, ...]] = FIELDS[FIELDS.index("status") :]
@@ -174,11 +139,11 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 ERROR_CODE_LIMIT: Final = 100
-"""Most characters of an error's code, and of its type."""
+"""At most this many characters of an error's code, and of its type."""
 
 
 def clean_error(info: ErrorInfo, *, message_limit: int, traceback_limit: int = 0) -> ErrorInfo:
-    """An error in the words of another process, as every store and terminal can take it."""
+    """Clean and cut an error that another process reported, so that any store and terminal can show it."""
     is_code = info.code.isascii() and info.code.isprintable() and 0 < len(info.code) <= ERROR_CODE_LIMIT
     return ErrorInfo(
         code=info.code if is_code else "exception",
@@ -190,7 +155,7 @@ def clean_error(info: ErrorInfo, *, message_limit: int, traceback_limit: int = 0
 
 
 def error_of(task: Task) -> ErrorInfo | None:
-    """What went wrong last."""
+    """Unpack the last error of the task."""
     return _error_decoder.decode(task.error) if task.error else None
 
 

@@ -9,7 +9,8 @@ from endwell.model import status as s
 from endwell.model.inside import inside_of
 from endwell.model.moments import moment
 from endwell.model.session import Session
-from endwell.model.task import Task, Wait, has_wait_rows, waits_of
+from endwell.model.task import Task, has_wait_rows, waits_of
+from endwell.model.wait import Wait
 from endwell.store.contract import Store
 
 MOST_EFFECTS = 20

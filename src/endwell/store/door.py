@@ -21,8 +21,8 @@ from endwell.machine.foreign_reports import refuse_foreign_report
 from endwell.machine.sessions import close_session, is_live, open_session, renew
 from endwell.model import commands as c
 from endwell.model import status as s
+from endwell.model.commands import MarkRestored
 from endwell.model.cursor import Cursor
-from endwell.model.restoring import MarkRestored
 from endwell.model.session import Session
 from endwell.model.task import Task
 from endwell.policy.guard import is_suspect

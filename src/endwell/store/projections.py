@@ -13,7 +13,8 @@ from endwell.model.card import shown_id
 from endwell.model.inside import family_of, inside_of
 from endwell.model.message import Message, trace_id_of
 from endwell.model.status import DISPATCHED, SUSPENDED, WAITING_APPROVAL
-from endwell.model.task import Task, Wait
+from endwell.model.task import Task
+from endwell.model.wait import Wait
 
 Row = tuple[str, tuple[Any, ...]]
 Projection = Callable[[Task, Task, Any, int], list[Row]]

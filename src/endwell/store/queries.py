@@ -13,7 +13,8 @@ from endwell.model.cursor import CURSOR_FIELDS
 from endwell.model.effect import EFFECT_FIELDS
 from endwell.model.message import INBOX_FIELDS, MESSAGE_FIELDS
 from endwell.model.session import SESSION_FIELDS
-from endwell.model.task import FIELDS, MOVING_FIELDS, WAIT_FIELDS
+from endwell.model.task import FIELDS, MOVING_FIELDS
+from endwell.model.wait import WAIT_FIELDS
 from endwell.store.log import EVENT_FIELDS
 
 

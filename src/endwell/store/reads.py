@@ -17,7 +17,8 @@ from endwell.model.effect import Effect
 from endwell.model.inside import effect_it_is_held_for
 from endwell.model.message import InboxRow, Message
 from endwell.model.session import Session
-from endwell.model.task import Task, Wait
+from endwell.model.task import Task
+from endwell.model.wait import Wait
 from endwell.store.log import Event
 from endwell.store.probe import Probe, ProbeResult
 from endwell.store.side_row_reads import BesideReads

@@ -15,7 +15,8 @@ from endwell.model.cursor import Cursor
 from endwell.model.effect import Effect
 from endwell.model.message import Message
 from endwell.model.session import Session
-from endwell.model.task import Task, Wait
+from endwell.model.task import Task
+from endwell.model.wait import Wait
 from endwell.policy.ledger import LedgerAnswer
 from endwell.store.log import Event, EventRow
 

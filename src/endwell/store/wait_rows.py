@@ -18,7 +18,8 @@ from endwell.model import facts as f
 from endwell.model import status as s
 from endwell.model.card import call_id
 from endwell.model.message import Message, report_of
-from endwell.model.task import Task, Wait, has_wait_rows, waits_of
+from endwell.model.task import Task, has_wait_rows, waits_of
+from endwell.model.wait import Wait
 from endwell.store.rows import Rows, TaskKey, WaitKey, Wanted
 
 MOST_OVERDUE: Final = 500

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from endwell.model.restoring import MarkRestored
+from endwell.model.commands import MarkRestored
 from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults import all as all_faults
 from endwell.testing.installation import installation_for

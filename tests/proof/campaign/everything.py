@@ -21,7 +21,7 @@ from endwell.client import Client
 from endwell.errors import EndwellError
 from endwell.model import commands as c
 from endwell.model import status as s
-from endwell.model.restoring import MarkRestored
+from endwell.model.commands import MarkRestored
 from endwell.policy.limits import SECOND
 from endwell.redis_client import Word
 from endwell.runtime import ManualClock, Runtime

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from endwell.model import commands as c
+from endwell.model.facts import outside_names
 from endwell.model.moments import moment
-from endwell.model.step_names import names_of
 from endwell.model.task import ErrorInfo
 from tests.store.world import World
 
@@ -59,6 +59,6 @@ async def test_the_record_of_a_step_is_as_many_rows_as_export_and_relay_have_nam
 
     rows = [row for row in await rows_of(world, task.id) if "." not in row["event_type"]]
 
-    assert sorted(row["event_type"] for row in rows) == sorted(names_of(result_type))
+    assert sorted(row["event_type"] for row in rows) == sorted(outside_names(result_type))
     assert len({row["id"] for row in rows}) == len(rows)
     assert all(json.loads(row["payload_json"])["step"] == "1:()plan#1" for row in rows)

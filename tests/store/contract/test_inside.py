@@ -11,8 +11,8 @@ import pytest
 from endwell.errors import Refused, StaleAttempt, WrongStatus
 from endwell.model import commands as c
 from endwell.model.card import record_id, records_between
+from endwell.model.commands import MarkRestored
 from endwell.model.inside import inside_of
-from endwell.model.restoring import MarkRestored
 from endwell.model.task import ErrorInfo, Task, waits_of
 from endwell.policy.ledger import AllowExecute, LedgerAnswer, Rejected, ReturnRecordedResult, WaitOtherWorker
 from endwell.policy.limits import SECOND

@@ -15,10 +15,9 @@ import msgspec
 
 from endwell.errors import StoreError
 from endwell.model.card import Card, CardKind
-from endwell.model.facts import StepRecorded
+from endwell.model.facts import StepRecorded, outside_names
 from endwell.model.message import Message
 from endwell.model.moments import moment
-from endwell.model.step_names import names_of
 from endwell.runtime.clock import MICROSECONDS
 from endwell.store.log import Event
 
@@ -158,7 +157,7 @@ def _outside_names(event: Event) -> tuple[str, ...]:
         return ()
     try:
         recorded: Any = event.fact
-        return names_of(recorded.result_type)
+        return outside_names(recorded.result_type)
     except StoreError:  # an export takes what there is; the import reports what is wrong
         return ()
 

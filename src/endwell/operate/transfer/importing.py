@@ -15,8 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from endwell.errors import EndwellError, Refused, StoreError
-from endwell.model.commands import Adopt
-from endwell.model.restoring import MarkRestored
+from endwell.model.commands import Adopt, MarkRestored
 from endwell.operate.transfer.export_format import (
     EventRun,
     ExportLine,

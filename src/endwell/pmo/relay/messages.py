@@ -14,8 +14,8 @@ import msgspec
 
 from endwell.doorbell.subjects import VERSION, subject
 from endwell.model import facts as f
+from endwell.model.facts import is_completed, outside_names
 from endwell.model.moments import moment
-from endwell.model.step_names import is_completed, names_of
 from endwell.model.task import ErrorInfo, Task
 from endwell.store.log import Event, Logged
 
@@ -214,7 +214,7 @@ def _step_recorded(scene: _Scene, fact: f.StepRecorded) -> Part:
         fact.step,
         "completed" if is_completed(fact.result_type) else "failed",
         [fact.card] if fact.card else [],
-        events=names_of(fact.result_type),
+        events=outside_names(fact.result_type),
         result_type=fact.result_type,
         duration_ms=fact.took // 1000,
         error=fact.error.code if fact.error else None,

@@ -22,7 +22,8 @@ from endwell.model.cursor import Cursor
 from endwell.model.effect import Effect
 from endwell.model.message import Message
 from endwell.model.session import SESSION_FIELDS, Session
-from endwell.model.task import FIXED_FIELDS, Task, Wait
+from endwell.model.task import FIXED_FIELDS, Task
+from endwell.model.wait import Wait
 from endwell.policy.limits import Limits
 from endwell.store import door
 from endwell.store.probe import Probe, ProbeSql
