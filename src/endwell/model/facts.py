@@ -345,7 +345,9 @@ def _leaves(cls: type[Fact]) -> list[type[Fact]]:
     return ([cls] if cls.type else []) + below
 
 
-BY_TYPE: Final[dict[str, type[Fact]]] = {cls.type: cls for cls in _leaves(Fact)}
+BY_TYPE: Final[dict[str, type[Fact]]] = {
+    cls.type: cls for cls in sorted(_leaves(Fact), key=lambda cls: cls.type)
+}
 _decoders: Final = {name: msgspec.json.Decoder(cls) for name, cls in BY_TYPE.items()}
 _encoder: Final = msgspec.json.Encoder()
 
