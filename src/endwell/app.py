@@ -30,7 +30,7 @@ from endwell.store.actor import Actor
 from endwell.store.contract import Store
 from endwell.store.effect_store import EffectStore
 from endwell.store.reclaimer import Absence
-from endwell.streams.contract import Intake
+from endwell.streams.intake import StreamIntake
 from endwell.streams.orchestrator.service import StreamOrchestratorService
 from endwell.streams.protocol import Names, consumer_name
 from endwell.turn.agents import Agent
@@ -217,48 +217,19 @@ class Node:
             intake=self._intake(name, served),
         )
 
-    def _intake(self, name: str | None, agents: Mapping[str, Agent]) -> Intake | None:
+    def _intake(self, name: str | None, agents: Mapping[str, Agent]) -> StreamIntake | None:
         app, settings = self.app, self.app.settings
         if settings.queue.kind != "redis":
             return None
-        from endwell.streams.intake import StreamIntake  # redis is an extra
-
         pid = app.runtime.process_id()
-        return StreamIntake(
-            settings.redis.url,
-            Names.of(settings.redis.prefix, app.namespace),
-            consumer_name(name or f"{app.runtime.host_name()}-{pid}", pid),
-            app.runtime,
-            connect=app.open_redis,
-            block_seconds=settings.redis.block_seconds,
-            agents=agents,
-            heartbeat_seconds=settings.queue.HEARTBEAT_INTERVAL_S,
-            quiet_seconds=settings.pmo.dispatched_retry_seconds or settings.queue.RECLAIM_INTERVAL_S,
-        )
+        names = Names.of(settings.redis.prefix, app.namespace)
+        consumer = consumer_name(name or f"{app.runtime.host_name()}-{pid}", pid)
+        return StreamIntake(app.open_redis, names, consumer, app.runtime, settings, agents=agents)
 
     def _streams(self, name: str, absence: Absence) -> StreamOrchestratorService:
-        from endwell.streams.commands import StreamOrchestrator  # redis is an extra
-
-        app, settings = self.app, self.app.settings
-        names = Names.of(settings.redis.prefix, app.namespace)
-        consumer = consumer_name(name, app.runtime.process_id())
-        stream = StreamOrchestrator(
-            settings.redis.url,
-            names,
-            consumer,
-            app.runtime,
-            connect=app.open_redis,
-            block_seconds=settings.redis.block_seconds,
-        )
+        app = self.app
         return StreamOrchestratorService(
-            self.store,
-            self.bell,
-            app.runtime,
-            settings,
-            stream,
-            namespace=app.namespace,
-            actor=name,
-            absence=absence,
+            self.actor(name), self.bell, app.runtime, app.settings, app.open_redis, absence
         )
 
     def pmo(self, *, name: str | None = None) -> Pmo:

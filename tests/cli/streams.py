@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from redis import Redis
 
-from endwell.streams.entries import Malformed, malformed_letter, read_result, read_task
+from endwell.streams.entries import Malformed, malformed_letter, read_report, read_task
 from endwell.streams.protocol import Names
 
 
@@ -25,7 +25,7 @@ class Server:
     def unreadable(self, *, is_result: bool = False, **fields: str | bytes) -> str:
         """The dead letter that a worker, or the orchestrator, makes of an entry that it cannot read."""
         raw = [part if isinstance(part, bytes) else part.encode() for pair in fields.items() for part in pair]
-        found = (read_result if is_result else read_task)("7-1", raw)
+        found = (read_report if is_result else read_task)("7-1", raw)
         assert isinstance(found, Malformed)
         letter = malformed_letter(found, "2026-01-01T00:00:00.000000Z")
         place = self.client.xadd(self.names.dlq, dict(zip(letter[::2], letter[1::2], strict=True)))

@@ -32,7 +32,7 @@ def test_streams_in_order_are_no_finding(command: Command, store: str, server: S
 def test_streams_that_are_longer_than_what_is_needed_are_told_of(
     command: Command, store: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "SPARE", 2)
+    monkeypatch.setattr(streams, "SPARE_ENTRIES", 2)
     monkeypatch.setattr(streams, "MANY_LETTERS", 1)
     for _ in range(3):
         server.client.xadd(server.names.task, {"a": "b"})

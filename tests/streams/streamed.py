@@ -49,8 +49,8 @@ class Streamed:
         pmo = self.world.node.pmo()
         streams = pmo.streams
         assert streams is not None
-        await streams._found()
-        assert await streams._leads()
+        await streams.set_up()
+        assert await streams.is_leading()
         self.world._closing.append(streams.close)
         return streams
 

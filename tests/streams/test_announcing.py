@@ -11,9 +11,9 @@ import pytest
 from endwell.model import commands as c
 from endwell.operate.doctor import streams as doctor_streams
 from endwell.operate.doctor.finding import Patient
+from endwell.store.claim_position import FROM_START_SECONDS
 from endwell.store.rows import Reply
 from endwell.streams.orchestrator import publisher
-from endwell.streams.orchestrator.announced import FROM_START_SECONDS
 from endwell.streams.orchestrator.service import StreamOrchestratorService
 from endwell.streams.protocol import WORKERS_GROUP
 from tests.streams.streamed import Streamed
@@ -89,7 +89,7 @@ async def test_a_turn_is_on_the_stream_before_anything_is_written_and_its_claim_
     hall: Hall,
 ) -> None:
     (task_id,) = await hall.submit(7)
-    assert await hall.streams.feed.run_once() == 1
+    assert await hall.streams.publisher.publish_ready() == 1
     assert await hall.statuses([task_id]) == ["queued"]
     (fields,) = await hall.on_the_stream()
     assert (fields["task_id"], fields["payload"], fields["step_index"]) == (task_id, "7", "1")
@@ -102,9 +102,9 @@ async def test_a_turn_is_on_the_stream_before_anything_is_written_and_its_claim_
 
 async def test_a_name_is_granted_once_however_many_entries_carry_it(hall: Hall) -> None:
     await hall.submit(1)
-    await hall.streams.feed.run_once()
-    hall.streams.feed.forgot()  # as a new orchestrator, which knows nothing
-    assert await hall.streams.feed.run_once() == 1
+    await hall.streams.publisher.publish_ready()
+    hall.streams.publisher.forget_published()  # as a new orchestrator, which knows nothing
+    assert await hall.streams.publisher.publish_ready() == 1
     first, second = await hall.on_the_stream()
     assert first == second
     replies = await asyncio.gather(hall.claim(first), hall.claim(second))
@@ -116,65 +116,66 @@ async def test_a_name_is_granted_once_however_many_entries_carry_it(hall: Hall) 
 async def test_a_task_whose_card_is_gone_keeps_nobody_from_the_stream(hall: Hall) -> None:
     spoiled, _ = await hall.submit(1, 2)
     await hall.world.sql("DELETE FROM cards WHERE task_id = ?", spoiled)
-    assert await hall.streams.feed.run_once() == 2
+    assert await hall.streams.publisher.publish_ready() == 2
     assert await hall.payloads() == ["null", "2"]
 
 
 async def test_what_is_announced_takes_room_until_it_has_ended(hall: Hall) -> None:
     await hall.submit(*range(6))
-    assert await hall.streams.feed.run_once() == 4
-    assert await hall.streams.feed.run_once() == 0, "four slots, four turns that wait for them"
+    assert await hall.streams.publisher.publish_ready() == 4
+    assert await hall.streams.publisher.publish_ready() == 0, "four slots, four turns that wait for them"
     first, *_ = await hall.on_the_stream()
     held = await hall.claim(first)
-    assert await hall.streams.feed.run_once() == 0, "one of them is held now"
+    assert await hall.streams.publisher.publish_ready() == 0, "one of them is held now"
     await hall.say(c.Finish, held, result=b"0", result_hash="h")
-    assert await hall.streams.feed.run_once() == 1
+    assert await hall.streams.publisher.publish_ready() == 1
     assert await hall.payloads() == ["0", "1", "2", "3", "4"], "each once, in their order"
 
 
 async def test_what_comes_later_and_is_more_urgent_is_announced_first(hall: Hall) -> None:
     await hall.submit(*range(6))
-    await hall.streams.feed.run_once()
+    await hall.streams.publisher.publish_ready()
     for fields in await hall.on_the_stream():
         await hall.say(c.Finish, await hall.claim(fields), result=b"0", result_hash="h")
     await hall.submit(9, priority=3)
-    assert await hall.streams.feed.run_once() == 3
+    assert await hall.streams.publisher.publish_ready() == 3
     assert (await hall.payloads())[4:] == ["9", "4", "5"]
 
 
 async def test_a_backlog_is_announced_from_where_it_was_left_and_now_and_then_from_the_start(
     hall: Hall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    feed, places = hall.streams.feed, list[str | None]()
+    publisher, places = hall.streams.publisher, list[str | None]()
     ready_turns = hall.world.store.ready_turns
 
     async def noted(namespace: str, agent: str, limit: int, after: Any) -> Any:
         places.append(after.id)
         return await ready_turns(namespace, agent, limit, after)
 
-    monkeypatch.setattr(feed._announced._store, "ready_turns", noted)
+    monkeypatch.setattr(publisher._early._store, "ready_turns", noted)
     ids = await hall.submit(*range(12))
-    announced = feed._announced
+    early = publisher._early
     for start in (0, 3, 6):
-        found = await announced.next_of("clerk", 3)
+        found = await early.find("clerk", 3)
         assert [turn.task_id for turn in found or ()] == ids[start : start + 3]
-        announced.note(found or ())
+        early.record(found or ())
     assert places == [None, ids[2], ids[5]]
     held = await hall.claim({"task_id": ids[0], "turn": f"{ids[0]}.t1", "epoch": "1"})
     await hall.say(c.HandBack, held)
-    place, since = announced._places["clerk"]
-    announced._places["clerk"] = place, since - FROM_START_SECONDS - 0.1
-    found = await announced.next_of("clerk", 2)
+    key = (hall.world.namespace, "clerk")
+    place, since = early._position._places[key]
+    early._position._places[key] = place, since - FROM_START_SECONDS - 0.1
+    found = await early.find("clerk", 2)
     assert [turn.task_id for turn in found or ()] == [ids[0], ids[9]], "it came back, and goes first"
     assert places[3:] == [None]
 
 
 async def test_a_turn_that_is_given_back_is_announced_again_under_a_new_name(hall: Hall) -> None:
     await hall.submit(1)
-    await hall.streams.feed.run_once()
+    await hall.streams.publisher.publish_ready()
     (first,) = await hall.on_the_stream()
     await hall.say(c.HandBack, await hall.claim(first))
-    assert await hall.streams.feed.run_once() == 1
+    assert await hall.streams.publisher.publish_ready() == 1
     _, second = await hall.on_the_stream()
     assert second["turn"] == first["turn"]
     assert int(second["epoch"]) > int(first["epoch"])
@@ -194,7 +195,7 @@ async def test_turns_that_need_more_than_a_name_are_dispatched_first(
     if why.startswith("a crash"):
         most = hall.world.app.settings.pmo.crash_limit
         await hall.world.sql("UPDATE tasks SET crash_count = ? WHERE id = ?", most - 1, ids[0])
-    count = await hall.streams.feed.run_once()
+    count = await hall.streams.publisher.publish_ready()
     assert await hall.statuses(ids) == ["dispatched"] * count + ["queued"] * (3 - count)
     assert count == {"a limit": 2, "an agent key": 1}.get(why, 3)
     assert len(await hall.on_the_stream()) == count
@@ -202,9 +203,9 @@ async def test_turns_that_need_more_than_a_name_are_dispatched_first(
 
 async def test_what_was_announced_is_not_put_twice_when_it_is_dispatched_beside_others(hall: Hall) -> None:
     (plain,) = await hall.submit(1)
-    assert await hall.streams.feed.run_once() == 1
+    assert await hall.streams.publisher.publish_ready() == 1
     keyed = await hall.world.submitted("clerk/one", 2)
-    assert await hall.streams.feed.run_once() == 2
+    assert await hall.streams.publisher.publish_ready() == 2
     assert await hall.statuses([plain, keyed.id]) == ["dispatched", "dispatched"]
     first, second = await hall.on_the_stream()
     assert (first["task_id"], second["task_id"]) == (plain, keyed.id)
@@ -214,20 +215,20 @@ async def test_what_was_announced_is_not_put_twice_when_it_is_dispatched_beside_
 async def test_what_is_announced_while_another_counts_is_not_forgotten(
     hall: Hall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    announced = hall.streams.feed._announced
+    early = hall.streams.publisher._early
     epochs_of_queued = hall.world.store.epochs_of_queued
     await hall.submit(1)
-    await hall.streams.feed.run_once()
+    await hall.streams.publisher.publish_ready()
 
     async def answered_late(namespace: str, ids: Sequence[str]) -> Any:
         found = await epochs_of_queued(namespace, ids)
         await hall.submit(2)
-        announced.note(await announced.next_of("clerk", 1) or ())
+        early.record(await early.find("clerk", 1) or ())
         return found
 
-    monkeypatch.setattr(announced._store, "epochs_of_queued", answered_late)
-    await announced.settle()
-    assert announced.counts() == {"clerk": 2}
+    monkeypatch.setattr(early._store, "epochs_of_queued", answered_late)
+    await early.forget_claimed()
+    assert early.counts() == {"clerk": 2}
 
 
 async def test_whoever_waits_at_an_empty_stream_gets_all_that_is_put_at_once(hall: Hall) -> None:
@@ -242,7 +243,7 @@ async def test_whoever_waits_at_an_empty_stream_gets_all_that_is_put_at_once(hal
 
     await eventually(is_waited_for, "somebody waits")
     await hall.submit(1, 2, 3)
-    await hall.streams.feed.run_once()
+    await hall.streams.publisher.publish_ready()
     ((_, entries),) = await reading
     assert len(entries) == 3
     await waiting.close()
@@ -251,7 +252,7 @@ async def test_whoever_waits_at_an_empty_stream_gets_all_that_is_put_at_once(hal
 async def test_turns_that_are_announced_do_not_make_a_stream_longer_than_it_should_be(
     hall: Hall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_streams, "SPARE", 0)
+    monkeypatch.setattr(doctor_streams, "SPARE_ENTRIES", 0)
     patient = Patient(
         store=hall.world.store,
         bell=hall.world.node.bell.health(),
@@ -261,10 +262,10 @@ async def test_turns_that_are_announced_do_not_make_a_stream_longer_than_it_shou
         connect_stream=hall.world.app.open_redis,
     )
     await hall.submit(1, 2, 3)
-    await hall.streams.feed.run_once()
+    await hall.streams.publisher.publish_ready()
 
     async def codes() -> list[str]:
-        return [finding.code for finding in await doctor_streams.streams(patient)]
+        return [finding.code for finding in await doctor_streams.find_stream_problems(patient)]
 
     assert "stream_grows" not in await codes()
     await hall.streamed.put(**(await hall.on_the_stream())[0])
@@ -273,12 +274,12 @@ async def test_turns_that_are_announced_do_not_make_a_stream_longer_than_it_shou
 
 async def test_what_nobody_takes_for_long_is_dispatched_and_put_again(hall: Hall) -> None:
     ids = await hall.submit(1, 2)
-    await hall.streams.feed.run_once()
+    await hall.streams.publisher.publish_ready()
     first, second = await hall.on_the_stream()
     assert (await hall.claim(second)).refusal is None
-    assert await hall.streams.feed.heal() == 0, "there is time yet"
-    hall.streams.feed._again_seconds = 0.0
-    assert await hall.streams.feed.heal() == 1
+    assert await hall.streams.publisher.republish_unclaimed() == 0, "there is time yet"
+    hall.streams.publisher._again_seconds = 0.0
+    assert await hall.streams.publisher.republish_unclaimed() == 1
     assert await hall.statuses(ids) == ["dispatched", "running"]
     task = await hall.world.store.task(hall.world.namespace, ids[0])
     assert task.dispatch_by is not None, "from now on a clock sees to it"

@@ -9,12 +9,12 @@ import pytest
 from endwell.model import commands as c
 from endwell.streams.entries import (
     MAX_ENTRY_BYTES,
-    TASK_FIELDS,
     Malformed,
     malformed_letter,
-    read_result,
+    read_report,
     read_task,
 )
+from endwell.streams.protocol import TASK_FIELDS
 from tests.patience import PATIENCE_SECONDS
 from tests.streams.streamed import Streamed
 from tests.support.world import eventually
@@ -97,7 +97,7 @@ async def test_what_was_asked_is_believed_only_from_the_store(streamed: Streamed
     session = await world.silent_session("payer", concurrency=1)
     streams = await streamed.orchestrator()
     handle = await world.submitted("payer", 5)
-    assert await streams.feed.run_once() == 1
+    assert await streams.publisher.publish_ready() == 1
     ((message_id, fields),) = await streamed.entries(streamed.names.task)
     await streamed.redis.ask("XDEL", streamed.names.task, message_id)
     await streamed.put(**{**fields, "payload": "5000000"})
@@ -122,11 +122,11 @@ async def test_a_tool_that_nobody_serves_is_passed_on_without_a_hot_loop(streame
     await world.working(agents=["clerk"])
     pmo = await streamed.supervised()
     assert pmo.streams is not None
-    feed = pmo.streams.feed
+    publisher = pmo.streams.publisher
     handle = await world.submitted("baker")
 
     async def is_passed() -> bool:
-        return sum(feed._passes.values()) >= 3
+        return sum(publisher._passes.values()) >= 3
 
     await eventually(is_passed, "the clerk passed it on")
     assert await (await world.submitted("clerk")).result(PATIENCE_SECONDS) == "done"
@@ -156,7 +156,7 @@ async def test_a_tool_that_nobody_has_ever_served_is_a_dead_letter(streamed: Str
 
 def test_reading_never_raises_whatever_an_entry_holds() -> None:
     for raw in (None, [], [b"a"], [b"\xff", b"\x00"], [b"task_id", b"t", b"task_id"], [b""] * 7):
-        for read in (read_task, read_result):
+        for read in (read_task, read_report):
             found = read("1-1", raw)
             assert isinstance(found, Malformed)
             assert len(malformed_letter(found, "now")) % 2 == 0
@@ -183,8 +183,8 @@ def test_a_word_that_store_or_server_could_not_take_is_bad_and_holds_nobody_up(n
     def raw(fields: dict[str, Any]) -> list[bytes]:
         return [str(part).encode() for pair in fields.items() for part in pair]
 
-    assert not isinstance(read_result("1-1", raw(SAID)), Malformed)
-    bad = read_result("1-1", raw({**SAID, name: value}))
+    assert not isinstance(read_report("1-1", raw(SAID)), Malformed)
+    bad = read_report("1-1", raw({**SAID, name: value}))
     assert isinstance(bad, Malformed)
     assert bad.reason == "bad_field"
     assert name in bad.problem
@@ -197,7 +197,7 @@ async def test_a_foreign_worker_with_an_impossible_name_is_passed_over(streamed:
     for name in ("w-1", "bad\x00name"):
         await streamed.redis.ask("SADD", streamed.names.workers, name)
         await streamed.redis.ask("SET", streamed.names.worker(name), '{"tools": ["resize"]}', "EX", 60)
-    assert [worker.name for worker in await streams.stream.foreign_workers()] == ["w-1"]
+    assert [worker.name for worker in await streams.streams.registrations.all_live()] == ["w-1"]
 
 
 @pytest.mark.parametrize("limit", [None, 1])  # of which one is announced, the other dispatched
@@ -213,7 +213,7 @@ async def test_a_claim_from_an_entry_is_granted_only_for_the_very_offer_that_sta
     session = await world.silent_session("clerk", concurrency=1)
     streams = await streamed.orchestrator()
     handle = await world.submitted("clerk")
-    assert await streams.feed.run_once() == 1
+    assert await streams.publisher.publish_ready() == 1
     ((_, fields),) = await streamed.entries(streamed.names.task)
     task, right, right_epoch = await handle.task(), fields["turn"], int(fields["epoch"])
 

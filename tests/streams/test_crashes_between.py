@@ -8,7 +8,6 @@ import pytest
 
 from endwell.errors import StoreError
 from endwell.model import commands as c
-from endwell.streams.entries import Result
 from tests.patience import PATIENCE_SECONDS
 from tests.streams.streamed import Streamed
 from tests.streams.test_foreign_workers import Hand
@@ -34,8 +33,8 @@ async def test_between_dispatch_and_entry(streamed: Streamed) -> None:
     offer = c.DispatchNext(command_id="d", namespace=world.namespace, agent="clerk", limit=1)
     assert len((await world.store.one(offer)).taken) == 1
     assert await streamed.entries(streamed.names.task) == []
-    assert await streams.feed.run_once() == 0, "it is not dispatched a second time"
-    assert await streams.feed.heal() == 1
+    assert await streams.publisher.publish_ready() == 0, "it is not dispatched a second time"
+    assert await streams.publisher.republish_unclaimed() == 1
     ((_, fields),) = await streamed.entries(streamed.names.task)
     assert fields["task_id"] == handle.id
     await world.working()
@@ -47,7 +46,7 @@ async def test_between_the_ending_and_its_acknowledgement(streamed: Streamed) ->
     session_id = await clerk_with_room(streamed)
     world, streams = streamed.world, await streamed.orchestrator()
     handle = await world.submitted("clerk", 1)
-    await streams.feed.run_once()
+    await streams.publisher.publish_ready()
     ((message_id, fields),) = await streamed.read("gone-1")
     about: dict[str, Any] = {"namespace": world.namespace, "task_id": handle.id, "attempt_id": "a.0"}
     named: dict[str, Any] = {
@@ -58,7 +57,7 @@ async def test_between_the_ending_and_its_acknowledgement(streamed: Streamed) ->
     await world.store.one(c.Claim(command_id="a.0", **about, **named))
     await world.store.one(c.Finish(command_id="f", result=b'"done"', result_hash="h", **about))
     await streamed.grown_old("gone-1", message_id)
-    assert await streams.reclaimer.run_once("now") == 0
+    assert await streams.reclaimer.run_once() == 0
     assert await streamed.pending() == []
     history = await world.history(handle)
     assert terminal(history) == ["task.succeeded"]
@@ -69,12 +68,12 @@ async def test_between_the_reading_of_an_entry_and_the_claim(streamed: Streamed)
     await clerk_with_room(streamed)
     world, streams = streamed.world, await streamed.orchestrator()
     handle = await world.submitted("clerk", 1)
-    await streams.feed.run_once()
+    await streams.publisher.publish_ready()
     ((message_id, _),) = await streamed.read("gone-1")
     await streamed.grown_old("gone-1", message_id)
-    streams.feed.forgot()
-    await streams.reclaimer.run_once("now")
-    await streams.feed.heal()
+    streams.publisher.forget_published()
+    await streams.reclaimer.run_once()
+    await streams.publisher.republish_unclaimed()
     await world.working()
     assert await handle.result(PATIENCE_SECONDS) == "done"
     assert (await handle.task()).crash_count == 0, "nobody had begun"
@@ -86,9 +85,8 @@ async def test_between_a_foreign_result_in_the_store_and_its_acknowledgement(str
     handle = await hand.offered()
     attempt, _ = await hand.asks()
     await hand.says("succeeded", attempt=attempt, output='"pressed"')
-    results = await hand.streams.stream.next_results()
-    await hand.streams.foreign.hear([each for each in results if isinstance(each, Result)])
-    await hand.streams.hear(await hand.streams.stream.left_results(0))
+    await hand.streams.foreign.handle_reports(await hand.unacknowledged_reports())
+    await hand.streams.handle_left_reports(0)
     assert await handle.result(PATIENCE_SECONDS) == "pressed"
     assert terminal(await streamed.world.history(handle)) == ["task.succeeded"]
     assert await streamed.entries(streamed.names.result) == []
@@ -103,15 +101,14 @@ async def test_between_a_retry_in_the_store_and_the_acknowledgement_of_what_fail
     handle = await hand.offered()
     attempt, _ = await hand.asks()
     await hand.says("failed", attempt=attempt, error="no paper")
-    results = await hand.streams.stream.next_results()
-    await hand.streams.foreign.hear([each for each in results if isinstance(each, Result)])
-    await hand.streams.hear(await hand.streams.stream.left_results(0))
+    await hand.streams.foreign.handle_reports(await hand.unacknowledged_reports())
+    await hand.streams.handle_left_reports(0)
     task = await handle.task()
     assert (task.status, task.retry_count) == ("queued", 1)
     assert await streamed.pending() == []
 
     async def is_out_again() -> bool:
-        return await hand.streams.feed.run_once() == 1
+        return await hand.streams.publisher.publish_ready() == 1
 
     await eventually(is_out_again, "its time to be tried again has come")
     ((message_id, entry),) = await streamed.entries(streamed.names.task)
@@ -132,7 +129,7 @@ async def test_between_a_worker_s_result_and_its_acknowledgement(streamed: Strea
     assert await streamed.pending() == []
     task = await handle.task()
     assert (task.status, task.retry_count) == ("failed", 1)
-    await hand.streams.letters.run_once()
+    await hand.streams.dead_letters.run_once()
     assert [letter["task_id"] for letter in await streamed.letters()] == [handle.id]
 
 
@@ -151,5 +148,5 @@ async def test_a_result_that_the_store_could_not_take_stays_and_is_heard_again(
         patch.setattr(streamed.world.store, "commit", away)
         with pytest.raises(StoreError):
             await hand.heard()
-    await hand.streams.hear(await hand.streams.stream.left_results(0))
+    await hand.streams.handle_left_reports(0)
     assert await handle.result(PATIENCE_SECONDS) == "pressed"

@@ -13,7 +13,7 @@ from endwell.model.task import ErrorInfo
 from endwell.operate.dead_letters import DeadLetters, Replacement
 from endwell.operate.repair import edit_of
 from endwell.store.side_rows import DeadLetter
-from endwell.streams.orchestrator.dead_letters import StreamDeadLetters
+from endwell.streams.orchestrator.dead_letter_publisher import DeadLetterPublisher
 from tests.patience import PATIENCE_SECONDS
 from tests.streams.streamed import Streamed
 from tests.support.world import eventually
@@ -82,7 +82,7 @@ async def test_an_abandoned_dead_letter_leaves_the_stream_and_others_stay(stream
 async def test_a_letter_is_removed_although_its_place_was_never_noted(streamed: Streamed) -> None:
     """As after a crash right after it was put there."""
     (handle,) = await dead(streamed, {"sum": 1})
-    await streamed.redis.ask("HSET", streamed.names.letters, handle.id, "?")
+    await streamed.redis.ask("HSET", streamed.names.dead_letters, handle.id, "?")
     await letters_of(streamed).abandon(handle.id, None)
     await told(streamed, 0)
 
@@ -100,7 +100,7 @@ async def test_no_letter_is_put_twice_when_only_the_marks_are_dropped(streamed: 
     """As when a server short of memory evicts `dlq:index` alone: the stream itself says what was put."""
     handles = await dead(streamed, {"sum": 1}, {"sum": 2})
     before = await streamed.letters()
-    await streamed.redis.ask("DEL", streamed.names.letters)
+    await streamed.redis.ask("DEL", streamed.names.dead_letters)
     third = await failed(streamed, {"sum": 3})
     await told(streamed, 3)
     assert (await streamed.letters())[:2] == before
@@ -117,8 +117,8 @@ async def test_no_letter_is_put_twice_when_the_marks_are_dropped_during_a_look(
     await dead(streamed, {"sum": 1}, {"sum": 2})
     before = await streamed.letters()
     store = streamed.world.store
-    looking = StreamDeadLetters(
-        store, (await streamed.orchestrator()).stream, namespace=streamed.world.namespace
+    looking = DeadLetterPublisher(
+        store, (await streamed.orchestrator()).streams.dead_letters, namespace=streamed.world.namespace
     )
     usual, asked = store.letters_changed, 0
 
@@ -126,7 +126,7 @@ async def test_no_letter_is_put_twice_when_the_marks_are_dropped_during_a_look(
         nonlocal asked
         asked += 1
         if asked == question:
-            await streamed.redis.ask("DEL", streamed.names.letters)
+            await streamed.redis.ask("DEL", streamed.names.dead_letters)
         return await usual(namespace, since, after, limit)
 
     looking._store = copy(store)
@@ -160,7 +160,7 @@ async def test_orchestrator_that_wakes_in_the_middle_puts_no_letter_twice(stream
                 fraction=0.0,
             )
         )
-    other = StreamDeadLetters(world.store, streams.stream, namespace=world.namespace)
-    counts = await asyncio.gather(streams.letters.run_once(), other.run_once())
+    other = DeadLetterPublisher(world.store, streams.streams.dead_letters, namespace=world.namespace)
+    counts = await asyncio.gather(streams.dead_letters.run_once(), other.run_once())
     assert sum(counts) == 3
     assert len(await streamed.letters()) == 3

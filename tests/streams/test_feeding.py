@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from endwell.streams.orchestrator import rounds
-from endwell.streams.orchestrator.publisher import COUNTED_SECONDS
-from endwell.streams.orchestrator.rounds import LOOK_SOON_SECONDS
+from endwell.streams.orchestrator import publisher as publishing
+from endwell.streams.orchestrator.publisher import COUNT_LASTS_SECONDS, LOOK_SOON_SECONDS
 from endwell.streams.orchestrator.service import StreamOrchestratorService
 from tests.streams.streamed import Streamed
 from tests.support.world import Session, eventually
@@ -30,7 +29,7 @@ class Office:
             await self.streamed.world.submitted("clerk", number)
 
     def ring(self, topic: str) -> None:
-        self.streams.rounds.heard(frozenset({topic.format(self.streamed.world.namespace)}))
+        self.streams._on_ring(frozenset({topic.format(self.streamed.world.namespace)}))
 
     async def on_the_stream(self, count: int) -> None:
         async def are_there() -> bool:
@@ -41,7 +40,7 @@ class Office:
     @contextlib.asynccontextmanager
     async def fed(self) -> AsyncIterator[None]:
         """While its loop runs."""
-        run = self.streams._again_and_again(self.streams._feed_once)
+        run = self.streams._repeat(self.streams._publish_once)
         loop = asyncio.get_running_loop().create_task(run)
         try:
             yield
@@ -57,24 +56,26 @@ async def office(on_each_store: Streamed) -> Office:
 
     await on_each_store.world.registered("clerk")
     worker = await on_each_store.world.silent_session("clerk", concurrency=3)
-    return Office(on_each_store, await on_each_store.orchestrator(), worker)
+    orchestrator = await on_each_store.orchestrator()
+    orchestrator._rung.clear()  # a new leader looks everywhere; the tests do so themselves
+    return Office(on_each_store, orchestrator, worker)
 
 
 async def test_what_is_rung_for_is_offered_without_another_look(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await office.submit(1)
-    await office.streams.rounds.look()
+    await office.streams.publisher._look()
     looks = list[str]()
 
     async def noted(*_: Any) -> Any:
         looks.append("a look")
         raise AssertionError("there was no need to look")
 
-    monkeypatch.setattr(office.streams.rounds.looked_for, "ask", noted)
+    monkeypatch.setattr(office.streams.publisher._probe, "ask", noted)
     monkeypatch.setattr(office.streams._store, "feeding", noted)
-    monkeypatch.setattr(rounds, "LOOK_SOON_SECONDS", 3600)
-    office.streams.rounds._look_at += 3600  # no look is due for long
+    monkeypatch.setattr(publishing, "LOOK_SOON_SECONDS", 3600)
+    office.streams.publisher._look_at += 3600  # no look is due for long
     await office.submit(1)
     office.ring("work:{}:clerk")
     async with office.fed():
@@ -84,32 +85,34 @@ async def test_what_is_rung_for_is_offered_without_another_look(
 
 async def test_room_that_was_counted_is_given_away_once(office: Office) -> None:
     await office.submit(1)
-    await office.streams.rounds.look()
+    await office.streams.publisher._look()
     await office.submit(4)
-    feed = office.streams.feed
-    assert await feed.offer({"clerk"})
-    assert (feed.offered, feed.short) == (3, {"clerk"})
-    assert not await feed.offer({"clerk"})
-    assert feed.offered == 3
+    publisher = office.streams.publisher
+    assert await publisher._publish_in_counted_room({"clerk"})
+    assert (publisher.published, publisher._short) == (3, {"clerk"})
+    assert not await publisher._publish_in_counted_room({"clerk"})
+    assert publisher.published == 3
 
 
 async def test_a_count_of_the_room_grows_old(office: Office) -> None:
     await office.submit(1)
-    await office.streams.rounds.look()
-    office.streams.feed._counted_at -= COUNTED_SECONDS + 0.1
-    assert not await office.streams.feed.offer({"clerk"})
+    await office.streams.publisher._look()
+    office.streams.publisher._counted_at -= COUNT_LASTS_SECONDS + 0.1
+    assert not await office.streams.publisher._publish_in_counted_room({"clerk"})
 
 
 async def test_an_agent_that_no_worker_serves_is_not_offered_to_anybody(office: Office) -> None:
     await office.submit(1)
-    await office.streams.rounds.look()
-    assert not await office.streams.feed.offer({"stranger"})
+    await office.streams.publisher._look()
+    assert not await office.streams.publisher._publish_in_counted_room({"stranger"})
 
 
 async def test_what_waits_for_room_is_offered_when_a_turn_ends(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(office.streams.rounds, "_rest_seconds", lambda _: 3600.0)  # no look is due for long
+    monkeypatch.setattr(
+        office.streams.publisher, "_rest_seconds", lambda _: 3600.0
+    )  # no look is due for long
     await office.submit(4)
     async with office.fed():
         await office.on_the_stream(3)
@@ -120,7 +123,7 @@ async def test_what_waits_for_room_is_offered_when_a_turn_ends(
 
 
 async def test_who_waits_for_room_is_not_forgotten_when_another_agent_is_rung_for(office: Office) -> None:
-    world, feed = office.streamed.world, office.streams.feed
+    world, publisher = office.streamed.world, office.streams.publisher
 
     @world.app.agent("baker")
     async def baker(number: int) -> int:
@@ -131,15 +134,15 @@ async def test_who_waits_for_room_is_not_forgotten_when_another_agent_is_rung_fo
     for number in range(2):
         await world.submitted("baker", number)
     await office.submit(1)
-    await office.streams.rounds.look()
-    assert feed.short == {"baker"}
+    await office.streams.publisher._look()
+    assert publisher._short == {"baker"}
     await office.submit(1)
-    assert await feed.offer({"clerk"})
-    assert feed.short == {"baker"}, "it still waits"
+    assert await publisher._publish_in_counted_room({"clerk"})
+    assert publisher._short == {"baker"}, "it still waits"
     (offer,) = await world.claimed(oven, "baker")
     await oven.finish(offer)
-    await office.streams.rounds._count()
-    assert (feed.offered, feed.short) == (4, {"baker"})
+    await office.streams.publisher._count_again()
+    assert (publisher.published, publisher._short) == (4, {"baker"})
 
 
 async def test_a_backlog_is_offered_in_all_the_room_that_there_is(office: Office) -> None:
@@ -155,7 +158,7 @@ async def test_after_a_ring_one_looks_soon_for_what_starts_a_little_later(office
     await office.submit(1)
     async with office.fed():
         await office.on_the_stream(1)
-        office.streams.rounds._look_at += 3600  # no look is due for long
+        office.streams.publisher._look_at += 3600  # no look is due for long
         await office.submit(1)
         await office.streamed.world.submitted("clerk", 9, delay=4 * LOOK_SOON_SECONDS)
         office.ring("work:{}:clerk")

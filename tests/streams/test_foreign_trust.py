@@ -180,7 +180,7 @@ async def test_foreign_workers_may_not_serve_agents_of_our_own_unless_listed(str
     async def served(name: str) -> list[str]:
         await redis.ask("SADD", names.workers, name)
         await redis.ask("SET", names.worker(name), '{"tools":["clerk","press"]}', "EX", 60)
-        await streams.foreign.renew()
+        await streams.foreign.renew_leases()
         sessions = await streamed.world.store.open_sessions(streamed.world.namespace)
         return next(each.agents.split() for each in sessions if each.name == name and is_foreign(each))
 
@@ -217,7 +217,7 @@ async def test_names_from_the_server_register_a_bounded_number_of_agents_that_ex
     for worker in ("a", "b"):
         await streamed.redis.ask("SADD", streamed.names.workers, worker)
         await streamed.redis.ask("SET", streamed.names.worker(worker), f'{{"tools":[{tools}]}}', "EX", 60)
-        await streams.foreign.renew()
+        await streams.foreign.renew_leases()
     specs = await world.store.agents(world.namespace)
     assert [spec.name for spec in specs] == [f"t{n}" for n in range(5)]
     now = await world.store.now()
@@ -231,10 +231,10 @@ async def test_expired_agent_of_foreign_workers_is_forgotten_once_no_task_waits_
     world, redis, names = hand.streamed.world, hand.streamed.redis, hand.streamed.names
     handle = await hand.offered()
     await redis.ask("DEL", names.worker(hand.name))
-    await hand.streams.foreign._admitted([])
+    await hand.streams.foreign._admit([])
     assert await world.store.agent(world.namespace, "press") is not None, "a task waits for it"
     await handle.cancel()
-    await hand.streams.foreign._admitted([])
+    await hand.streams.foreign._admit([])
     assert await world.store.agent(world.namespace, "press") is None
 
 
@@ -244,7 +244,7 @@ async def end_by_cancel(hand: Hand, handle: Any) -> None:
 
 async def end_by_reclaim(hand: Hand, handle: Any) -> None:
     await hand.streamed.grown_old(hand.name, hand.message_id)
-    await hand.streams.reclaimer.run_once("now")
+    await hand.streams.reclaimer.run_once()
 
 
 async def end_by_report(hand: Hand, handle: Any) -> None:
@@ -279,7 +279,7 @@ async def test_every_end_of_an_attempt_revokes_its_grant(hand: Hand, end: Any) -
     attempt, granted = await hand.asks()
     assert granted == attempt
     await end(hand, handle)
-    await hand.streams.foreign.grants.sweep()
+    await hand.streams.foreign.grants.revoke_all_lost()
     assert (await handle.task()).status in ("cancelled", "queued", "blocked")
     assert await hand.grant() != attempt
     assert await hand.streamed.redis.ask("HGETALL", hand.streamed.names.grants) == []
@@ -316,7 +316,7 @@ async def test_orchestrator_revokes_the_grant_of_a_cancelled_task_as_soon_as_it_
         return await redis.ask("GET", key) is not None
 
     await eventually(has_grant, "the turn is granted")
-    pmo.streams._care_seconds = 3600.0
+    pmo.streams._upkeep_seconds = 3600.0
     await handle.cancel()
 
     async def is_revoked() -> bool:
@@ -342,14 +342,14 @@ async def test_sign_off_counts_neither_a_crash_nor_a_delivery(hand: Hand) -> Non
     await end_by_sign_off(hand, handle)
     task = await handle.task()
     assert (task.status, task.crash_count, task.retry_count, task.dispatch_count) == ("queued", 0, 0, 1)
-    await hand.streams.foreign.renew()
+    await hand.streams.foreign.renew_leases()
     sessions = await hand.streamed.world.store.open_sessions(hand.streamed.world.namespace)
     assert [each.name for each in sessions if is_foreign(each)] == []
     assert await hand.streamed.redis.ask("SMEMBERS", hand.streamed.names.workers) == []
     other = Hand(hand.streamed, hand.streams, "hand-2")
     await other.serves()
-    await hand.streams.foreign.renew()
-    assert await hand.streams.feed.run_once() == 1
+    await hand.streams.foreign.renew_leases()
+    assert await hand.streams.publisher.publish_ready() == 1
     await other.read()
     await other.asks()
     assert (await handle.task()).dispatch_count == 1
@@ -364,8 +364,8 @@ async def test_worker_that_returns_a_turn_and_stays_is_stopped_by_the_runaway_gu
         task = await handle.task()
         assert (task.dispatch_count, task.crash_count, task.retry_count) == (number, 0, 0)
         await end_by_hand_back(hand, handle)
-        await hand.streams.foreign.renew()
-        assert await hand.streams.feed.run_once() == 1
+        await hand.streams.foreign.renew_leases()
+        assert await hand.streams.publisher.publish_ready() == 1
         await hand.read()
     await hand.asks()
     pmo = hand.streamed.world.node.pmo()

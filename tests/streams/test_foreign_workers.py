@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from endwell import AsyncHandle
 from endwell.model import commands as c
+from endwell.streams.entries import ReportEntry, read_report
 from endwell.streams.orchestrator.foreign import ForeignWorkers
 from endwell.streams.orchestrator.service import StreamOrchestratorService
-from endwell.streams.server_check import lengths
 from tests.patience import PATIENCE_SECONDS
 from tests.streams.streamed import Streamed
 from tests.support.world import eventually, terminal
@@ -117,9 +117,9 @@ class Hand:
     async def offered(self, payload: Any = 1, **options: Any) -> AsyncHandle:
         """Serve `press`, and read a task that was submitted for it."""
         await self.serves()
-        await self.streams.foreign.renew()
+        await self.streams.foreign.renew_leases()
         handle = await self.streamed.world.submitted("press", payload, **options)
-        assert await self.streams.feed.run_once() == 1
+        assert await self.streams.publisher.publish_ready() == 1
         await self.read()
         return handle
 
@@ -146,8 +146,13 @@ class Hand:
         key = self.streamed.names.grant(self.task["turn"], int(self.task["epoch"]))
         return ((await self.streamed.redis.ask("GET", key)) or b"").decode()
 
+    async def unacknowledged_reports(self) -> list[ReportEntry]:
+        """What the orchestrator reads now, without handling it."""
+        read = [read_report(*entry) for entry in await self.streams._reader.read(10)]
+        return [each for each in read if isinstance(each, ReportEntry)]
+
     async def heard(self) -> None:
-        await self.streams.hear(await self.streams.stream.next_results())
+        await self.streams._read_reports_once()
 
 
 @pytest.fixture
@@ -194,13 +199,13 @@ async def test_a_claim_that_is_heard_twice_is_granted_as_before(hand: Hand) -> N
     """As after a crash between the store's commit and the grant."""
     handle = await hand.offered()
     await hand.says("claimed")
-    results = await hand.streams.stream.next_results()
-    await hand.streams.hear(list(results))
+    entries = await hand.streams._reader.read(10)
+    await hand.streams.handle_reports(entries)
     first = await hand.grant()
     await hand.streamed.redis.ask(
         "DEL", hand.streamed.names.grant(hand.task["turn"], int(hand.task["epoch"]))
     )
-    await hand.streams.hear(list(results))
+    await hand.streams.handle_reports(entries)
     assert await hand.grant() == first == (await handle.task()).attempt_id
 
 
@@ -262,18 +267,18 @@ async def test_a_heartbeat_renews_the_lease_is_logged_and_adds_no_entry(hand: Ha
     await redis.ask("DEL", names.worker(hand.name))
     task = await handle.task()
     before = await world.store.session(world.namespace, task.session_id or "")
-    entries = await lengths(redis, names)
+    entries = await hand.streams.streams.lengths()
     hand.streams.foreign._progress_seconds = 0.0
     grant = names.grant(task.turn_id or "", task.epoch)
     await redis.ask("EXPIRE", grant, 5)
     await redis.ask("XCLAIM", names.task, "cg:workers", hand.name, 0, hand.message_id, "JUSTID")
-    await hand.streams.foreign.renew()
+    await hand.streams.foreign.renew_leases()
     assert int(await redis.ask("TTL", grant)) > 5, "the grant of a turn that is in work does not lapse"
     after = await world.store.session(world.namespace, task.session_id or "")
     assert before is not None
     assert after is not None
     assert after.lease_until > before.lease_until
-    assert await lengths(redis, names) == entries
+    assert await hand.streams.streams.lengths() == entries
     assert "task.heartbeat" in await world.history(handle)
 
 
@@ -281,18 +286,16 @@ async def test_entry_that_its_worker_left_alone_shows_no_progress(hand: Hand) ->
     """A worker whose tool hangs stops its heartbeats: its turn must be reaped, however long its lease is."""
     world, settings = hand.streamed.world, hand.streamed.world.app.settings
     quick = replace(settings, pmo=replace(settings.pmo, active_reap_seconds=10.0))
-    foreign = ForeignWorkers(
-        world.store, world.app.runtime, hand.streams.stream, quick, namespace=world.namespace, actor="pmo"
-    )
+    foreign = ForeignWorkers(world.node.actor("pmo"), world.app.runtime.clock, hand.streams.streams, quick)
     foreign._progress_seconds = 0.0
     handle = await hand.offered()
     attempt, _ = await hand.asks()
     await hand.streamed.grown_old(hand.name, hand.message_id, seconds=20)
-    await foreign.renew()
+    await foreign.renew_leases()
     assert "task.heartbeat" not in await world.history(handle), "nobody has touched it for 20 of 10 seconds"
     assert (await handle.task()).attempt_id == attempt, "its lease of 60 seconds holds"
     await hand.streamed.grown_old(hand.name, hand.message_id, seconds=5)
-    await foreign.renew()
+    await foreign.renew_leases()
     assert (await world.history(handle))[-1] == "task.heartbeat"
 
 
@@ -300,18 +303,18 @@ async def test_entry_that_its_worker_left_alone_shows_no_progress(hand: Hand) ->
 async def test_what_a_foreign_worker_left_alone_is_taken_back_and_done_by_another(hand: Hand) -> None:
     handle = await hand.offered()
     attempt, _ = await hand.asks()
-    assert await hand.streams.reclaimer.run_once("now") == 0, "it is fresh"
+    assert await hand.streams.reclaimer.run_once() == 0, "it is fresh"
     message_id = hand.message_id
     await hand.streamed.grown_old(hand.name, message_id)
-    assert await hand.streams.reclaimer.run_once("now") == 1
+    assert await hand.streams.reclaimer.run_once() == 1
     (fact,) = await hand.streamed.world.facts(handle, "task.reclaimed")
     assert (fact.old_consumer, fact.message_id) == (hand.name, message_id)
-    assert fact.new_consumer == hand.streams.stream.consumer
+    assert fact.new_consumer == hand.streams.consumer
     assert await hand.streamed.pending() == []
 
     other = Hand(hand.streamed, hand.streams, "hand-2")
     await other.serves()
-    await hand.streams.feed.run_once()
+    await hand.streams.publisher.publish_ready()
     await other.read()
     assert other.task["turn"] == hand.task["turn"]
     assert other.message_id != message_id
@@ -332,7 +335,7 @@ async def test_a_tool_that_is_no_name_is_not_registered(hand: Hand) -> None:
     await redis.ask("SADD", names.workers, "odd", "broken")
     await redis.ask("SET", names.worker("odd"), '{"tools":["No Name!", "fine"], "slots": 0}')
     await redis.ask("SET", names.worker("broken"), b"\xff")
-    await hand.streams.foreign.renew()
+    await hand.streams.foreign.renew_leases()
     world = hand.streamed.world
     assert [spec.name for spec in await world.store.agents(world.namespace)] == ["fine"]
     assert await redis.ask("SMEMBERS", names.workers) == [b"odd"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from endwell.streams import commands as wire
+from endwell.streams import foreign_keys
 from endwell.streams.orchestrator.service import StreamOrchestratorService
 from endwell.streams.protocol import WORKERS_GROUP
 from tests.streams.streamed import Streamed
@@ -30,8 +30,8 @@ HOSTILE_NAMES = (b"\xff\xfe", b"a\0b", b"x" * 100_000, "a\u2028b".encode())
 async def taken_care_of(streamed: Streamed, streams: StreamOrchestratorService) -> None:
     """One whole round of everything that the orchestrator looks after."""
     streams._is_leader = True
-    streams._reclaimed_at = float("-inf")
-    await streams.care()
+    streams._kept_up_at = float("-inf")
+    await streams.keep_up()
 
 
 @pytest.mark.parametrize("text", HOSTILE_JSON, ids=range(len(HOSTILE_JSON)))
@@ -56,14 +56,14 @@ async def test_unreadable_texts_of_one_worker_stop_no_other_worker(streamed: Str
 async def test_orchestrator_reads_a_bounded_part_of_what_foreign_workers_say(
     streamed: Streamed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "MAX_WORKERS", 20)
+    monkeypatch.setattr(foreign_keys, "MAX_WORKERS", 20)
     streams, names = await streamed.orchestrator(), streamed.names
     said = f'{{"tools":["{"x" * 40_000}"]}}'
     for name, text in (("long-1", said), *((f"w-{n}", '{"tools":["press"]}') for n in range(60))):
         await streamed.redis.ask("SADD", names.workers, name)
         await streamed.redis.ask("SET", names.worker(name), text)
-    assert await streams.stream.foreign_worker("long-1") is None, "it says more than a worker needs to"
-    assert len(await streams.stream.foreign_workers()) in (19, 20)
+    assert await streams.streams.registrations.find("long-1") is None, "it says more than a worker needs to"
+    assert len(await streams.streams.registrations.all_live()) in (19, 20)
     left = await streamed.redis.ask("SRANDMEMBER", names.workers, 100)
     assert len(left) >= 60, "those that were not looked at are looked at later"
 
@@ -93,7 +93,7 @@ async def test_turn_is_reclaimed_from_a_consumer_whose_name_nobody_can_read(
     (fact,) = await streamed.world.facts(handle, "task.reclaimed")
     assert 0 < len(fact.old_consumer) <= 300
     assert (await handle.task()).status == "queued"
-    streams._forget_ms = -1
+    streams._silent_ms = -1
     await taken_care_of(streamed, streams)
     rows = await streamed.redis.ask("XINFO", "CONSUMERS", streamed.names.task, WORKERS_GROUP)
     assert name not in [row[1] for row in rows], "it has nothing left, and is forgotten"
@@ -120,16 +120,16 @@ async def test_unreadable_grants_are_passed_over(streamed: Streamed) -> None:
 async def test_unreadable_cursors_stop_neither_reclaims_nor_results(streamed: Streamed, text: bytes) -> None:
     streams, (handle,) = await left_by_a_dead_worker(streamed)
     names = streamed.names
-    for key in (names.results_cursor, names.letters_cursor):
+    for key in (names.results_cursor, names.dead_letters_cursor):
         await streamed.redis.ask("SET", key, text)
     await taken_care_of(streamed, streams)
     assert (await handle.task()).status == "queued"
     await handle.cancel()
-    streams._ended.set()
+    streams._has_ended.set()
     await taken_care_of(streamed, streams)
     later, *_ = await streamed.world.client.submit_many("clerk", [1])
     await later.cancel()
-    streams._ended.set()
+    streams._has_ended.set()
     await taken_care_of(streamed, streams)
     published = [fields["task_id"] for _, fields in await streamed.entries(names.result)]
     assert later.id in published

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from endwell.runtime import SystemClock
-from endwell.streams import intake
+from endwell.streams import consumer_group
 from tests.patience import PATIENCE_SECONDS
 from tests.servers.proxy import Proxy
 from tests.servers.small import ValkeyServer
@@ -42,7 +42,7 @@ def counting(streamed: Streamed) -> Counter[int]:
 
 
 @pytest.mark.covers("S4.12", "S4.13")
-async def test_flushing_the_server_again_and_again_loses_nothing_and_doubles_nothing(alone: Streamed) -> None:
+async def test_flushing_the_server_repeat_loses_nothing_and_doubles_nothing(alone: Streamed) -> None:
     done = counting(alone)
     await alone.world.working(concurrency=4)
     await alone.world.working(await alone.world.another_node(), concurrency=4, name="other")
@@ -69,11 +69,11 @@ async def test_a_turn_whose_entry_was_trimmed_away_is_put_again(alone: Streamed)
     await alone.world.silent_session("clerk", concurrency=2)
     streams = await alone.orchestrator()
     handles = await alone.world.client.submit_many("clerk", range(2))
-    assert await streams.feed.run_once() == 2
-    assert await streams.feed.heal() == 0, "they are there"
+    assert await streams.publisher.publish_ready() == 2
+    assert await streams.publisher.republish_unclaimed() == 0, "they are there"
     await alone.redis.ask("XTRIM", alone.names.task, "MAXLEN", 0)
-    streams.feed._again_seconds = 0.0
-    assert await streams.feed.heal() == 2
+    streams.publisher._again_seconds = 0.0
+    assert await streams.publisher.republish_unclaimed() == 2
     turns = {fields["turn"] for _, fields in await alone.entries(alone.names.task)}
     assert turns == {(await handle.task()).turn_id for handle in handles}
     assert (await handles[0].task()).dispatch_count == 1, "it is the same offer"
@@ -90,16 +90,16 @@ async def test_a_server_that_comes_back_empty_gets_groups_offers_and_dead_letter
     await alone.world.sql("UPDATE tasks SET ends_by = 1, clock_at = 1 WHERE id = ?", dead.id)
     await alone.world.node.pmo().watchdog.run_once()
     live = await alone.world.submitted("clerk", 2)
-    await streams.feed.run_once()
-    await streams.letters.run_once()
+    await streams.publisher.publish_ready()
+    await streams.dead_letters.run_once()
     assert [letter["task_id"] for letter in await alone.letters()] == [dead.id]
-    await streams.letters.run_once()
+    await streams.dead_letters.run_once()
     assert len(await alone.letters()) == 1, "it is told once"
     await alone.redis.ask("FLUSHALL")
     streams._led_at = float("-inf")
-    assert await streams._leads()
-    await streams.care()
-    await streams.rounds.look()
+    assert await streams.is_leading()
+    await streams.keep_up()
+    await streams.publisher._look()
     assert [letter["task_id"] for letter in await alone.letters()] == [dead.id]
     ((_, fields),) = await alone.read("somebody")
     assert fields["task_id"] == live.id
@@ -119,7 +119,7 @@ async def test_while_the_server_is_away_workers_take_from_the_store_and_nobody_r
     assert worker._intake is not None
     assert pmo.streams is not None
     assert not worker._intake.is_up
-    assert pmo.streams.failures + worker._intake.failures < 200  # type: ignore[attr-defined]
+    assert pmo.streams.failures + worker._intake.failures < 200
     await asyncio.to_thread(own_valkey.start)
     await eventually(lambda: worker._intake is not None and worker._intake.is_up, "the stream is back")
     third = await alone.world.client.submit_many("clerk", range(25, 35))
@@ -135,7 +135,7 @@ async def test_while_the_server_is_away_workers_take_from_the_store_and_nobody_r
 async def test_a_line_that_leads_nowhere_is_noticed(
     sqlite_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(consumer_group, "ANSWER_SECONDS", 0.5)
     async with Proxy(redis_url) as proxy:
         settings = {**SETTINGS, "redis.url": proxy.url, "redis.block_seconds": 0.3}
         async with World(sqlite_url, settings=settings, clock=SystemClock()) as world:
@@ -169,15 +169,15 @@ async def test_streams_are_trimmed_to_what_is_needed(streamed: Streamed) -> None
     await streamed.world.silent_session("clerk", concurrency=5)
     streams = await streamed.orchestrator()
     await streamed.world.client.submit_many("clerk", range(5))
-    await streams.feed.run_once()
+    await streams.publisher.publish_ready()
     read = [message_id for message_id, _ in await streamed.read("somebody", 4)]
     await streamed.redis.ask("XACK", streamed.names.task, "cg:workers", *read[:2])  # a foreign worker's way
-    await streams.stream.trim()
+    await streams.streams.trim(results_kept=0)
     left = [message_id for message_id, _ in await streamed.entries(streamed.names.task)]
     assert len(left) == 3
     assert left[:2] == read[2:], "what is pending or unread stays"
     await streamed.redis.ask("XACK", streamed.names.task, "cg:workers", *read[2:])
-    await streams.stream.trim()
+    await streams.streams.trim(results_kept=0)
     unread = [message_id for message_id, _ in await streamed.entries(streamed.names.task)]
     assert unread == left[2:], "the last that was acknowledged goes too"
 
@@ -186,8 +186,8 @@ async def test_of_two_orchestrators_one_feeds_until_it_goes(streamed: Streamed) 
     first = await streamed.orchestrator()
     pmo = streamed.world.node.pmo(name="second")
     assert pmo.streams is not None
-    assert not await pmo.streams._leads()
+    assert not await pmo.streams.is_leading()
     await first.close()
     pmo.streams._led_at = float("-inf")
-    assert await pmo.streams._leads()
+    assert await pmo.streams.is_leading()
     await pmo.streams.close()

@@ -181,7 +181,7 @@ async def test_a_delayed_task_is_put_on_the_stream_when_it_starts_although_nobod
     """Its agent may have come after the orchestrator, and nothing need be committed at that moment."""
     world = on_each_store.world
     streams = await on_each_store.orchestrator()
-    seen = await streams.rounds.looked_for.ask()
+    seen = await streams.publisher._probe.ask()
     assert (seen["long_ready"], seen["next_start"]) == (False, None)
 
     @world.app.agent("clerk")
@@ -190,10 +190,10 @@ async def test_a_delayed_task_is_put_on_the_stream_when_it_starts_although_nobod
     await world.registered("clerk")
     handle = await world.submitted("clerk", delay=0.3)
     start = (await handle.task()).run_at
-    assert (await streams.rounds.looked_for.ask())["next_start"] == start
+    assert (await streams.publisher._probe.ask())["next_start"] == start
 
     async def is_ready() -> bool:
-        return bool((await streams.rounds.looked_for.ask())["long_ready"])
+        return bool((await streams.publisher._probe.ask())["long_ready"])
 
     await eventually(is_ready, "its time has come")
     assert await world.store.now() >= start

@@ -53,8 +53,8 @@ def test_streams_groups_and_keys_are_those_of_the_page() -> None:
         own.leader,
         own.results_cursor,
         own.settings,
-        own.letters,
-        own.letters_cursor,
+        own.dead_letters,
+        own.dead_letters_cursor,
     ]
 
 
@@ -62,9 +62,9 @@ def test_streams_groups_and_keys_are_those_of_the_page() -> None:
 @pytest.mark.parametrize(
     ("title", "fields", "required"),
     [
-        ("An entry of stream:task", entries.TASK_FIELDS, entries.REQUIRED_TASK_FIELDS),
-        ("An entry of stream:result", entries.RESULT_FIELDS, entries.REQUIRED_RESULT_FIELDS),
-        ("An entry of stream:dlq", entries.DLQ_FIELDS, None),
+        ("An entry of stream:task", protocol.TASK_FIELDS, protocol.REQUIRED_TASK_FIELDS),
+        ("An entry of stream:result", protocol.REPORT_FIELDS, protocol.REQUIRED_REPORT_FIELDS),
+        ("An entry of stream:dlq", protocol.DLQ_FIELDS, None),
     ],
 )
 def test_the_fields_of_entries_are_those_of_the_page(
@@ -78,7 +78,7 @@ def test_the_fields_of_entries_are_those_of_the_page(
 
 def test_statuses_and_limits_are_those_of_the_page() -> None:
     statuses = tables(section("An entry of stream:result"))[1]
-    assert tuple(row[0] for row in statuses) == entries.RESULT_STATUSES
+    assert tuple(row[0] for row in statuses) == protocol.REPORT_STATUSES
     assert f"{entries.MAX_ENTRY_BYTES:,} bytes" in section("An entry of stream:task")
 
 

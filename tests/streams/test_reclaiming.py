@@ -12,7 +12,7 @@ import pytest
 from endwell import AsyncHandle, Context
 from endwell.runtime import SystemClock
 from endwell.streams.orchestrator.service import StreamOrchestratorService
-from endwell.streams.pending import autoclaim_reply, entries_of
+from endwell.streams.pending import entries_by_id, read_autoclaim_reply
 from endwell.streams.protocol import WORKERS_GROUP
 from tests.patience import PATIENCE_SECONDS
 from tests.servers.small import ValkeyServer
@@ -59,7 +59,7 @@ async def left_by_a_dead_worker(
     await session.beat(lease_seconds=30)
     streams = await streamed.orchestrator()
     handles = await world.client.submit_many("clerk", range(count))
-    while await streams.feed.run_once():
+    while await streams.publisher.publish_ready():
         pass
     read = await streamed.read("dead-1", count)
     assert len(await world.claimed(session, "clerk", count)) == count
@@ -71,14 +71,14 @@ async def left_by_a_dead_worker(
 def listened(streams: StreamOrchestratorService) -> Counter[str]:
     """How often each command is sent about pending entries from now on."""
     counts: Counter[str] = Counter()
-    line = streams.stream.tasks._connection
-    usual = line.ask
+    redis = streams.streams.redis
+    usual = redis.ask
 
     async def ask(*words: Any) -> Any:
         counts[words[0]] += 1
         return await usual(*words)
 
-    line.ask = ask  # type: ignore[method-assign]  # the test listens
+    redis.ask = ask  # type: ignore[method-assign]  # the test listens
     return counts
 
 
@@ -86,13 +86,13 @@ def listened(streams: StreamOrchestratorService) -> Counter[str]:
 async def test_all_that_a_dead_worker_left_is_taken_back_beyond_the_first_page(streamed: Streamed) -> None:
     streams, handles = await left_by_a_dead_worker(streamed, 250)
     asked = listened(streams)
-    assert await streams.reclaimer.run_once("now") == 250
+    assert await streams.reclaimer.run_once() == 250
     assert asked["XAUTOCLAIM"] >= 3, "a hundred at a time"
     assert asked["XCLAIM"] == 0
     for handle in handles[:: len(handles) - 1]:
         (fact,) = await streamed.world.facts(handle, "task.reclaimed")
         assert fact.old_consumer == "dead-1"
-        assert fact.new_consumer == streams.stream.consumer
+        assert fact.new_consumer == streams.consumer
         assert "-" in fact.message_id
     assert await streamed.world.counts() == {"queued": 250}
     assert await streamed.pending() == []
@@ -103,7 +103,7 @@ async def test_all_that_a_dead_worker_left_is_taken_back_beyond_the_first_page(s
 async def test_a_server_without_xautoclaim_is_asked_by_xpending_and_xclaim(on_old_server: Streamed) -> None:
     streams, (handle,) = await left_by_a_dead_worker(on_old_server)
     asked = listened(streams)
-    assert await streams.reclaimer.run_once("now") == 1
+    assert await streams.reclaimer.run_once() == 1
     assert asked["XPENDING"] >= 1
     assert asked["XCLAIM"] == 1
     (fact,) = await on_old_server.world.facts(handle, "task.reclaimed")
@@ -120,12 +120,12 @@ async def test_only_what_was_left_alone_for_long_enough_is_taken(streamed: Strea
     (first, _, _), (second, _, _) = await streamed.pending()
     await streamed.grown_old("dead-1", first, seconds=59)  # of 60
     await streamed.grown_old("dead-1", second, seconds=61)
-    assert await streams.reclaimer.run_once("now") == 1
+    assert await streams.reclaimer.run_once() == 1
     assert [each for each, _, _ in await streamed.pending()] == [first]
     counts = await streamed.world.counts()
     assert counts == {"running": 1, "queued": 1}
     await streamed.grown_old("dead-1", first, seconds=61)
-    assert await streams.reclaimer.run_once("now") == 1, "its own time has come, and the other one is back"
+    assert await streams.reclaimer.run_once() == 1, "its own time has come, and the other one is back"
     assert [await handle.status() for handle in handles] == ["queued", "queued"]
 
 
@@ -133,11 +133,11 @@ async def test_an_old_entry_of_a_holder_that_is_alive_goes_back_to_it(streamed: 
     """A worker whose touches are lost is not robbed: its lease is in the store."""
     streams, (handle,) = await left_by_a_dead_worker(streamed)
     await streamed.world.sql("UPDATE sessions SET lease_until = 99999999999999999")
-    assert await streams.reclaimer.run_once("now") == 0
+    assert await streams.reclaimer.run_once() == 0
     ((_, consumer, deliveries),) = await streamed.pending()
     assert consumer == "dead-1"
     assert (await handle.task()).status == "running"
-    assert await streams.reclaimer.run_once("now") == 0, "it is fresh again"
+    assert await streams.reclaimer.run_once() == 0, "it is fresh again"
     assert deliveries < 5
 
 
@@ -145,7 +145,7 @@ async def test_an_entry_that_was_deleted_while_pending_is_acknowledged(streamed:
     streams, (handle,) = await left_by_a_dead_worker(streamed)
     ((message_id, _, _),) = await streamed.pending()
     await streamed.redis.ask("XDEL", streamed.names.task, message_id)
-    await streams.reclaimer.run_once("now")
+    await streams.reclaimer.run_once()
     assert await streamed.pending() == []
     assert (await handle.task()).status == "running", "for its turn the store's own supervisor sees"
 
@@ -156,16 +156,19 @@ async def test_a_deleted_entry_on_a_server_without_xautoclaim_is_acknowledged_to
     streams, _ = await left_by_a_dead_worker(on_old_server)
     ((message_id, _, _),) = await on_old_server.pending()
     await on_old_server.redis.ask("XDEL", on_old_server.names.task, message_id)
-    await streams.reclaimer.run_once("now")
+    await streams.reclaimer.run_once()
     assert await on_old_server.pending() == []
 
 
 def test_both_shapes_of_the_answer_to_xautoclaim_are_read() -> None:
     entry = [b"1-1", [b"a", b"b"]]
-    assert autoclaim_reply([b"0-0", [entry]]) == ("0-0", {"1-1": [b"a", b"b"]})
-    assert autoclaim_reply([b"5-0", [entry, None], [b"2-1"]]) == ("5-0", {"1-1": [b"a", b"b"], "2-1": None})
-    assert entries_of([entry, None, [b"3-1", None]]) == {"1-1": [b"a", b"b"], "3-1": None}
-    assert entries_of(None) == {}
+    assert read_autoclaim_reply([b"0-0", [entry]]) == ("0-0", {"1-1": [b"a", b"b"]})
+    assert read_autoclaim_reply([b"5-0", [entry, None], [b"2-1"]]) == (
+        "5-0",
+        {"1-1": [b"a", b"b"], "2-1": None},
+    )
+    assert entries_by_id([entry, None, [b"3-1", None]]) == {"1-1": [b"a", b"b"], "3-1": None}
+    assert entries_by_id(None) == {}
 
 
 @pytest.mark.covers("S4.16", "S4.17")
@@ -213,13 +216,15 @@ async def test_a_step_of_many_times_the_visibility_timeout_is_not_taken_from_a_h
 
 async def test_dead_consumers_are_forgotten_when_they_have_nothing(streamed: Streamed) -> None:
     streams, _ = await left_by_a_dead_worker(streamed)
-    names = {name for name, _, _ in await streams.stream.consumers()}
+    names = {name for name, _, _ in await streams.streams.tasks.consumers()}
     assert names == {b"dead-1"}
-    await streams._forget_dead()
-    assert {name for name, _, _ in await streams.stream.consumers()} == {b"dead-1"}, "it has something"
-    await streams.reclaimer.run_once("now")
-    await streams._forget_dead()
-    assert b"dead-1" in {name for name, _, _ in await streams.stream.consumers()}, "it may still come back"
-    streams._forget_ms = 0
-    await streams._forget_dead()
-    assert b"dead-1" not in {name for name, _, _ in await streams.stream.consumers()}
+    await streams._delete_silent_consumers()
+    assert {name for name, _, _ in await streams.streams.tasks.consumers()} == {b"dead-1"}, "it has something"
+    await streams.reclaimer.run_once()
+    await streams._delete_silent_consumers()
+    assert b"dead-1" in {name for name, _, _ in await streams.streams.tasks.consumers()}, (
+        "it may still come back"
+    )
+    streams._silent_ms = 0
+    await streams._delete_silent_consumers()
+    assert b"dead-1" not in {name for name, _, _ in await streams.streams.tasks.consumers()}

@@ -8,9 +8,9 @@ import json
 import pytest
 
 from endwell.policy.limits import SECOND
-from endwell.streams.orchestrator import results
-from endwell.streams.orchestrator.results import StreamResults
-from endwell.streams.protocol import ALL_THERE
+from endwell.streams.dead_letter_stream import ALL_THERE
+from endwell.streams.orchestrator import result_publisher
+from endwell.streams.orchestrator.result_publisher import ResultPublisher
 from tests.patience import PATIENCE_SECONDS
 from tests.streams.streamed import Streamed
 from tests.support.world import eventually
@@ -67,10 +67,10 @@ async def test_published_results_stay_until_there_are_more_than_are_kept(streame
         await handle.cancel()
     assert await streams.results.run_once() == 5
     assert await streams.results.run_once() == 0
-    await streams.stream.trim(results_kept=3)
+    await streams.streams.trim(results_kept=3)
     assert len(await published(streamed)) == 5, "the orchestrators have yet to read them"
-    await streams.hear(await streams.stream.next_results())
-    await streams.stream.trim(results_kept=3)
+    await streams._read_reports_once()
+    await streams.streams.trim(results_kept=3)
     assert list(await published(streamed)) == [handle.id for handle in handles[2:]]
 
 
@@ -79,7 +79,7 @@ async def test_orchestrator_that_wakes_in_the_middle_publishes_nothing_twice(str
     streams = await streamed.orchestrator()
     await streams.results.run_once()  # from here on
     world = streamed.world
-    other = StreamResults(world.store, streams.stream, namespace=world.namespace, kept=100)
+    other = ResultPublisher(world.store, streams.streams, namespace=world.namespace, kept=100)
 
     @world.app.agent("clerk")
     async def clerk() -> None: ...
@@ -108,8 +108,8 @@ async def test_results_and_dead_letters_of_a_restored_store_are_published(on_eac
     await world.in_status(bad, "failed")
     await streamed.redis.ask("SET", names.results_cursor, await world.store.last_position() + 10**9)
     later = await world.store.now() + 3600 * SECOND
-    await streamed.redis.ask("SET", names.letters_cursor, later)
-    await streamed.redis.ask("HSET", names.letters, ALL_THERE, "")
+    await streamed.redis.ask("SET", names.dead_letters_cursor, later)
+    await streamed.redis.ask("HSET", names.dead_letters, ALL_THERE, "")
 
     await streamed.supervised()
     good = await world.submitted("clerk", False)
@@ -125,7 +125,7 @@ async def test_results_and_dead_letters_of_a_restored_store_are_published(on_eac
 async def test_a_result_names_its_turn_wherever_a_page_of_the_log_ends(
     streamed: Streamed, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
-    monkeypatch.setattr(results, "PAGE", page)
+    monkeypatch.setattr(result_publisher, "PAGE", page)
     streams = await streamed.orchestrator()
     await streams.results.run_once()  # from here on
     world = streamed.world

@@ -12,7 +12,7 @@ from endwell.redis_client import Connect, RedisClient, Refusal
 from endwell.runtime import SystemClock
 from endwell.runtime.base import Runtime
 from endwell.streams.protocol import Names
-from endwell.streams.scripts import publish_results, put_letter
+from endwell.streams.task_streams import TaskStreams
 from endwell.testing.redis.client import Network, SimulatedRedisClient
 from endwell.testing.redis.server import Server
 from tests.patience import PATIENCE_SECONDS
@@ -303,10 +303,11 @@ async def test_of_many_commands_all_take_place_and_a_refusal_is_told(place: Plac
 
 async def test_scripts_compare_and_write_in_one_step(place: Place) -> None:
     names = Names(prefix=f"{place.stream}:")
+    streams = TaskStreams(place.line, names)
     await place.ask("SET", names.results_cursor, "5")
     two = [("task_id", "a"), ("task_id", "b", "status", "failed")]
-    assert await publish_results(place.line, names, two, after="5", cursor="9")
-    assert not await publish_results(place.line, names, two, after="5", cursor="9"), "the cursor has moved"
+    assert await streams.publish_results(two, after="5", cursor="9")
+    assert not await streams.publish_results(two, after="5", cursor="9"), "the cursor has moved"
     assert await place.ask("GET", names.results_cursor) == b"9"
     found = await place.ask("XRANGE", names.result, "-", "+")
     assert [fields for _, fields in found] == [
@@ -314,7 +315,7 @@ async def test_scripts_compare_and_write_in_one_step(place: Place) -> None:
         [b"task_id", b"b", b"status", b"failed"],
     ]
 
-    assert await put_letter(place.line, names, "a", ("task_id", "a"))
-    assert not await put_letter(place.line, names, "a", ("task_id", "a")), "it has a mark"
+    assert await streams.dead_letters.publish("a", ("task_id", "a"))
+    assert not await streams.dead_letters.publish("a", ("task_id", "a")), "it has a mark"
     ((letter_id, _),) = await place.ask("XRANGE", names.dlq, "-", "+")
-    assert await place.ask("HMGET", names.letters, "a") == [letter_id]
+    assert await place.ask("HMGET", names.dead_letters, "a") == [letter_id]

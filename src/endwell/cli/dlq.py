@@ -19,7 +19,7 @@ from endwell.model import content
 from endwell.operate import dead_letters
 from endwell.operate.questions import task_shape
 from endwell.operate.repair import Edit, edit_of
-from endwell.streams.unreadable import is_entry_id
+from endwell.streams.entries import is_entry_id
 
 
 @click.group(cls=EndwellGroup)
@@ -70,7 +70,7 @@ def show_letter(asked: Options, task_id: str) -> None:
     async def ask(node: Node) -> dict[str, Any]:
         async with unreadables(node) as entries:
             if entries is not None and is_entry_id(task_id):
-                return await entries.whole(task_id)
+                return await entries.details(task_id)
         return await dead_letters.whole(node.store, node.app.namespace, task_id)
 
     show(asked, with_node(asked, ask), _letter_text)

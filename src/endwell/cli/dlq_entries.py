@@ -11,15 +11,16 @@ from endwell.errors import UsageError
 from endwell.model.task import Task
 from endwell.operate import dead_letters
 from endwell.operate.questions import task_shape
-from endwell.operate.unreadable_entries import KEY, Unreadables
+from endwell.operate.unreadable_entries import KEY, UnreadableEntries
+from endwell.streams.dead_letter_stream import DeadLetterStream
+from endwell.streams.entries import is_entry_id
 from endwell.streams.protocol import Names
-from endwell.streams.unreadable import UnreadableEntries, is_entry_id
 
 MOST_AT_ONCE = 1000
 
 
 @contextlib.asynccontextmanager
-async def unreadables(node: Node) -> AsyncIterator[Unreadables | None]:
+async def unreadables(node: Node) -> AsyncIterator[UnreadableEntries | None]:
     """Those of this installation; None where no stream carries its turns."""
     app = node.app
     if app.settings.queue.kind != "redis":
@@ -29,12 +30,12 @@ async def unreadables(node: Node) -> AsyncIterator[Unreadables | None]:
     async def submit(agent: str, payload: Any, key: str) -> Task:
         return await (await node.client.submit(agent, payload, key=key)).task()
 
-    connection = app.open_redis()
-    entries = UnreadableEntries(connection, Names.of(app.settings.redis.prefix, app.namespace))
+    redis = app.open_redis()
+    stream = DeadLetterStream(redis, Names.of(app.settings.redis.prefix, app.namespace))
     try:
-        yield Unreadables(entries, node.store, app.namespace, submit)
+        yield UnreadableEntries(stream, node.store, app.namespace, submit)
     finally:
-        await connection.close()
+        await redis.close()
 
 
 class Replaying:
@@ -43,7 +44,7 @@ class Replaying:
     def __init__(
         self,
         node: Node,
-        entries: Unreadables | None,
+        entries: UnreadableEntries | None,
         replacement: dead_letters.Replacement,
         agent: str | None,
     ) -> None:

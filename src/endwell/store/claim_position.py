@@ -29,24 +29,32 @@ class ClaimPosition:
         self._places: dict[tuple[str, str], tuple[QueuePosition, float]] = {}
 
     def of(self, namespace: str, agents: Sequence[str], limit: int) -> list[QueuePosition]:
-        """Where a claim of so many is to begin, for each of these agents."""
+        """Where a claim of `limit` tasks begins, for each of these agents."""
         if not self._places or limit < LEAST:
             return [START] * len(agents)
-        return [self._place(namespace, agent) for agent in agents]
+        return [self.start_of(namespace, agent) for agent in agents]
 
-    def _place(self, namespace: str, agent: str) -> QueuePosition:
+    def note(self, namespace: str, agent: str, found: Sequence[Task], limit: int) -> None:
+        """Record the tasks of an agent that were offered to a claim of `limit` tasks, in their order."""
+        ready = [task for task in found if task.status == QUEUED]
+        is_filled = limit >= LEAST and len(ready) >= limit
+        last = ready[-1] if is_filled else None
+        position = None if last is None else QueuePosition(last.priority, last.run_at, last.id)
+        self.advance(namespace, agent, position)
+
+    def start_of(self, namespace: str, agent: str) -> QueuePosition:
+        """Where to begin in the row of an agent."""
         place, since = self._places.get((namespace, agent), (START, 0.0))
         if place is START or self._clock.monotonic() - since <= FROM_START_SECONDS:
             return place
         del self._places[namespace, agent]
         return START
 
-    def note(self, namespace: str, agent: str, found: Sequence[Task], limit: int) -> None:
-        """What was offered of an agent to a claim of so many, in its order."""
-        ready = [task for task in found if task.status == QUEUED]
-        if limit < LEAST or len(ready) < limit:
-            self._places.pop((namespace, agent), None)
-            return
-        last, key = ready[-1], (namespace, agent)
-        since = self._places[key][1] if key in self._places else self._clock.monotonic()
-        self._places[key] = QueuePosition(last.priority, last.run_at, last.id), since
+    def advance(self, namespace: str, agent: str, position: QueuePosition | None) -> None:
+        """Begin behind this position the next time, or from the start if it is None."""
+        key = (namespace, agent)
+        if position is None:
+            self._places.pop(key, None)
+        else:
+            since = self._places[key][1] if key in self._places else self._clock.monotonic()
+            self._places[key] = position, since

@@ -1,6 +1,6 @@
-"""What an entry of a stream says, read with suspicion: whoever reaches the server can write anything.
+"""What an entry of a stream says. Any client of the server can write one, so reading trusts nothing.
 
-Reading gives a value or a `Malformed` with the reason; it never raises.
+Reading returns a value or a `Malformed` entry with the reason; it never raises.
 """
 
 from __future__ import annotations
@@ -12,75 +12,45 @@ from typing import Final
 import msgspec
 
 from endwell.machine.endings import fingerprint
+from endwell.machine.offers import OfferName
 from endwell.model.content import MAX_BYTES, clean_text
-from endwell.model.task import ErrorInfo
-from endwell.streams.contract import Delivery
-from endwell.streams.protocol import RESULT, TASK
+from endwell.model.task import ErrorInfo, Task
+from endwell.store.stream_reads import ReadyTurn
+from endwell.streams.protocol import (
+    DLQ_FIELDS,
+    LEAVING,
+    REPORT_FIELDS,
+    REPORT_STATUSES,
+    REQUIRED_REPORT_FIELDS,
+    REQUIRED_TASK_FIELDS,
+    RESULT,
+    TASK,
+    TASK_FIELDS,
+)
 
-TASK_FIELDS: Final = (
-    "task_id",
-    "run_id",
-    "tool_name",
-    "payload",
-    "workflow_id",
-    "step_index",
-    "retry_count",
-    "idempotency_key",
-    "turn",
-    "epoch",
-)
-REQUIRED_TASK_FIELDS: Final = ("task_id", "tool_name", "payload", "turn", "epoch")
-RESULT_FIELDS: Final = (
-    "task_id",
-    "status",
-    "turn",
-    "epoch",
-    "worker_id",
-    "message_id",
-    "attempt",
-    "output",
-    "error",
-    "tool_name",
-    "note",
-    "event_id",
-)
-_FREE_TEXTS: Final = (b"output", b"error", b"note")
-REQUIRED_RESULT_FIELDS: Final = ("task_id", "status", "turn", "epoch", "worker_id", "message_id")
-LEAVING: Final = "leaving"
-RESULT_STATUSES: Final = ("claimed", "succeeded", "failed", "progress", "returned", "passed", LEAVING)
-DLQ_FIELDS: Final = (
-    "task_id",
-    "tool_name",
-    "payload",
-    "error",
-    "retry_count",
-    "failed_at",
-    "reason",
-    "fingerprint",
-    "message_id",
-    "stream",
-)
 MAX_ENTRY_BYTES: Final = 2 * MAX_BYTES
-"""A payload has at most half of this; whatever is larger was not put there by an orchestrator."""
-_KEPT: Final = 1000
-"""How much of a field a dead letter shows that cannot be kept as it came."""
-CUT: Final = ("not_utf8", "oversized_entry", "deleted_entry")
-"""Of entries that are unreadable for these reasons a dead letter has only what can be shown."""
-
-_PUT_NAMES: Final = [name.encode() for name in TASK_FIELDS]
-_NAMES: Final = ("task_id", "tool_name", "turn", "worker_id", "attempt")
+"""A payload has at most half of this, so a larger entry was not written by an orchestrator."""
+CUT_REASONS: Final = ("not_utf8", "oversized_entry", "deleted_entry")
+"""The dead letter of an entry with one of these defects shows only a part of it."""
+_SHOWN_CHARACTERS: Final = 1000
+"""How much of each field such a dead letter shows."""
 LONGEST_NAME: Final = 300
-_WHOLE: Final = re.compile(r"[0-9]{1,17}")
-_ENTRY_ID: Final = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
 
+_NAME_FIELDS: Final = ("task_id", "tool_name", "turn", "worker_id", "attempt")
+_FREE_TEXTS: Final = (b"output", b"error", b"note")
+_ENCODED_TASK_FIELDS: Final = [name.encode() for name in TASK_FIELDS]
+_WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,17}")
+_ENTRY_ID: Final = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
 _json: Final = msgspec.json.Decoder(msgspec.Raw)
 
 RawFields = Sequence[bytes] | None
 """Names and values in turn, as Redis sends them; None where the entry itself is gone."""
+OfferKey = tuple[str, int]
+"""A turn and its epoch, which name one offer."""
 
 
 class Malformed(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry that says nothing usable, and why."""
+    """An entry that cannot be used, and why."""
 
     stream: str
     message_id: str
@@ -89,31 +59,8 @@ class Malformed(msgspec.Struct, frozen=True, kw_only=True):
     shown: dict[str, str] = {}
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a foreign worker says about a turn."""
-
-    entry_id: str
-    task_id: str
-    status: str
-    turn_id: str
-    epoch: int
-    worker_id: str
-    message_id: str
-    attempt: str = ""
-    output: bytes = b""
-    error: str = ""
-    tool_name: str = ""
-    note: str = ""
-    event_id: str = ""
-
-    @property
-    def is_published(self) -> bool:
-        """Whether the orchestrator published it, for others to read."""
-        return bool(self.event_id)
-
-
-class Carried(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A turn that is offered on the stream: what its entry says."""
+class OfferEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The offer of a turn, as its entry on the stream says it."""
 
     task_id: str
     turn_id: str
@@ -125,43 +72,99 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retry_count: int
     payload: bytes
 
+    @classmethod
+    def of(cls, task: Task | ReadyTurn, turn: OfferName, payload: bytes) -> OfferEntry:
+        """The offer of a task's turn, under the name of that turn."""
+        return cls(
+            task_id=task.id,
+            turn_id=turn.turn_id,
+            turn_number=turn.number,
+            epoch=turn.epoch,
+            agent=task.agent,
+            parent_id=task.parent_id,
+            idempotency_key=task.idempotency_key,
+            retry_count=task.retry_count,
+            payload=payload,
+        )
+
     @property
-    def key(self) -> tuple[str, int]:
-        """Turn and epoch: which offer it is."""
+    def key(self) -> OfferKey:
+        """Which offer it is."""
         return self.turn_id, self.epoch
 
 
-def task_entry(turn: Carried) -> list[bytes | str | int]:
-    """A turn as the fields of an entry, in the order of the protocol."""
+class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An offer that a worker has read: of which turn, and with which payload."""
+
+    message_id: str
+    task_id: str
+    turn_id: str
+    epoch: int
+    agent: str
+    payload: bytes
+
+    @property
+    def offer(self) -> tuple[str, str, int]:
+        """The task, and the offer of it."""
+        return self.task_id, self.turn_id, self.epoch
+
+
+class ReportEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What a foreign worker reports about a turn, or a result that the orchestrator has published."""
+
+    entry_id: str
+    status: str
+    task_id: str = ""
+    turn_id: str = ""
+    epoch: int = 0
+    worker_id: str = ""
+    message_id: str = "0-0"
+    attempt: str = ""
+    output: bytes = b""
+    error: str = ""
+    tool_name: str = ""
+    note: str = ""
+    event_id: str = ""
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the orchestrator published it, for other programs."""
+        return bool(self.event_id)
+
+    @property
+    def offer(self) -> tuple[str, str, int]:
+        """The task that it is about, and the offer of it."""
+        return self.task_id, self.turn_id, self.epoch
+
+
+def task_entry(offer: OfferEntry) -> list[bytes | str | int]:
+    """An offer as the fields of an entry, in the order of the protocol."""
     values: tuple[bytes | str | int, ...] = (
-        turn.task_id,
-        turn.turn_id,
-        turn.agent,
-        turn.payload,
-        turn.parent_id or turn.task_id,
-        turn.turn_number,
-        turn.retry_count,
-        turn.idempotency_key or turn.task_id,
-        turn.turn_id,
-        turn.epoch,
+        offer.task_id,
+        offer.turn_id,
+        offer.agent,
+        offer.payload,
+        offer.parent_id or offer.task_id,
+        offer.turn_number,
+        offer.retry_count,
+        offer.idempotency_key or offer.task_id,
+        offer.turn_id,
+        offer.epoch,
     )
-    entry: list[bytes | str | int] = []
-    for name, value in zip(TASK_FIELDS, values, strict=True):
-        entry += (name, value)
-    return entry
+    return [part for field in zip(TASK_FIELDS, values, strict=True) for part in field]
 
 
 def read_task(message_id: str, raw: RawFields) -> Delivery | Malformed:
-    """A delivery, or what is wrong with it."""
-    delivery = _as_put(message_id, raw) if raw is not None else None
+    """Read an entry of the task stream."""
+    delivery = _read_usual_task(message_id, raw) if raw is not None else None
     if delivery is not None:
         return delivery
-    fields = _read(TASK, message_id, raw, REQUIRED_TASK_FIELDS)
+    fields = _read_fields(TASK, message_id, raw, REQUIRED_TASK_FIELDS)
     if isinstance(fields, Malformed):
         return fields
-    wrong = _wrong(fields)
-    if wrong is not None:
-        return _malformed(TASK, message_id, raw, "bad_field", wrong)
+    problem = _find_problem(fields)
+    if problem is not None:
+        return _malformed(TASK, message_id, raw, "bad_field", problem)
     if not _is_json(fields["payload"].encode()):
         return _malformed(TASK, message_id, raw, "bad_payload", "payload is not JSON")
     return Delivery(
@@ -174,20 +177,23 @@ def read_task(message_id: str, raw: RawFields) -> Delivery | Malformed:
     )
 
 
-def _as_put(message_id: str, raw: Sequence[bytes]) -> Delivery | None:
-    """An entry as our orchestrator puts it, which nearly all are; whatever else is looked at with care."""
-    if len(raw) != 2 * len(_PUT_NAMES) or raw[::2] != _PUT_NAMES:
+def _read_usual_task(message_id: str, raw: Sequence[bytes]) -> Delivery | None:
+    """Read an entry with the very fields that an orchestrator writes; None for any other.
+
+    Nearly all entries are such, and this takes half the time of looking at each field by itself.
+    """
+    if len(raw) != 2 * len(_ENCODED_TASK_FIELDS) or raw[::2] != _ENCODED_TASK_FIELDS:
         return None
     values = raw[1::2]
-    said = b"\n".join(values)
+    text = b"\n".join(values)
     try:
-        said.decode()  # all of it at once
+        text.decode()  # all of it at once
     except UnicodeDecodeError:
         return None
     task_id, agent, payload = values[0].decode(), values[2].decode(), values[3]
     turn, epoch = values[-2].decode(), values[-1].decode()
-    are_plain = is_plain(task_id) and is_plain(turn) and is_plain(agent)
-    if not are_plain or not is_whole(epoch) or len(said) > MAX_BYTES or not _is_json(payload):
+    are_plain = is_plain_name(task_id) and is_plain_name(turn) and is_plain_name(agent)
+    if not are_plain or not is_whole_number(epoch) or len(text) > MAX_BYTES or not _is_json(payload):
         return None
     return Delivery(
         message_id=message_id,
@@ -208,48 +214,40 @@ def _is_json(payload: bytes) -> bool:
     return True
 
 
-def read_result(entry_id: str, raw: RawFields) -> Result | Malformed:
-    """A foreign worker's report, or what is wrong with it.
+def read_report(entry_id: str, raw: RawFields) -> ReportEntry | Malformed:
+    """Read an entry of the result stream.
 
-    Its free texts never make it unreadable: a turn whose result cannot be kept must end, not be done again.
+    Its free texts never make it malformed: a turn whose output cannot be kept must end, not be done again.
     """
-    raw, free = _separate_free_texts(raw)
-    fields = _read(RESULT, entry_id, raw, ("status",))
+    raw, free_texts = _separate_free_texts(raw)
+    fields = _read_fields(RESULT, entry_id, raw, ("status",))
     if isinstance(fields, Malformed):
         return fields
+    status = fields["status"]
     if fields.get("event_id"):
-        return Result(
-            entry_id=entry_id,
-            task_id=fields.get("task_id", ""),
-            status=fields["status"],
-            turn_id="",
-            epoch=0,
-            worker_id="",
-            message_id="0-0",
-            event_id=fields["event_id"],
-        )
-    required = ("worker_id",) if fields["status"] == LEAVING else REQUIRED_RESULT_FIELDS
-    fields = _read(RESULT, entry_id, raw, required)
+        task_id, event_id = fields.get("task_id", ""), fields["event_id"]
+        return ReportEntry(entry_id=entry_id, status=status, task_id=task_id, event_id=event_id)
+    required = ("worker_id",) if status == LEAVING else REQUIRED_REPORT_FIELDS
+    fields = _read_fields(RESULT, entry_id, raw, required)
     if isinstance(fields, Malformed):
         return fields
-    if fields["status"] == LEAVING:
-        fields = {"task_id": "", "turn": "", "epoch": "0", "message_id": "0-0", **fields}
-    wrong = _wrong(fields)
-    if wrong is not None:
-        return _malformed(RESULT, entry_id, raw, "bad_field", wrong)
-    return Result(
+    fields = {"epoch": "0", "message_id": "0-0", **fields}
+    problem = _find_problem(fields)
+    if problem is not None:
+        return _malformed(RESULT, entry_id, raw, "bad_field", problem)
+    return ReportEntry(
         entry_id=entry_id,
-        task_id=fields["task_id"],
-        status=fields["status"],
-        turn_id=fields["turn"],
+        task_id=fields.get("task_id", ""),
+        status=status,
+        turn_id=fields.get("turn", ""),
         epoch=int(fields["epoch"]),
         worker_id=fields["worker_id"],
         message_id=fields["message_id"],
         attempt=fields.get("attempt", ""),
-        output=free.get(b"output", b""),
-        error=_readable(free.get(b"error", b"")),
+        output=free_texts.get(b"output", b""),
+        error=_as_text(free_texts.get(b"error", b"")),
         tool_name=fields.get("tool_name", ""),
-        note=_readable(free.get(b"note", b"")),
+        note=_as_text(free_texts.get(b"note", b"")),
     )
 
 
@@ -261,49 +259,63 @@ def _separate_free_texts(raw: RawFields) -> tuple[RawFields, dict[bytes, bytes]]
     return named, {name: value for name, value in pairs if name in _FREE_TEXTS}
 
 
-def _readable(text: bytes) -> str:
-    return text[:MAX_BYTES].decode(errors="replace")
+def _as_text(raw: bytes) -> str:
+    return raw[:MAX_BYTES].decode(errors="replace")
 
 
-def result_entry(said: Mapping[str, bytes | str | int]) -> list[bytes | str | int]:
-    """A published result as the fields of an entry; what is not known is left out."""
-    found = ((name, said.get(name, "")) for name in RESULT_FIELDS)
+def result_entry(values: Mapping[str, bytes | str | int]) -> list[bytes | str | int]:
+    """A published result as the fields of an entry, without the empty ones."""
+    found = ((name, values.get(name, "")) for name in REPORT_FIELDS)
     return [part for name, value in found if value != "" and value != b"" for part in (name, value)]
 
 
-def dlq_entry(said: Mapping[str, object]) -> list[str]:
-    """A dead letter as the fields of an entry; what is not known stays empty."""
-    return [part for name in DLQ_FIELDS for part in (name, str(said.get(name, "")))]
+def passed_entry(delivery: Delivery, worker_id: str) -> list[str | int]:
+    """The report that a worker does not serve the agent of a delivery."""
+    values: dict[str, str | int] = {
+        "task_id": delivery.task_id,
+        "status": "passed",
+        "turn": delivery.turn_id,
+        "epoch": delivery.epoch,
+        "worker_id": worker_id,
+        "message_id": delivery.message_id,
+        "tool_name": delivery.agent,
+    }
+    return [part for field in values.items() for part in field]
+
+
+def dead_letter_entry(values: Mapping[str, object]) -> list[str]:
+    """A dead letter as the fields of an entry; unknown ones are empty."""
+    return [part for name in DLQ_FIELDS for part in (name, str(values.get(name, "")))]
 
 
 def malformed_letter(bad: Malformed, failed_at: str) -> list[str]:
-    """An entry that nobody can use, as a dead letter: what could be read of it, and the reason."""
-    said = {name: bad.shown.get(name, "") for name in ("task_id", "tool_name", "payload")}
-    problem = ErrorInfo(code=bad.reason, message=bad.problem)
-    return dlq_entry(
+    """The dead letter of a malformed entry: what could be read of it, and the reason."""
+    shown = {name: bad.shown.get(name, "") for name in ("task_id", "tool_name", "payload")}
+    error = ErrorInfo(code=bad.reason, message=bad.problem)
+    return dead_letter_entry(
         {
-            **said,
+            **shown,
             "retry_count": bad.shown.get("retry_count", "0"),
             "error": bad.problem,
             "failed_at": failed_at,
             "reason": bad.reason,
-            "fingerprint": fingerprint(said["tool_name"], bad.reason, problem),
+            "fingerprint": fingerprint(shown["tool_name"], bad.reason, error),
             "message_id": bad.message_id,
             "stream": bad.stream,
         }
     )
 
 
-def _read(
+def _read_fields(
     stream: str, message_id: str, raw: RawFields, required: Sequence[str]
 ) -> dict[str, str] | Malformed:
     if raw is None:
-        why = "the entry was deleted before it was read"
-        return _malformed(stream, message_id, raw, "deleted_entry", why)
+        problem = "the entry was deleted before it was read"
+        return _malformed(stream, message_id, raw, "deleted_entry", problem)
     size = sum(map(len, raw))
     if size > MAX_ENTRY_BYTES:
-        why = f"the entry has {size:,} bytes; {MAX_ENTRY_BYTES:,} are allowed"
-        return _malformed(stream, message_id, raw, "oversized_entry", why)
+        problem = f"the entry has {size:,} bytes; {MAX_ENTRY_BYTES:,} are allowed"
+        return _malformed(stream, message_id, raw, "oversized_entry", problem)
     try:
         texts = [part.decode() for part in raw]
     except UnicodeDecodeError:
@@ -315,34 +327,40 @@ def _read(
     return fields
 
 
-def _wrong(fields: Mapping[str, str]) -> str | None:
-    """What a field holds that no orchestrator would have put there, and no store or server could take."""
-    for name in _NAMES:
-        if not is_plain(fields.get(name, "-") or "-"):
+def _find_problem(fields: Mapping[str, str]) -> str | None:
+    """What a field holds that no orchestrator writes, and no store or server can take."""
+    for name in _NAME_FIELDS:
+        if not is_plain_name(fields.get(name, "-") or "-"):
             return f"{name} must be at most {LONGEST_NAME} characters that can be printed"
-    if not is_whole(fields["epoch"]):
+    if not is_whole_number(fields["epoch"]):
         return "epoch must be a whole number"
-    if not _ENTRY_ID.fullmatch(fields.get("message_id", "0-0")):
+    if not is_entry_id(fields.get("message_id", "0-0")):
         return "message_id must be the id of an entry"
-    if fields.get("status", RESULT_STATUSES[0]) not in RESULT_STATUSES:
-        return f"status must be one of {', '.join(RESULT_STATUSES)}"
+    if fields.get("status", REPORT_STATUSES[0]) not in REPORT_STATUSES:
+        return f"status must be one of {', '.join(REPORT_STATUSES)}"
     return None
 
 
-def is_plain(name: str) -> bool:
+def is_entry_id(text: str) -> bool:
+    """Whether it is the id of an entry; no task has an id of this form."""
+    return _ENTRY_ID.fullmatch(text) is not None
+
+
+def is_plain_name(name: str) -> bool:
     """Whether every store and every server can take it as a name."""
     return 0 < len(name) <= LONGEST_NAME and name.isprintable()
 
 
-def is_whole(text: str) -> bool:
+def is_whole_number(text: str) -> bool:
     """Whether it is a whole number that every store can take."""
-    return _WHOLE.fullmatch(text) is not None
+    return _WHOLE_NUMBER.fullmatch(text) is not None
 
 
 def _malformed(stream: str, message_id: str, raw: RawFields, reason: str, problem: str) -> Malformed:
-    """What can be read is kept whole: an entry that lacks a field can be replayed with it."""
-    if reason in CUT:
-        texts = [clean_text(part[:_KEPT].decode(errors="replace"), _KEPT) for part in raw or ()]
+    """Fields that can be read are kept whole: an entry that lacks a field can be replayed with it."""
+    if reason in CUT_REASONS:
+        cut = (part[:_SHOWN_CHARACTERS].decode(errors="replace") for part in raw or ())
+        texts = [clean_text(part, _SHOWN_CHARACTERS) for part in cut]
     else:
         texts = [part.decode() for part in raw or ()]
     shown = dict(zip(texts[::2], texts[1::2], strict=False))

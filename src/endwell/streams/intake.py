@@ -1,8 +1,7 @@
-"""The worker's end: reads in batches on a connection that blocks, acknowledges in batches on another.
+"""The worker's end: reads offers in batches on one client, and acknowledges them in batches on another.
 
-An entry is acknowledged after the store has the ending of its turn, or has said that there is nothing to do.
-Until then it is pending, and kept fresh by claiming it to ourselves, which adds nothing to any stream.
-Whatever cannot be read becomes a dead letter in the same step that acknowledges it.
+An entry is acknowledged when the store has the ending of its turn, or has said that there is nothing to do.
+Until then it is pending, and its heartbeats keep other consumers from taking it.
 """
 
 from __future__ import annotations
@@ -10,68 +9,62 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 
 from endwell.model.moments import moment
 from endwell.redis_client import Connect, Refusal, Unreachable, Word
 from endwell.runtime.backoff import Backoff
 from endwell.runtime.base import Runtime
 from endwell.runtime.recent import Recent
-from endwell.settings import masked
-from endwell.streams.contract import Delivery
-from endwell.streams.entries import Malformed, malformed_letter, read_task
-from endwell.streams.groups import make_groups
-from endwell.streams.protocol import WORKERS_GROUP, Names
+from endwell.settings import Settings, masked
+from endwell.streams.consumer_group import GroupReader
+from endwell.streams.entries import Delivery, Malformed, RawFields, read_task
+from endwell.streams.protocol import Names
+from endwell.streams.task_streams import TaskStreams
 
 READ_LIMIT = 128
 AHEAD_SECONDS = 0.1
-"""So much work may wait in a worker for a slot; with slow turns that is nothing."""
+"""How many seconds of work may wait in a worker for a slot; with slow turns that is none."""
 SEND_LIMIT = 1000
-ANSWER_SECONDS = 5.0
-"""A server that says nothing for so long after a read's own time is gone."""
 FLUSH_SECONDS = 2.0
+"""How long closing waits for the last acknowledgements to be sent."""
 
 log = logging.getLogger(__name__)
 
 
 class StreamIntake:
-    """`block_seconds`: how long one read waits at the server. `quiet_seconds`: for how long ready work may
-    fail to come before a worker looks for it itself.
-    """
+    """Brings offers to a worker. The store grants them; nothing starts on the word of an entry alone."""
 
     def __init__(
         self,
-        url: str,
+        connect: Connect,
         names: Names,
         consumer: str,
         runtime: Runtime,
+        settings: Settings,
         *,
-        connect: Connect,
-        block_seconds: float,
-        agents: Mapping[str, object],
-        heartbeat_seconds: float,
-        quiet_seconds: float,
+        agents: Container[str],
     ) -> None:
-        self._url = url
-        self._names = names
         self.consumer = consumer
+        self._shown_url = masked(settings.redis.url)
         self._runtime = runtime
         self._agents = agents
-        self._heartbeat_seconds = heartbeat_seconds
-        self._quiet_seconds = quiet_seconds
-        self._connect = connect
-        self._block_seconds = block_seconds
-        self._reading = connect(blocking=True)
-        self._sending = connect()
+        self._block_seconds = settings.redis.block_seconds
+        self._heartbeat_seconds = settings.queue.HEARTBEAT_INTERVAL_S
+        # For how long ready work may fail to come before the worker looks for it itself.
+        self._quiet_seconds = settings.pmo.dispatched_retry_seconds or settings.queue.RECLAIM_INTERVAL_S
+        self._redis = connect()
+        self._streams = TaskStreams(self._redis, names)
+        self._reader = GroupReader(connect, runtime, self._streams.tasks, consumer, self._block_seconds)
         self._loops: list[asyncio.Task[None]] = []
         self._arrived: deque[Delivery] = deque()
         self._held: dict[str, Delivery] = {}
         self._recent = Recent(runtime.clock)
-        self._acks: list[str] = []
-        self._others: list[list[list[Word]]] = []
-        self._to_send = asyncio.Event()
+        self._acknowledged: list[str] = []
+        self._transactions: list[list[tuple[Word, ...]]] = []
+        self._has_to_send = asyncio.Event()
         self._has_room = asyncio.Event()
-        self._stopping = False
+        self._is_stopping = False
         self._is_connected = False
         self._expected_since: float | None = None
         self._wake: Callable[[], None] = lambda: None
@@ -79,215 +72,193 @@ class StreamIntake:
         self.failures = 0
 
     async def start(self, *, room: Callable[[], int], wake: Callable[[], None]) -> None:
+        """Begin to read as many offers as there is room for; `wake` is called when some have come."""
         self._room, self._wake = room, wake
         try:
-            await make_groups(self._sending, self._names)
+            await self._streams.create_groups()
             self._is_connected = True
         except (Unreachable, Refusal) as error:
-            self._note(error)
-        loops = {"read": self._read_on(), "send": self._send_on(), "refresh": self._refresh_on()}
-        self._loops = [self._runtime.spawn(run, f"endwell-stream-{name}") for name, run in loops.items()]
+            self._on_error(error)
+        loops = {"read": self._keep_reading(), "send": self._keep_sending(), "refresh": self._keep_fresh()}
+        self._loops = [self._runtime.spawn(loop, f"endwell-stream-{name}") for name, loop in loops.items()]
 
     async def stop(self) -> None:
-        self._stopping = True
+        """Read nothing more, and pass on what was read and not begun."""
+        self._is_stopping = True
         if self._loops:
             self._loops[0].cancel()
             await asyncio.wait([self._loops[0]])
-        self._pass_on(tuple(self._arrived))
+        for delivery in self._arrived:
+            self._pass_on(delivery)
         self._arrived.clear()
 
     async def close(self) -> None:
-        self._stopping = True
+        """Send the last acknowledgements and disconnect."""
+        self._is_stopping = True
         for loop in self._loops:
             loop.cancel()
         if self._loops:
             await asyncio.wait(self._loops)
         try:
             async with self._runtime.timeout(FLUSH_SECONDS):
-                while self._acks or self._others:
-                    await self._send_once()
+                await self._send_all()
         except (Unreachable, Refusal, TimeoutError) as error:
-            log.info("not acknowledged, and therefore looked at again by others: %s", error)
-        for connection in (self._reading, self._sending):
-            await connection.close()
+            log.info("entries were not acknowledged; the orchestrator will reclaim them: %s", error)
+        await self._reader.close()
+        await self._redis.close()
 
     @property
     def is_up(self) -> bool:
+        """Whether offers come this way; while they do not, a worker asks the store itself."""
         if not self._is_connected or self._expected_since is None:
             return self._is_connected
         return self._runtime.clock.monotonic() - self._expected_since < self._quiet_seconds
 
     @property
     def waiting(self) -> int:
+        """How many deliveries have come and were not taken yet."""
         return len(self._arrived)
 
     def expect(self, is_work: bool) -> None:
+        """Tell whether there is work in the store that should come soon."""
         if not is_work:
             self._expected_since = None
         elif self._expected_since is None:
             self._expected_since = self._runtime.clock.monotonic()
 
     def forget(self) -> None:
+        """The lease is lost: acknowledge nothing that was held, so that the orchestrator reclaims it."""
         self._held.clear()
 
     def arrived(self, limit: int) -> list[Delivery]:
+        """Take the deliveries that have come, oldest first."""
         return [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
 
     def put_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Return deliveries that could not be claimed just now; they come first the next time."""
         self._arrived.extendleft(reversed(deliveries))
 
     def began(self, attempt_id: str, delivery: Delivery) -> None:
+        """Keep an entry fresh until `done`: the store has granted its turn."""
         self._held[attempt_id] = delivery
 
     def done(self, attempts: Collection[str]) -> None:
+        """Acknowledge the entries of attempts that have ended in the store, or that we have lost."""
         found = [self._held.pop(attempt, None) for attempt in attempts]
         self._recent.note(len(found))
         self.drop([delivery for delivery in found if delivery is not None])
-        self._has_room.set()
+        self.nudge()
 
     def drop(self, deliveries: Sequence[Delivery]) -> None:
+        """Acknowledge deliveries for which there is nothing to do, as the store says."""
         if deliveries:
-            self._acks += [delivery.message_id for delivery in deliveries]
-            self._to_send.set()
+            self._acknowledged += [delivery.message_id for delivery in deliveries]
+            self._has_to_send.set()
 
     def nudge(self) -> None:
-        """There may be room again."""
+        """Look again how much room there is."""
         self._has_room.set()
 
-    async def _read_on(self) -> None:
-        pace = Backoff(self._runtime)
-        while not self._stopping:
+    async def _keep_reading(self) -> None:
+        backoff = Backoff(self._runtime)
+        while not self._is_stopping:
             ahead = self._recent.within(AHEAD_SECONDS)
             count = min(self._room() + ahead - len(self._arrived), READ_LIMIT)
             if count <= 0:
-                self._expected_since = None  # what does not come is not missed
+                self._expected_since = None  # without room, no work is overdue
                 self._has_room.clear()
                 await self._runtime.wait(self._has_room, self._block_seconds)
-                await self._runtime.sleep(0)  # let others end too: one read for all of them
+                await self._runtime.sleep(0)  # let more turns end: one read for all of them
                 continue
             try:
                 await self._read_once(count)
-                pace.reset()
+                backoff.reset()
             except (Unreachable, Refusal) as error:
-                await self._recover(error, pace)
+                await self._recover(error, backoff)
 
     async def _read_once(self, count: int) -> None:
-        words = ("XREADGROUP", "GROUP", WORKERS_GROUP, self.consumer, "COUNT", count)
-        wait = ("BLOCK", int(self._block_seconds * 1000), "STREAMS", self._names.task, ">")
-        try:
-            async with self._runtime.timeout(self._block_seconds + ANSWER_SECONDS):
-                found = await self._reading.ask(*words, *wait)
-        except TimeoutError:
-            await self._reading.close()
-            self._reading = self._connect(blocking=True)
-            raise Unreachable("the server does not answer") from None
+        entries = await self._reader.read(count)
         if not self._is_connected:
-            log.info("the task stream at %s is back", masked(self._url))
+            log.info("the task stream at %s is back", self._shown_url)
             self._is_connected = True
-        for _, entries in found or ():
+        if entries:
             self._take(entries)
 
-    def _take(self, entries: Sequence[tuple[bytes, Sequence[bytes] | None]]) -> None:
+    def _take(self, entries: Sequence[tuple[str, RawFields]]) -> None:
         self._expected_since = None
         for message_id, raw in entries:
-            delivery = read_task(message_id.decode(), raw)
+            delivery = read_task(message_id, raw)
             if isinstance(delivery, Malformed):
                 self._bury(delivery)
             elif delivery.agent not in self._agents:
-                self._pass_on((delivery,))
+                self._pass_on(delivery)
             else:
                 self._arrived.append(delivery)
         self._wake()
 
-    async def _recover(self, error: Exception, pace: Backoff) -> None:
-        """A server that forgot its groups gets them again; one that is away is tried ever more rarely."""
-        self._note(error)
+    async def _recover(self, error: Exception, backoff: Backoff) -> None:
+        """Create groups that the server has lost; try a server that is away ever more rarely."""
+        self._on_error(error)
         if isinstance(error, Refusal):
             try:
-                await make_groups(self._sending, self._names)
+                await self._streams.create_groups()
             except (Unreachable, Refusal) as another:
-                self._note(another)
-        await pace.pause()
+                self._on_error(another)
+        await backoff.pause()
 
-    def _note(self, error: Exception) -> None:
+    def _on_error(self, error: Exception) -> None:
         self.failures += 1
-        if isinstance(error, Unreachable):
-            if self._is_connected:
-                log.warning(
-                    "no task stream at %s; the worker asks the store itself: %s", masked(self._url), error
-                )
-            self._is_connected = False
-            self._wake()
-        else:
-            log.warning("the task stream at %s: %s", masked(self._url), error)
+        if isinstance(error, Refusal):
+            log.warning("the task stream at %s refused a command: %s", self._shown_url, error)
+            return
+        if self._is_connected:
+            log.warning("no task stream at %s; the worker asks the store itself: %s", self._shown_url, error)
+        self._is_connected = False
+        self._wake()
 
     def _bury(self, bad: Malformed) -> None:
-        """To the dead letters and acknowledged in one step: neither lost nor read for ever."""
         log.error("entry %s cannot be read (%s): %s", bad.message_id, bad.reason, bad.problem)
-        failed_at = moment(self._runtime.clock.now_us())
-        letter: list[Word] = ["XADD", self._names.dlq, "*", *malformed_letter(bad, failed_at)]
-        self._others.append([letter, *self._acknowledging([bad.message_id])])
-        self._to_send.set()
+        self._send_later(self._streams.burial(bad, moment(self._runtime.clock.now_us())))
 
-    def _pass_on(self, deliveries: Sequence[Delivery]) -> None:
-        """Not for us: the orchestrator puts it on the stream again."""
-        for each in deliveries:
-            said: dict[str, Word] = {
-                "task_id": each.task_id,
-                "status": "passed",
-                "turn": each.turn_id,
-                "epoch": each.epoch,
-                "worker_id": self.consumer,
-                "message_id": each.message_id,
-                "tool_name": each.agent,
-            }
-            passing: list[Word] = ["XADD", self._names.result, "*"]
-            passing += [part for pair in said.items() for part in pair]
-            # It stays on the stream until the orchestrator has looked at it.
-            self._others.append([passing, self._acknowledging([each.message_id])[0]])
-            self._to_send.set()
+    def _pass_on(self, delivery: Delivery) -> None:
+        """Let the orchestrator publish the offer again, for another worker."""
+        self._send_later(self._streams.passing(delivery, self.consumer))
 
-    def _acknowledging(self, ids: Sequence[str]) -> list[list[Word]]:
-        return [
-            ["XACK", self._names.task, WORKERS_GROUP, *ids],
-            ["XDEL", self._names.task, *ids],
-        ]
+    def _send_later(self, transaction: list[tuple[Word, ...]]) -> None:
+        self._transactions.append(transaction)
+        self._has_to_send.set()
 
-    async def _send_on(self) -> None:
-        pace = Backoff(self._runtime)
+    async def _keep_sending(self) -> None:
+        backoff = Backoff(self._runtime)
         while True:
-            await self._to_send.wait()
-            self._to_send.clear()
+            await self._has_to_send.wait()
+            self._has_to_send.clear()
             try:
-                while self._acks or self._others:
-                    await self._send_once()
-                pace.reset()
+                await self._send_all()
+                backoff.reset()
             except (Unreachable, Refusal) as error:
-                self._to_send.set()
-                await self._recover(error, pace)
+                self._has_to_send.set()
+                await self._recover(error, backoff)
 
-    async def _send_once(self) -> None:
-        ids, others = self._acks[:SEND_LIMIT], self._others[:SEND_LIMIT]
-        if ids:
-            await self._sending.ask_all(self._acknowledging(ids))
-            del self._acks[: len(ids)]
-        if others:
-            await self._sending.ask_all([words for each in others for words in each], atomic=True)
-            del self._others[: len(others)]
+    async def _send_all(self) -> None:
+        while self._acknowledged or self._transactions:
+            ids, transactions = self._acknowledged[:SEND_LIMIT], self._transactions[:SEND_LIMIT]
+            await self._streams.tasks.remove(ids)
+            del self._acknowledged[: len(ids)]
+            if transactions:
+                await self._redis.ask_all([words for each in transactions for words in each], atomic=True)
+                del self._transactions[: len(transactions)]
 
-    async def _refresh_on(self) -> None:
+    async def _keep_fresh(self) -> None:
         while True:
             await self._runtime.sleep(self._heartbeat_seconds)
             try:
                 await self.refresh()
             except (Unreachable, Refusal) as error:
-                self._note(error)
+                self._on_error(error)
 
     async def refresh(self) -> None:
-        """Say that what we hold is still in work. Adds no entry, and counts as no delivery."""
+        """Send a heartbeat for each entry that is held."""
         ids = [delivery.message_id for delivery in self._held.values()]
-        while ids:
-            some, ids = ids[:SEND_LIMIT], ids[SEND_LIMIT:]
-            await self._sending.ask(
-                "XCLAIM", self._names.task, WORKERS_GROUP, self.consumer, 0, *some, "JUSTID"
-            )
+        for first in range(0, len(ids), SEND_LIMIT):
+            await self._streams.tasks.claim(self.consumer, ids[first : first + SEND_LIMIT])

@@ -1,4 +1,4 @@
-"""The keys of the protocol on a Redis server. docs/protocol.md is their description; a test compares them."""
+"""The keys, groups, fields and statuses of the protocol. docs/protocol.md describes them; a test compares."""
 
 from __future__ import annotations
 
@@ -13,8 +13,44 @@ DLQ: Final = "stream:dlq"
 WORKERS_GROUP: Final = "cg:workers"
 ORCHESTRATOR_GROUP: Final = "cg:orchestrator"
 DEFAULT_NAMESPACE: Final = "default"
-ALL_THERE: Final = ""
-"""Among the marks of dead letters one that stands for no task: while it is there, the others are."""
+
+REQUIRED_TASK_FIELDS: Final = ("task_id", "tool_name", "payload", "turn", "epoch")
+TASK_FIELDS: Final = (
+    "task_id",
+    "run_id",
+    "tool_name",
+    "payload",
+    "workflow_id",
+    "step_index",
+    "retry_count",
+    "idempotency_key",
+    "turn",
+    "epoch",
+)
+REQUIRED_REPORT_FIELDS: Final = ("task_id", "status", "turn", "epoch", "worker_id", "message_id")
+REPORT_FIELDS: Final = (
+    *REQUIRED_REPORT_FIELDS,
+    "attempt",
+    "output",
+    "error",
+    "tool_name",
+    "note",
+    "event_id",
+)
+LEAVING: Final = "leaving"
+REPORT_STATUSES: Final = ("claimed", "succeeded", "failed", "progress", "returned", "passed", LEAVING)
+DLQ_FIELDS: Final = (
+    "task_id",
+    "tool_name",
+    "payload",
+    "error",
+    "retry_count",
+    "failed_at",
+    "reason",
+    "fingerprint",
+    "message_id",
+    "stream",
+)
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,65 +60,65 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, prefix: str, namespace: str) -> Names:
-        """A namespace other than the usual one has keys of its own."""
+        """The keys of a namespace; all but the default one have its name in their prefix."""
         return cls(prefix=prefix if namespace == DEFAULT_NAMESPACE else f"{prefix}{namespace}:")
 
     @property
     def task(self) -> str:
-        """Dispatched turns, from the orchestrator to the workers."""
+        """Stream: offers of turns, from the orchestrator to the workers."""
         return self.prefix + TASK
 
     @property
     def result(self) -> str:
-        """What foreign workers say, to the orchestrator."""
+        """Stream: reports of foreign workers, and published results."""
         return self.prefix + RESULT
 
     @property
     def dlq(self) -> str:
-        """Dead letters, for whoever wants to hear of them."""
+        """Stream: dead letters."""
         return self.prefix + DLQ
 
     def grant(self, turn_id: str, epoch: int) -> str:
-        """Which attempt may execute a turn of a foreign worker."""
+        """String: the attempt that may execute a turn of a foreign worker."""
         return f"{self.prefix}grant:{turn_id}:{epoch}"
 
     @property
     def grants(self) -> str:
-        """Which grants were given and not yet revoked."""
+        """Hash: the grants that were given and not yet revoked."""
         return f"{self.prefix}grants"
 
     @property
     def workers(self) -> str:
-        """The names of all foreign workers, live or gone."""
+        """Set: the names of foreign workers, live or gone."""
         return f"{self.prefix}workers"
 
     def worker(self, name: str) -> str:
-        """What a foreign worker serves; it lapses by itself."""
+        """String: what a foreign worker serves; it expires by itself."""
         return f"{self.prefix}worker:{name}"
 
     @property
     def leader(self) -> str:
-        """Which orchestrator puts turns on the stream."""
+        """String: which orchestrator publishes offers."""
         return f"{self.prefix}orchestrator"
 
     @property
     def results_cursor(self) -> str:
-        """Up to where in the log results have been published."""
+        """String: the place in the log up to which results were published."""
         return f"{self.prefix}result:cursor"
 
     @property
     def settings(self) -> str:
-        """The times that a foreign worker must know."""
+        """Hash: the times that a foreign worker must know."""
         return f"{self.prefix}settings"
 
     @property
-    def letters(self) -> str:
-        """Which dead letters are on the stream, and where."""
+    def dead_letters(self) -> str:
+        """Hash: which dead letters are on their stream, and where."""
         return f"{self.prefix}dlq:index"
 
     @property
-    def letters_cursor(self) -> str:
-        """Up to when the store's dead letters have been looked at."""
+    def dead_letters_cursor(self) -> str:
+        """String: the time up to which the store's dead letters were looked at."""
         return f"{self.prefix}dlq:cursor"
 
 

@@ -11,7 +11,7 @@ from endwell.model import commands as c
 from endwell.model import content
 from endwell.store.contract import Store
 from endwell.store.rows import Offer, Reply
-from endwell.streams.contract import Delivery
+from endwell.streams.entries import Delivery
 
 _STANDS = ("too_early", "key_is_held", "clock_is_due")
 """Refusals after which the offer still stands: it stays pending, and the orchestrator sees to it."""

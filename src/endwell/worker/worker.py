@@ -26,7 +26,7 @@ from endwell.store.contract import Store
 from endwell.store.effect_store import EffectStore
 from endwell.store.probe import ProbeResult
 from endwell.store.rows import Reply
-from endwell.streams.contract import Intake
+from endwell.streams.intake import StreamIntake
 from endwell.turn import after_suspension
 from endwell.turn.after_suspension import Settled
 from endwell.turn.agents import Agent
@@ -68,7 +68,7 @@ class Worker:
         concurrency: int | None = None,
         effects: EffectStore | None = None,
         calls: RunningCalls | None = None,
-        intake: Intake | None = None,
+        intake: StreamIntake | None = None,
     ) -> None:
         self._store = store
         self._bell = bell
@@ -217,7 +217,7 @@ class Worker:
         finally:
             del self._claiming[claim.command_id]
 
-    async def _take_delivered(self, intake: Intake) -> bool:
+    async def _take_delivered(self, intake: StreamIntake) -> bool:
         """Hand in what has ended and ask the store for what a queue brought, in one commit."""
         ended = sum(map(len, self._outbox))  # which go first: what has ended must not wait ever longer
         most = self._share(min(self._room(), CLAIM_LIMIT))

@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from endwell.model import content
-from endwell.streams.commands import read_worker
-from endwell.streams.contract import Delivery
-from endwell.streams.entries import Malformed, is_plain, malformed_letter, read_result, read_task
+from endwell.streams.entries import (
+    Delivery,
+    Malformed,
+    is_plain_name,
+    malformed_letter,
+    read_report,
+    read_task,
+)
+from endwell.streams.foreign_keys import read_registration
 from endwell.streams.orchestrator.foreign import read_ending
 from tests.proof.fuzz.campaign import Target
 from tests.proof.fuzz.mutate import one_of
@@ -44,12 +50,12 @@ def _take_task(data: bytes) -> bool:
     if isinstance(found, Malformed):
         return _buried(found)
     assert isinstance(found, Delivery)
-    assert is_plain(found.task_id)
+    assert is_plain_name(found.task_id)
     return True
 
 
 def _take_report(data: bytes) -> bool:
-    found = read_result("1-1", data.split(_BETWEEN))
+    found = read_report("1-1", data.split(_BETWEEN))
     if isinstance(found, Malformed):
         return _buried(found)
     output, error = read_ending(found)
@@ -61,7 +67,7 @@ def _take_report(data: bytes) -> bool:
 
 
 def _take_worker(data: bytes) -> bool:
-    found = read_worker("hand-1", data)
+    found = read_registration("hand-1", data)
     assert found is None or 1 <= found.slots <= 1000
     return found is not None
 

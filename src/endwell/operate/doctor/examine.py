@@ -24,7 +24,7 @@ CHECKS: Final[dict[str, Check]] = {
     "workers": processes.workers,
     "bounds": processes.bounds,
     "doorbells": processes.doorbells,
-    "streams": streams.streams,
+    "streams": streams.find_stream_problems,
     "relay": processes.relay,
     "hash_chains": record.hash_chains,
     "conservation": record.conservation,

@@ -1,15 +1,14 @@
 """Foreign workers: programs that know only Redis and docs/protocol.md, held to the same rules as our own.
 
 Each has a session in the store. Its lease is renewed from what the server says of its entries: a worker that
-claims its entry to itself is alive. It asks with `claimed`, begins when the grant names the attempt of its
-asking, and what it says afterwards counts only while its own session holds the turn by that attempt.
+claims its entry to itself is alive. It asks with `claimed` and begins when the grant names the attempt of its
+asking. Later reports count only while its own session holds the turn by that attempt.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -22,254 +21,244 @@ from endwell.model.session import FOREIGN_HOST, Session, is_foreign
 from endwell.model.task import ErrorInfo, Task, clean_error
 from endwell.policy import foreign as rules
 from endwell.policy.limits import SECOND
-from endwell.runtime.base import Runtime
+from endwell.runtime.clock import Clock
 from endwell.settings import Settings
-from endwell.store.contract import Store
-from endwell.streams.commands import ForeignRegistration, StreamOrchestrator
-from endwell.streams.entries import Result
+from endwell.store.actor import Actor
+from endwell.streams.entries import ReportEntry
+from endwell.streams.foreign_keys import ForeignRegistration, Grant
 from endwell.streams.orchestrator.grants import ForeignGrants
+from endwell.streams.task_streams import TaskStreams
 
 log = logging.getLogger(__name__)
 
 MESSAGE_LIMIT = 4000
 NOTE_LIMIT = 1000
+HELD_LIMIT = 1000
+"""Most pending entries of one worker that are looked at."""
+FORGET_PROGRESS_SECONDS = 3600.0
+"""How long the last progress of an attempt is remembered that its worker no longer holds."""
 
 
 class ForeignWorkers:
-    """`hear(results)` sees to what they say; `renew()` keeps the leases of those that are alive."""
+    """Answers the reports of foreign workers, and renews the leases of those that are alive."""
 
-    def __init__(
-        self,
-        store: Store,
-        runtime: Runtime,
-        stream: StreamOrchestrator,
-        settings: Settings,
-        *,
-        namespace: str,
-        actor: str,
-    ) -> None:
-        self._store = store
-        self._runtime = runtime
-        self._stream = stream
-        self._namespace = namespace
+    def __init__(self, actor: Actor, clock: Clock, streams: TaskStreams, settings: Settings) -> None:
         self._actor = actor
+        self._store = actor.store
+        self._namespace = actor.namespace
+        self._clock = clock
+        self._streams = streams
         self._lease = int(settings.queue.VISIBILITY_TIMEOUT_S * SECOND)
         self._progress_seconds = settings.pmo.active_reap_seconds / 3
         self._progress_idle = min(self._lease, int(settings.pmo.active_reap_seconds * SECOND))
         self._progressed: dict[str, float] = {}
         self._allowed: Sequence[str] = settings.queue.foreign_agents
-        self._knows_none = False
-        self.grants = ForeignGrants(store, stream, namespace=namespace)
+        self._has_none = False
+        self.grants = ForeignGrants(self._store, streams.grants, namespace=self._namespace)
 
-    async def hear(self, results: Sequence[Result]) -> list[Result]:
-        """Handle each report by itself; the claims of turns that another worker must carry out."""
-        misplaced: list[Result] = []
-        for result in results:
-            match result.status:
+    async def handle_reports(self, reports: Sequence[ReportEntry]) -> list[ReportEntry]:
+        """Handle each report by itself; returns the claims of turns that another worker must execute."""
+        misplaced: list[ReportEntry] = []
+        for report in reports:
+            match report.status:
                 case "claimed":
-                    if not await self._claimed(result):
-                        misplaced.append(result)
+                    if not await self._answer_claim(report):
+                        misplaced.append(report)
                 case "succeeded" | "failed" | "progress" | "returned":
-                    await self._reported(result)
+                    await self._hand_in(report)
                 case "leaving":
-                    await self._leaving(result)
+                    await self._sign_off(report.worker_id)
         return misplaced
 
-    async def _claimed(self, result: Result) -> bool:
+    async def _answer_claim(self, report: ReportEntry) -> bool:
         """Grant or deny the turn; False if the turn is still on offer, but not for this worker.
 
         Such a claim gets no answer: a denial carries the name of the offer, and would stop the next worker.
         """
-        task = await self._store.find_task(self._namespace, result.task_id)
-        if task is not None and await self._is_granted(task, result, attempt_of(result)):
-            await self.grants.give(task.id, result.turn_id, result.epoch, attempt_of(result))
-        elif await self._is_on_offer(result):
+        attempt, grant = attempt_of(report), _grant_of(report)
+        task = await self._store.find_task(self._namespace, report.task_id)
+        if task is not None and await self._claim_turn(task, report, attempt):
+            await self._streams.grants.give(grant, attempt)
+        elif await self._is_on_offer(report):
             return False
         else:
-            await self.grants.refuse(result.task_id, result.turn_id, result.epoch)
+            await self.grants.refuse(grant)
         return True
 
-    async def _is_on_offer(self, result: Result) -> bool:
-        task = await self._store.find_task(self._namespace, result.task_id)
+    async def _is_on_offer(self, report: ReportEntry) -> bool:
+        task = await self._store.find_task(self._namespace, report.task_id)
         turn = offered_turn(task) if task is not None else None
-        return turn is not None and turn.key == (result.turn_id, result.epoch)
+        return turn is not None and turn.key == (report.turn_id, report.epoch)
 
-    async def _is_granted(self, task: Task, result: Result, attempt: str) -> bool:
-        """Asked again after a crash, the store's first answer still stands."""
+    async def _claim_turn(self, task: Task, report: ReportEntry, attempt: str) -> bool:
+        """Claim the turn in the store. Asked again after a crash, the store's first answer still stands."""
         if task.attempt_id == attempt:
             return True
-        session = await self._session_of(result.worker_id)
+        session = await self._session_of(report.worker_id)
         if session is None:
-            log.warning("%s asks for a turn, but never said what it serves", result.worker_id)
+            log.warning("%s asks for a turn, but never said what it serves", report.worker_id)
             return False
         known = await self._store.agents(self._namespace)  # may differ from when the session was opened
-        claim = c.Claim(
-            **self._about(),
+        claim = self._actor.command(
+            c.Claim,
             task_id=task.id,
             attempt_id=attempt,
             session_id=session.id,
-            turn_id=result.turn_id,
-            epoch=result.epoch,
+            turn_id=report.turn_id,
+            epoch=report.epoch,
             agents=rules.select_served(known, session.agents.split(), self._allowed),
         )
-        (reply,) = await self._store.commit((claim,))
+        (reply,) = await self._actor.commit((claim,))
         return reply.refusal is None
 
     async def _session_of(self, name: str) -> Session | None:
-        """The session of a worker that says, or has said while its session lives, what it serves."""
+        """The live session of a worker; a new one if the worker has registered."""
         now = await self._store.now()
         for session in await self._sessions():
             if session.name == name and session.lease_until > now:
                 return session
-        worker = await self._stream.foreign_worker(name)
-        return None if worker is None else (await self._admitted([worker])).get(name)
+        worker = await self._streams.registrations.find(name)
+        return None if worker is None else (await self._admit([worker])).get(name)
 
-    async def _reported(self, result: Result) -> None:
-        task = await self._store.find_task(self._namespace, result.task_id)
-        report = c.ForeignReport(
-            **self._about(),
+    async def _hand_in(self, report: ReportEntry) -> None:
+        task = await self._store.find_task(self._namespace, report.task_id)
+        command = self._actor.command(
+            c.ForeignReport,
             session_id=(task.session_id if task is not None else None) or "",
-            worker=result.worker_id,
-            report=self._report(result),
+            worker=report.worker_id,
+            report=self._command_of(report),
         )
-        (reply,) = await self._store.commit((report,))
+        (reply,) = await self._actor.commit((command,))
         if reply.refusal is not None:
-            log.warning("%s of %s: %s", result.status, result.worker_id, reply.refusal.message)
-        await self.grants.settle(result.task_id, result.turn_id, result.epoch)
-        await self.clear_served(result)
+            log.warning("%s of %s: %s", report.status, report.worker_id, reply.refusal.message)
+        await self.grants.revoke_lost([_grant_of(report)])
+        await self.remove_served_entry(report)
 
-    async def clear_served(self, result: Result) -> None:
-        """Acknowledge the entry of a turn that has ended, should the worker's acknowledgement get lost.
+    async def remove_served_entry(self, report: ReportEntry) -> None:
+        """Remove the entry of a turn that no attempt holds: the worker's acknowledgement may get lost.
 
-        The message may name any entry: only one that carries this turn is removed, and only once no attempt
-        holds the turn.
+        The report may name any entry: only one that offers this very turn is removed.
         """
-        entry = (await self._stream.deliveries((result.message_id,))).get(result.message_id)
-        named = (result.task_id, result.turn_id, result.epoch)
-        if entry is None or (entry.task_id, entry.turn_id, entry.epoch) != named:
+        entry = (await self._streams.deliveries((report.message_id,))).get(report.message_id)
+        if entry is None or entry.offer != report.offer:
             return
-        task = await self._store.find_task(self._namespace, result.task_id)
-        if task is None or (task.turn_id, task.epoch) != named[1:] or task.attempt_id is None:
-            await self._stream.clear((result.message_id,))
+        task = await self._store.find_task(self._namespace, report.task_id)
+        if task is None or (task.id, task.turn_id, task.epoch) != report.offer or task.attempt_id is None:
+            await self._streams.tasks.remove((report.message_id,))
 
-    async def _leaving(self, result: Result) -> None:
-        """A worker signs off: its turns are handed back, which counts as no crash, and its session ends."""
-        await self._stream.forget_worker(result.worker_id)
+    async def _sign_off(self, name: str) -> None:
+        """Hand back the turns of a worker that leaves, which counts as no crash, and end its session."""
+        await self._streams.registrations.remove(name)
         for session in await self._sessions():
-            if session.name == result.worker_id:
-                closing = c.CloseSession(
-                    **self._about(), session_id=session.id, reason="drain", hands_back=True
-                )
-                await self._store.commit((closing,))
-        await self.grants.sweep()
+            if session.name == name:
+                about = {"session_id": session.id, "reason": "drain", "hands_back": True}
+                await self._actor.commit((self._actor.command(c.CloseSession, **about),))
+        await self.grants.revoke_all_lost()
 
-    def _report(self, result: Result) -> c.Finish | c.FailTurn | c.HandBack | c.Progress:
-        about = {**self._about(), "task_id": result.task_id, "attempt_id": result.attempt}
-        match result.status:
-            case "progress":
-                return c.Progress(**about, note=content.clean_text(result.note, NOTE_LIMIT) or None)
-            case "returned":
-                return c.HandBack(**about, reason=RETURNED)
-            case _:
-                return self._ending(result)
-
-    def _ending(self, result: Result) -> c.Finish | c.FailTurn:
-        about = {**self._about(), "task_id": result.task_id, "attempt_id": result.attempt}
-        output, error = read_ending(result)
+    def _command_of(self, report: ReportEntry) -> c.Finish | c.FailTurn | c.HandBack | c.Progress:
+        about = {"task_id": report.task_id, "attempt_id": report.attempt}
+        if report.status == "progress":
+            note = content.clean_text(report.note, NOTE_LIMIT) or None
+            return self._actor.command(c.Progress, **about, note=note)
+        if report.status == "returned":
+            return self._actor.command(c.HandBack, **about, reason=RETURNED)
+        output, error = read_ending(report)
         if error is not None:
-            return c.FailTurn(**about, error=error, fraction=self._runtime.ids.fraction())
-        return c.Finish(**about, result=output, result_hash=content.fingerprint(output))
+            return self._actor.command(c.FailTurn, **about, error=error, fraction=self._actor.fraction())
+        result_hash = content.fingerprint(output)
+        return self._actor.command(c.Finish, **about, result=output, result_hash=result_hash)
 
-    async def renew(self) -> None:
-        """Those that say what they serve, and those whose entries are fresh."""
-        workers = {worker.name: worker for worker in await self._stream.foreign_workers()}
-        if not workers and self._knows_none:
+    async def renew_leases(self) -> None:
+        """Renew the leases of workers that are registered, and of those with fresh entries."""
+        workers = {worker.name: worker for worker in await self._streams.registrations.all_live()}
+        if not workers and self._has_none:
             return
-        await self._admitted(list(workers.values()))
+        await self._admit(list(workers.values()))
         sessions = await self._sessions()
-        self._knows_none = not sessions
+        self._has_none = not sessions
         for session in sessions:
-            await self._renewed(session, is_here=session.name in workers)
-        await self.grants.sweep()
+            await self._renew_lease(session, is_registered=session.name in workers)
+        await self.grants.revoke_all_lost()
 
-    async def _renewed(self, session: Session, *, is_here: bool) -> None:
-        idle = await self._held(session)
-        fresh = {task.id: task for task, idle_us in idle if idle_us < self._lease}
-        if not fresh and not is_here:
+    async def _renew_lease(self, session: Session, *, is_registered: bool) -> None:
+        held = await self._held_by(session)
+        fresh = {task.id: task for task, idle_us in held if idle_us < self._lease}
+        if not fresh and not is_registered:
             return
-        least = 0 if is_here else min(idle_us for _, idle_us in idle)
-        beat = c.Heartbeat(
-            **self._about(),
+        idle = 0 if is_registered else min(idle_us for _, idle_us in held)
+        heartbeat = self._actor.command(
+            c.Heartbeat,
             session_id=session.id,
-            lease=self._lease - least,
+            lease=self._lease - idle,
             attempts=tuple((task.id, task.attempt_id or "") for task in fresh.values()),
         )
-        await self._store.commit((beat,))
-        for task in fresh.values():  # a grant lapses, and a worker without one stops
-            await self.grants.give(task.id, task.turn_id or "", task.epoch, task.attempt_id or "")
-        await self._progress([task for task, idle_us in idle if idle_us < self._progress_idle])
+        await self._actor.commit((heartbeat,))
+        for task in fresh.values():  # a grant expires, and a worker without one stops
+            grant = Grant(task_id=task.id, turn_id=task.turn_id or "", epoch=task.epoch)
+            await self._streams.grants.give(grant, task.attempt_id or "")
+        await self._record_progress([task for task, idle_us in held if idle_us < self._progress_idle])
 
-    async def _held(self, session: Session) -> list[tuple[Task, int]]:
-        """Which of its pending entries are turns that it holds, and for how long it has not touched each."""
-        pending = {each.message_id: each.idle_ms for each in await self._stream.tasks.of(session.name, 1000)}
-        entries = await self._stream.deliveries(list(pending))
+    async def _held_by(self, session: Session) -> list[tuple[Task, int]]:
+        """The turns that a worker holds by its pending entries, each with the microseconds it was idle."""
+        pending = await self._streams.tasks.pending.held_by(session.name, HELD_LIMIT)
+        idle_us = {each.message_id: each.idle_ms * 1000 for each in pending}
+        entries = await self._streams.deliveries(list(idle_us))
         ids = [entry.task_id for entry in entries.values()]
-        tasks = (
-            {task.id: task for task in await self._store.tasks_by_ids(self._namespace, ids)} if ids else {}
-        )
+        found = await self._store.tasks_by_ids(self._namespace, ids) if ids else []
+        tasks = {task.id: task for task in found if task.session_id == session.id}
         return [
-            (task, pending[message_id] * 1000)
+            (task, idle_us[message_id])
             for message_id, entry in entries.items()
             if (task := tasks.get(entry.task_id)) is not None
-            and task.session_id == session.id
             and (task.turn_id, task.epoch) == (entry.turn_id, entry.epoch)
         ]
 
-    async def _progress(self, tasks: Sequence[Task]) -> None:
-        """Count heartbeats as progress, now and then; an entry left alone for too long shows none."""
-        now = self._runtime.clock.monotonic()
+    async def _record_progress(self, tasks: Sequence[Task]) -> None:
+        """Count heartbeats as progress, now and then."""
+        now = self._clock.monotonic()
         last = self._progressed
         due = [t for t in tasks if now - last.setdefault(t.attempt_id or "", now) >= self._progress_seconds]
         held = {task.attempt_id for task in tasks}
-        self._progressed = {each: at for each, at in last.items() if each in held or now - at < 3600}
+        self._progressed = {
+            attempt: at
+            for attempt, at in last.items()
+            if attempt in held or now - at < FORGET_PROGRESS_SECONDS
+        }
         for task in due:
-            self._progressed[task.attempt_id or ""] = now
-            command = c.Progress(**self._about(), task_id=task.id, attempt_id=task.attempt_id or "")
-            await self._store.commit((command,))
+            attempt = task.attempt_id or ""
+            self._progressed[attempt] = now
+            await self._actor.commit((self._actor.command(c.Progress, task_id=task.id, attempt_id=attempt),))
 
     async def _sessions(self) -> list[Session]:
         found = await self._store.open_sessions(self._namespace)
         return [session for session in found if is_foreign(session)]
 
-    async def _admitted(self, workers: Sequence[ForeignRegistration]) -> dict[str, Session]:
-        """Register what these workers serve, and open sessions for those without, in one commit."""
+    async def _admit(self, workers: Sequence[ForeignRegistration]) -> dict[str, Session]:
+        """Register the agents of these workers and open the sessions that are missing, in one commit."""
         known = await self._store.agents(self._namespace)
         now = await self._store.now()
         wanted = [tool for worker in workers for tool in worker.tools]
         specs = rules.plan_registration(known, wanted, self._allowed, now)
         sessions = await self._sessions()
         live = {session.name for session in sessions if session.lease_until > now}
-        registered = [*known, *specs]
-        room = rules.MAX_WORKERS - len(sessions)
-        new = [worker for worker in workers if worker.name not in live][: max(room, 0)]
-        commands: list[c.Command] = [self._opening(worker, registered) for worker in new]
-        if specs:
-            commands.append(c.RegisterAgents(**self._about(), agents=specs, drops_expired=True))
-        elif any(spec.foreign_until is not None and spec.foreign_until <= now for spec in known):
-            commands.append(c.RegisterAgents(**self._about(), agents=(), drops_expired=True))
-        opened = await self._store.commit(commands) if commands else []
-        self._knows_none = self._knows_none and not new
-        for reply in opened:
+        room = max(rules.MAX_WORKERS - len(sessions), 0)
+        new = [worker for worker in workers if worker.name not in live][:room]
+        commands: list[c.Command] = [self._opening(worker, [*known, *specs]) for worker in new]
+        if specs or any(spec.foreign_until is not None and spec.foreign_until <= now for spec in known):
+            commands.append(self._actor.command(c.RegisterAgents, agents=specs, drops_expired=True))
+        replies = await self._actor.commit(commands) if commands else []
+        self._has_none = self._has_none and not new
+        for reply in replies:
             if reply.refusal is not None:
                 raise reply.refusal
-        return {reply.session.name: reply.session for reply in opened if reply.session is not None}
+        return {reply.session.name: reply.session for reply in replies if reply.session is not None}
 
     def _opening(self, worker: ForeignRegistration, registered: Sequence[c.AgentSpec]) -> c.OpenSession:
         names = {spec.name for spec in registered}
         served = rules.select_served(registered, worker.tools, self._allowed)
-        return c.OpenSession(
-            **self._about(),
-            session_id=self._runtime.ids.new(),
+        return self._actor.command(
+            c.OpenSession,
+            session_id=self._actor.new_id(),
             kind="worker",
             name=worker.name,
             host=FOREIGN_HOST,
@@ -279,25 +268,22 @@ class ForeignWorkers:
             lease=self._lease,
         )
 
-    def _about(self) -> dict[str, Any]:
-        return {
-            "command_id": self._runtime.ids.new(),
-            "namespace": self._namespace,
-            "actor": self._actor,
-        }
+
+def attempt_of(report: ReportEntry) -> str:
+    """The attempt of a claim: the worker that asked, and the id of the entry by which it did."""
+    return f"{report.worker_id}:{report.entry_id}"
 
 
-def attempt_of(result: Result) -> str:
-    """The attempt of one asking: who asked, and the id of the entry by which it did."""
-    return f"{result.worker_id}:{result.entry_id}"
+def _grant_of(report: ReportEntry) -> Grant:
+    return Grant(task_id=report.task_id, turn_id=report.turn_id, epoch=report.epoch)
 
 
-def read_ending(result: Result) -> tuple[bytes, ErrorInfo | None]:
+def read_ending(report: ReportEntry) -> tuple[bytes, ErrorInfo | None]:
     """The output as it is stored, or the error with which the turn ended."""
-    if result.status == "failed":
-        return b"", _error(result.error)
+    if report.status == "failed":
+        return b"", _read_error(report.error)
     try:
-        return content.encode(content.decode(result.output or b"null", what="output"), what="output"), None
+        return content.encode(content.decode(report.output or b"null", what="output"), what="output"), None
     except BadInput as refusal:
         return b"", _output_error(refusal)
 
@@ -309,14 +295,16 @@ def _output_error(refusal: BadInput) -> ErrorInfo:
     return ErrorInfo(code=code, type="output", message=refusal.message, retryable=is_accident)
 
 
-def _error(text: str) -> ErrorInfo:
-    """`{"code", "message", "retryable"}` as JSON, or any text."""
-    said = content.read_as(text, _SaidError) or _SaidError(message=text or "failed without a reason")
-    info = ErrorInfo(code=said.code, type="foreign", message=said.message, retryable=said.retryable)
-    return clean_error(info, message_limit=MESSAGE_LIMIT)
+class ReportedError(msgspec.Struct):
+    """The JSON object by which a worker may report an error."""
 
-
-class _SaidError(msgspec.Struct):
     message: str = ""
     code: str = "exception"
     retryable: bool = True
+
+
+def _read_error(text: str) -> ErrorInfo:
+    """A `ReportedError` as JSON, or any text."""
+    error = content.read_as(text, ReportedError) or ReportedError(message=text or "failed without a reason")
+    info = ErrorInfo(code=error.code, type="foreign", message=error.message, retryable=error.retryable)
+    return clean_error(info, message_limit=MESSAGE_LIMIT)

@@ -1,4 +1,4 @@
-"""How much room live workers have for more turns on the stream."""
+"""How much room live workers have for more offers on the stream."""
 
 from __future__ import annotations
 
@@ -7,38 +7,40 @@ from collections.abc import Mapping
 from endwell.store.stream_reads import Feeding
 
 AHEAD_SLOTS = 8
-"""For each slot so many turns at most may lie on the stream: workers go on with them until more come."""
+"""Most offers for each slot that may be ahead on the stream: workers continue with them until more come."""
 
 
 class FreeSlots:
-    """The free slots of live workers. One that serves several agents has its slots once, not for each."""
+    """The free slots of live workers. Workers that serve several agents have their slots once."""
 
     def __init__(
-        self, found: Feeding | None = None, ahead: int = 0, announced: Mapping[str, int] | None = None
+        self, found: Feeding | None = None, ahead: int = 0, early: Mapping[str, int] | None = None
     ) -> None:
         self._free: dict[str, int] = {}
         self._serving: dict[str, list[str]] = {}
         if found is None:
             return
-        for each in found.workers:
-            share = min(ahead // len(found.workers), AHEAD_SLOTS * each.slots)
-            self._free[each.session_id] = max(each.slots + share - each.held, 0)
-            for agent in each.agents:
-                self._serving.setdefault(agent, []).append(each.session_id)
-        for counts in (found.offered, announced or {}):
+        for worker in found.workers:
+            share = min(ahead // len(found.workers), AHEAD_SLOTS * worker.slots)
+            self._free[worker.session_id] = max(worker.slots + share - worker.held, 0)
+            for agent in worker.agents:
+                self._serving.setdefault(agent, []).append(worker.session_id)
+        for counts in (found.offered, early or {}):
             for agent, count in counts.items():
                 self.take(agent, count)
 
     def copy(self) -> FreeSlots:
-        """The same room, to try something out."""
+        """The same room, to plan with."""
         other = FreeSlots()
         other._free, other._serving = dict(self._free), self._serving
         return other
 
     def for_agent(self, agent: str) -> int:
+        """How many more offers of this agent have room."""
         return sum(self._free[session] for session in self._serving.get(agent, ()))
 
     def take(self, agent: str, count: int) -> None:
+        """Give room away to offers of this agent."""
         for session in self._serving.get(agent, ()):
             taken = min(self._free[session], count)
             self._free[session] -= taken

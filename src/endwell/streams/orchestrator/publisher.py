@@ -1,8 +1,14 @@
-"""Feeding the stream: what has a free slot is put there, and put again if need be.
+"""Publishes offers: decides which turns go on the stream next, and when to look again.
 
-Most turns are put by their names alone (`stream_announced.py`), and cost the store a question. Turns with
-slots or agent keys, and those that nobody took for a while, are dispatched first. If an entry gets lost, or
-the whole server forgets, the task still waits in the store and is put again; the store grants it once.
+An offer is *ready* when its task may run, *published* when its entry is on the stream, *dispatched* when the
+store says so, and *claimed* when a worker holds it. Most offers are published first and dispatched together
+with their claim (`early_offers.py`). Those that need a slot, an agent key or care are dispatched first. If an
+entry is lost, or the server loses all of them, the task is still in the store and its offer is published
+again; the store grants it once.
+
+To find ready offers the publisher asks the store at three kinds of moment. A ring names an agent whose ready
+turns are published in the room that was counted last. When turns have ended while others wait for room, the
+room is counted again. And now and then a look finds what no ring announced.
 """
 
 from __future__ import annotations
@@ -11,152 +17,223 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+from endwell.doorbell.contract import EVERYTHING, Doorbell
 from endwell.machine.offers import offered_turn
 from endwell.model.commands import DispatchNext
+from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.runtime.recent import Recent
-from endwell.store.contract import Store
+from endwell.settings import Settings
+from endwell.store.actor import Actor
+from endwell.store.cached_probe import CachedProbe
+from endwell.store.probe import NOW, Probe, ProbeResult
 from endwell.store.rows import Offer
-from endwell.streams.commands import StreamOrchestrator
-from endwell.streams.entries import Carried
-from endwell.streams.orchestrator.announced import AnnouncedTurns
+from endwell.streams.entries import OfferEntry, OfferKey
+from endwell.streams.orchestrator.early_offers import EarlyOffers
 from endwell.streams.orchestrator.free_slots import FreeSlots
-from endwell.streams.orchestrator.offer_entry import Key, carried
+from endwell.streams.task_streams import TaskStreams
 
 DISPATCH_LIMIT = 128
-"""Turns offered in one commit, for each that a store can make at once: more would keep workers from a SQLite
-file for so long that they wait."""
-STANDING_LIMIT = 1000
+"""Most offers in one commit, for each commit that the store can make at once: with more, workers would wait
+too long for a SQLite file."""
+UNCLAIMED_LIMIT = 1000
 AHEAD_SECONDS = 0.25
-"""So much work may lie on the stream beyond the free slots; with slow tasks that is nothing."""
-COUNTED_SECONDS = 1.0
-"""For so long room that was counted is given away without another count: meanwhile turns only end."""
+"""How many seconds of work may be on the stream beyond the free slots; with slow tasks that is none."""
+COUNT_LASTS_SECONDS = 1.0
+"""How long room that was counted is given away without counting again: until then, turns only end."""
 COUNT_AGAIN_SECONDS = 0.05
-"""While turns lie ahead of the workers there is time to count for many that ended at once."""
+"""Shortest time between two counts while offers lie ahead: one count for many turns that end."""
+LOOK_SOON_SECONDS = 0.05
+"""Seconds until the look after a ring: some turns of the agent may be ready a little later."""
+LONGEST_REST_SECONDS = 4.0
+"""Longest time between two looks; a lost lead is noticed then, too."""
 FIRST_PASS_SECONDS = 0.05
 LONGEST_PASS_SECONDS = 2.0
 
 
-class Publisher:
-    """`run_once()` offers what can be taken; `heal()` puts again what nobody took."""
+class OfferPublisher:
+    """`run_once` publishes what is ready and fits; `republish_unclaimed` repeats what may have been lost."""
 
     def __init__(
-        self,
-        store: Store,
-        runtime: Runtime,
-        stream: StreamOrchestrator,
-        *,
-        namespace: str,
-        actor: str,
-        again_seconds: float,
-        crash_limit: int,
+        self, actor: Actor, bell: Doorbell, runtime: Runtime, settings: Settings, streams: TaskStreams
     ) -> None:
-        self._store = store
-        self._runtime = runtime
-        self._stream = stream
-        self._namespace = namespace
         self._actor = actor
-        self._again_seconds = again_seconds
-        self._put_at: dict[Key, float] = {}
-        self._passes: Counter[Key] = Counter()
+        self._store = actor.store
+        self._namespace = actor.namespace
+        self._bell = bell
+        self._runtime = runtime
+        self._worker_settings = settings.worker
+        self._again_seconds = settings.pmo.dispatched_retry_seconds or settings.queue.RECLAIM_INTERVAL_S
+        self._streams = streams
+        self._early = EarlyOffers(self._store, runtime.clock, self._namespace, settings.pmo.crash_limit)
+        # One statement for both questions, and none while the store has not changed: most looks find nothing.
+        self._probe = CachedProbe(
+            self._store,
+            Probe("long_ready", (self._namespace, NOW, 0)),
+            Probe("next_start", (self._namespace, NOW), is_value=True),
+            due="next_start",
+        )
+        self._published_at: dict[OfferKey, float] = {}
+        self._passes: Counter[OfferKey] = Counter()
         self._recent = Recent(runtime.clock)
         self._room = FreeSlots()
-        self._announced = AnnouncedTurns(store, runtime.clock, namespace=namespace, crash_limit=crash_limit)
         self._counted_at = -math.inf
-        self.more: set[str] = set()
-        """Agents that may have more ready tasks, for which there is room."""
-        self.short: set[str] = set()
-        """Agents that may have more ready tasks than there was room for."""
-        self.offered = 0
-        self.put_again = 0
+        self._look_at = -math.inf
+        self._looked_at = (0, 0.0)
+        self._has_ended = False
+        self._with_more: set[str] = set()
+        self._short: set[str] = set()
+        self.published = 0
+        self.republished = 0
 
-    async def run_once(self, now: int | None = None, ready: Collection[str] | None = None) -> int:
-        """Count who has room, then offer; how many turns. `now` by the store's clock, if just read, and
-        `ready`, the agents that have something to offer, if known.
+    async def run_once(self, now: float, rung: Collection[str]) -> float:
+        """Publish what is ready and fits; returns when to run again, unless the bell rings before.
+
+        `now`: by the monotonic clock. `rung`: the topics that were rung since the last run.
         """
-        await self._announced.settle()  # first, so that what is taken meanwhile is counted twice, not never
-        now = await self._store.now() if now is None else now
-        found = await self._store.feeding(self._namespace, now, None if ready is None else list(ready))
-        self._room = FreeSlots(found, self._ahead(), self._announced.counts())
-        self._counted_at = self._runtime.clock.monotonic()
-        return await self._offer(found.ready)
+        agents = self._agents_of(rung) | self._with_more
+        self._with_more = set()
+        self._has_ended = self._has_ended or f"ended:{self._namespace}" in rung
+        if now >= self._look_at or EVERYTHING in rung:
+            await self._look()
+        elif agents and await self._publish_in_counted_room(agents):
+            self._look_at = min(self._look_at, self._runtime.clock.monotonic() + LOOK_SOON_SECONDS)
+        elif self._is_worth_counting:
+            self._short |= agents
+            if now >= self._count_at:
+                await self._count_again()
+        elif agents:
+            await self._look()
+        return self._next_run()
 
-    async def offer(self, agents: Collection[str]) -> bool:
-        """Offer what these have ready in the room that was counted last. False if that is not enough."""
-        is_old = self._runtime.clock.monotonic() - self._counted_at > COUNTED_SECONDS
+    def _agents_of(self, topics: Collection[str]) -> set[str]:
+        prefix = f"work:{self._namespace}:"
+        return {topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix)}
+
+    def _next_run(self) -> float:
+        if self._with_more:
+            return -math.inf
+        return min(self._look_at, self._count_at) if self._is_worth_counting else self._look_at
+
+    @property
+    def _is_worth_counting(self) -> bool:
+        """Whether offers wait for room, and turns have ended since room was counted."""
+        return bool(self._short) and self._has_ended
+
+    @property
+    def _count_at(self) -> float:
+        return self._counted_at + COUNT_AGAIN_SECONDS if self._ahead() else -math.inf
+
+    async def _look(self) -> None:
+        """Publish what any agent has ready, and plan the next look."""
+        self._has_ended = False
+        found = await self._probe.ask()
+        self._looked_at = found.now, self._runtime.clock.monotonic()
+        if found["long_ready"]:
+            await self.publish_ready(found.now)
+        else:
+            self._with_more, self._short = set(), set()
+        self._look_at = self._runtime.clock.monotonic() + self._rest_seconds(found)
+
+    def _rest_seconds(self, found: ProbeResult) -> float:
+        """Until the next start of a task, or a look for what no ring announced."""
+        is_rung, is_free = self._bell.health().connected, self._store.has_stamps
+        rest = self._worker_settings.pace_seconds(is_free=is_free, is_rung=is_rung)
+        start = found["next_start"]
+        until_start = math.inf if start is None else (start - found.now) / SECOND
+        return max(0.0, min(rest, until_start, LONGEST_REST_SECONDS))
+
+    async def _count_again(self) -> None:
+        """Publish for the agents that wait for room."""
+        self._has_ended = False
+        now, at = self._looked_at
+        passed = int((self._runtime.clock.monotonic() - at) * SECOND)
+        await self.publish_ready(now + passed, self._short)
+
+    async def publish_ready(self, now: int | None = None, agents: Collection[str] | None = None) -> int:
+        """Count the free slots, then publish; how many offers.
+
+        `now`: the store's time, if it was just read. `agents`: those with ready turns, if known.
+        """
+        await self._early.forget_claimed()  # before counting: a claim in between then counts twice, not never
+        now = await self._store.now() if now is None else now
+        found = await self._store.feeding(self._namespace, now, None if agents is None else list(agents))
+        self._room = FreeSlots(found, self._ahead(), self._early.counts())
+        self._counted_at = self._runtime.clock.monotonic()
+        return await self._publish(found.ready)
+
+    async def _publish_in_counted_room(self, agents: Collection[str]) -> bool:
+        """Publish without counting; False if the count is old, or has no room for one of the agents."""
+        is_old = self._runtime.clock.monotonic() - self._counted_at > COUNT_LASTS_SECONDS
         if is_old or not all(self._room.for_agent(agent) for agent in agents):
             return False
-        await self._offer(agents)
+        await self._publish(agents)
         return True
 
-    async def _offer(self, agents: Collection[str]) -> int:
+    async def _publish(self, agents: Collection[str]) -> int:
         left, limits = self._room.copy(), dict[str, int]()
         for agent in agents:
             limits[agent] = min(left.for_agent(agent), DISPATCH_LIMIT * self._store.lines)
             left.take(agent, limits[agent])
-        turns = await self._put_all({agent: limit for agent, limit in limits.items() if limit > 0})
-        counts = Counter(turn.agent for turn in turns)
+        offers = await self._publish_each({agent: limit for agent, limit in limits.items() if limit > 0})
+        counts = Counter(offer.agent for offer in offers)
         for agent, count in counts.items():
             self._room.take(agent, count)
         filled = [agent for agent, limit in limits.items() if counts[agent] == limit]
-        self.more = {agent for agent in filled if self._room.for_agent(agent)}
-        self.short = (self.short - limits.keys()) | (set(filled) - self.more)
-        self._recent.note(len(turns))
-        self.offered += len(turns)
-        return len(turns)
+        self._with_more = {agent for agent in filled if self._room.for_agent(agent)}
+        self._short = (self._short - limits.keys()) | (set(filled) - self._with_more)
+        self._recent.note(len(offers))
+        self.published += len(offers)
+        return len(offers)
 
-    async def _put_all(self, limits: dict[str, int]) -> list[Carried]:
-        """As many turns of each agent as it has room for, by name where that will do."""
-        named: list[Carried] = []
-        others: dict[str, int] = {}
+    async def _publish_each(self, limits: Mapping[str, int]) -> list[OfferEntry]:
+        """Publish at most as many offers of each agent as it has room for."""
+        early: list[OfferEntry] = []
+        to_dispatch: dict[str, int] = {}
         for agent, limit in limits.items():
-            found = await self._announced.next_of(agent, limit)
+            found = await self._early.find(agent, limit)
             if found is None:
-                others[agent] = limit
+                to_dispatch[agent] = limit
             else:
-                named += found
-        await self._stream.put(named)
-        self._announced.note(named)
-        return named + await self._dispatched(others)
-
-    def seconds_to_count(self) -> float:
-        """How long to wait for more room before it is counted again."""
-        if not self._ahead():
-            return 0.0
-        return self._counted_at + COUNT_AGAIN_SECONDS - self._runtime.clock.monotonic()
-
-    def rest(self) -> None:
-        """Nothing is ready."""
-        self.more, self.short = set(), set()
+                early += found
+        await self._streams.publish_offers(early)
+        self._early.record(early)
+        return early + await self._dispatch_and_publish(to_dispatch)
 
     def _ahead(self) -> int:
-        """How many turns may wait on the stream for a slot: as many as this pace begins in a moment."""
+        """How many offers may wait on the stream for a slot: as many as start in a moment at this pace."""
         return self._recent.within(AHEAD_SECONDS)
 
-    async def heal(self) -> int:
-        """Put again what has been offered for a while and nobody took; how many."""
+    async def republish_unclaimed(self) -> int:
+        """Publish again the offers that were not claimed for a while; how many."""
         now = self._runtime.clock.monotonic()
-        standing: list[Carried] = []
+        dispatched: list[OfferEntry] = []
         for agent in await self._store.offered_counts(self._namespace):
-            standing += _standing(await self._store.offers_standing(self._namespace, agent, STANDING_LIMIT))
-        keys = {turn.key for turn in standing}
-        self._put_at = {key: at for key, at in self._put_at.items() if key in keys}
-        on_offer = keys | self._announced.keys()
-        self._passes = Counter({key: n for key, n in self._passes.items() if key in on_offer})
-        missing = [turn for turn in standing if now - self._put_at.get(turn.key, -1e9) >= self._again_seconds]
-        await self._put(missing)
-        await self._announced.settle()
-        again = missing + await self._dispatched(self._announced.give_up(self._again_seconds))
-        self.put_again += len(again)
+            found = await self._store.offers_standing(self._namespace, agent, UNCLAIMED_LIMIT)
+            dispatched += _entries_of(found)
+        keys = {offer.key for offer in dispatched}
+        self._published_at = {key: at for key, at in self._published_at.items() if key in keys}
+        unclaimed = keys | self._early.keys()
+        self._passes = Counter({key: count for key, count in self._passes.items() if key in unclaimed})
+        lost = [
+            offer
+            for offer in dispatched
+            if now - self._published_at.get(offer.key, -math.inf) >= self._again_seconds
+        ]
+        await self._publish_dispatched(lost)
+        await self._early.forget_claimed()
+        again = lost + await self._dispatch_and_publish(self._early.expire(self._again_seconds))
+        self.republished += len(again)
         return len(again)
 
-    def forgot(self) -> None:
-        """The server has nothing any more: whatever stands is to be put again at once."""
-        self._put_at.clear()
-        self._announced.forget()
+    def forget_published(self) -> None:
+        """The server has lost its entries: publish every offer again at the next run."""
+        self._published_at.clear()
+        self._early.clear()
+        self._look_at = -math.inf
 
-    async def passed(self, task_id: str, key: Key) -> None:
-        """A worker does not serve it: put it again, after a while that grows."""
+    async def republish_passed(self, task_id: str, key: OfferKey) -> None:
+        """Publish an offer again that a worker does not serve, after a pause that grows each time."""
         pause = min(FIRST_PASS_SECONDS * 2 ** self._passes[key], LONGEST_PASS_SECONDS)
         self._passes[key] += 1
         await self._runtime.sleep(pause)
@@ -164,49 +241,40 @@ class Publisher:
         turn = None if task is None else offered_turn(task)
         if task is not None and turn is not None and turn.key == key:
             card = await self._store.card(self._namespace, task.payload_card)
-            await self._put((carried(task, turn, card.content),))
+            await self._publish_dispatched((OfferEntry.of(task, turn, card.content),))
 
-    async def _dispatched(self, limits: Mapping[str, int]) -> list[Carried]:
-        """Turns of these agents that now stand as dispatched; what was announced before is there already."""
-        turns = _standing(await self._offered(limits))
-        now = self._runtime.clock.monotonic()
-        there = [turn.key for turn in turns if turn.key in self._announced]
-        self._announced.drop(there)
-        self._put_at |= dict.fromkeys(there, now)
-        await self._put([turn for turn in turns if turn.key not in set(there)])
-        return turns
+    async def _dispatch_and_publish(self, limits: Mapping[str, int]) -> list[OfferEntry]:
+        """Dispatch ready turns in the store, then publish those that are not on the stream already."""
+        offers = _entries_of(await self._dispatch(limits))
+        early = {offer.key for offer in offers if offer.key in self._early}
+        self._early.drop(early)
+        self._published_at |= dict.fromkeys(early, self._runtime.clock.monotonic())
+        await self._publish_dispatched([offer for offer in offers if offer.key not in early])
+        return offers
 
-    async def _offered(self, limits: Mapping[str, int]) -> list[Offer]:
-        """In one commit for all agents."""
+    async def _dispatch(self, limits: Mapping[str, int]) -> list[Offer]:
+        """Dispatch ready turns of all agents in one commit."""
         commands = [
-            DispatchNext(
-                command_id=self._runtime.ids.new(),
-                namespace=self._namespace,
-                actor=self._actor,
-                agent=agent,
-                limit=limit,
-                may_offer_suspect=True,
-                is_carried=True,
+            self._actor.command(
+                DispatchNext, agent=agent, limit=limit, may_offer_suspect=True, is_carried=True
             )
             for agent, limit in limits.items()
         ]
-        replies = await self._store.commit(commands) if commands else []
+        replies = await self._actor.commit(commands) if commands else []
         for reply in replies:
             if reply.refusal is not None:
                 raise reply.refusal
         return [offer for reply in replies for offer in reply.taken]
 
-    async def _put(self, turns: Sequence[Carried]) -> None:
-        """If the server does not take them, they stay unknown here and are put by the next `heal`."""
-        await self._stream.put(turns)
-        now = self._runtime.clock.monotonic()
-        self._put_at |= {turn.key: now for turn in turns}
+    async def _publish_dispatched(self, offers: Sequence[OfferEntry]) -> None:
+        """If that fails, `republish_unclaimed` does it: an offer without a time of publishing is overdue."""
+        await self._streams.publish_offers(offers)
+        self._published_at |= dict.fromkeys((offer.key for offer in offers), self._runtime.clock.monotonic())
 
 
-def _standing(offers: Sequence[Offer]) -> list[Carried]:
-    """Turns that were dispatched."""
+def _entries_of(offers: Sequence[Offer]) -> list[OfferEntry]:
     return [
-        carried(offer.task, turn, offer.payload)
+        OfferEntry.of(offer.task, turn, offer.payload)
         for offer in offers
         if (turn := offered_turn(offer.task)) is not None
     ]

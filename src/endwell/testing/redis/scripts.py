@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from endwell.redis_client import Refusal
-from endwell.streams.scripts import PUBLISH_RESULTS, PUT_LETTER
+from endwell.streams.dead_letter_stream import PUBLISH_LETTER
+from endwell.streams.task_streams import PUBLISH_RESULTS
 
 if TYPE_CHECKING:
     from endwell.testing.redis.server import Args, Server
@@ -25,7 +26,7 @@ def _publish_results(server: Server, keys: Args, args: Args) -> int:
     return 1
 
 
-def _put_letter(server: Server, keys: Args, args: Args) -> bytes | None:
+def _publish_letter(server: Server, keys: Args, args: Args) -> bytes | None:
     marks, stream = keys
     if server.execute(("HMGET", marks, args[0])) != [None]:
         return None
@@ -36,7 +37,7 @@ def _put_letter(server: Server, keys: Args, args: Args) -> bytes | None:
 
 _SCRIPTS: Final[dict[bytes, Callable[[Server, Args, Args], Any]]] = {
     PUBLISH_RESULTS.encode(): _publish_results,
-    PUT_LETTER.encode(): _put_letter,
+    PUBLISH_LETTER.encode(): _publish_letter,
 }
 
 
