@@ -63,7 +63,7 @@ def counts() -> dict[str, int]:
     }
 
 
-ALLOWED: dict[str, int] = json.loads(COUNTS.read_text(encoding="utf-8")) if COUNTS.exists() else {}
+ALLOWED: dict[str, int] = {} if __name__ == "__main__" else json.loads(COUNTS.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("what", ALLOWED)
