@@ -21,7 +21,7 @@ from endwell.testing.faults.registry import Planned
 from endwell.testing.installation import installation_for
 from endwell.testing.oracle.judging import Violation
 from endwell.testing.oracle.registry import INVARIANTS
-from endwell.testing.shrinking import shrink, simulate, told
+from endwell.testing.shrinking import describe_failure, shrink, simulate
 from endwell.testing.simulation import SimulationResult
 from endwell.turn.recorder import Recorder
 from endwell.worker import worker
@@ -129,13 +129,13 @@ def test_a_replay_with_another_payload_that_evades_the_approval_is_found(
         for number in range(12)
     ]
 
-    async def fails(self: workload.Workload, ctx: Any, job: Any) -> None:
+    async def fail(self: workload.Workload, ctx: Any, job: Any) -> None:
         raise Fail("the bank is closed")
 
-    monkeypatch.setattr(workload.Workload, "payer", fails)
+    monkeypatch.setattr(workload.Workload, "run_payer", fail)
     home = replace(installation_for(3, queue="native", relay=False), orders=tuple(failing))
     honest = simulate(3, plan, installation=home)
-    assert honest.is_good, told(honest)
+    assert honest.is_good, describe_failure(honest)
     assert honest.faults["replayed_otherwise"] >= 3
     an_approval_counts_for_every_payload(monkeypatch)
     found = simulate(3, plan, installation=home)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from endwell.testing.faults.registry import Planned
-from endwell.testing.shrinking import simulate, told
+from endwell.testing.shrinking import describe_failure, simulate
 
 AWAY = ("store_away_past_the_lease", "disk_full")
 
@@ -19,5 +19,5 @@ AWAY = ("store_away_past_the_lease", "disk_full")
 def test_outages_count_no_crash_while_processes_live(seed: int, parts: dict[str, Any]) -> None:
     plan = [Planned(60.0 + 200 * n, AWAY[n % 2], 100 * seed + n) for n in range(6)]
     result = simulate(seed, plan, hours=0.5, orders=20, **parts)
-    assert result.is_good, told(result)
+    assert result.is_good, describe_failure(result)
     assert result.faults[AWAY[0]] >= 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from endwell.testing.restore import lose_and_restore
+from tests.proof.campaign.restore import lose_and_restore
 
 
 @pytest.mark.parametrize("seed", range(1, 9))

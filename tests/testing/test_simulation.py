@@ -15,14 +15,14 @@ import msgspec
 import pytest
 
 from endwell.testing import installation, workload
-from endwell.testing.campaign import seeds
+from endwell.testing.campaign import choose_seeds
 from endwell.testing.faults.registry import FAULTS
 from endwell.testing.oracle.judging import Violation
-from endwell.testing.shrinking import Case, cases, keep, shrink, simulate, told
+from endwell.testing.shrinking import describe_failure, shrink, simulate
 from tests.patience import PATIENCE_SECONDS
+from tests.proof.kept_histories import keep_history, kept_histories
 
-CORPUS = Path(__file__).with_name("corpus")
-KEPT = cases(CORPUS)
+KEPT = kept_histories()
 SEEDS = 60
 PARTS = 12
 LEAST_FAULTS = 800
@@ -32,14 +32,14 @@ STREAMED: dict[str, Any] = {"queue": "redis", "relay": True}
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_everything_that_must_hold_holds_whatever_goes_wrong(part: int) -> None:
+def test_every_invariant_holds_under_all_faults(part: int) -> None:
     """60 seeds in all, half of them from a hash of the source: 800 faults, at least 25 kinds in each part."""
     counted: Counter[str] = Counter()
-    for seed in seeds(SEEDS)[part::PARTS]:
+    for seed in choose_seeds(SEEDS)[part::PARTS]:
         result = simulate(seed)
         if not result.is_good:
             small = shrink(result)
-            pytest.fail(f"{told(small)}\nkept as {keep(small, CORPUS)}")
+            pytest.fail(f"{describe_failure(small)}\nkept as {keep_history(small)}")
         assert result.tasks >= 40
         counted += result.faults
     assert counted.total() >= LEAST_FAULTS / PARTS
@@ -47,36 +47,35 @@ def test_everything_that_must_hold_holds_whatever_goes_wrong(part: int) -> None:
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_a_history_that_once_went_wrong_does_not_go_wrong_again(name: str) -> None:
-    case: Case = KEPT[name]
-    result = case.run()
-    assert result.is_good, told(result)
+def test_a_history_that_once_failed_does_not_fail_again(name: str) -> None:
+    result = KEPT[name].run()
+    assert result.is_good, describe_failure(result)
 
 
-def test_a_kept_history_stays_as_it_was_when_seeds_choose_otherwise(
+def test_a_kept_history_does_not_change_when_seeds_choose_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lived = simulate(11, 10, hours=0.5, orders=15, **STREAMED)
-    keep(replace(lived, violations=(Violation("pretended", "It holds.", "it did not"),)), tmp_path)
+    first = simulate(11, 10, hours=0.5, orders=15, **STREAMED)
+    keep_history(replace(first, violations=(Violation("pretended", "It holds.", "it did not"),)), tmp_path)
     monkeypatch.setattr(installation, "BEATS", (4.0,))
     monkeypatch.setattr(installation, "CREW", {})
     monkeypatch.setattr(installation, "CALM_SHARE", 0.5)
-    monkeypatch.setattr(workload, "orders", lambda *_, **__: ())
-    assert simulate(11, lived.plan, hours=0.5, orders=15, **STREAMED).digest != lived.digest
+    monkeypatch.setattr(workload, "choose_orders", lambda *_, **__: ())
+    assert simulate(11, first.plan, hours=0.5, orders=15, **STREAMED).digest != first.digest
 
-    again = cases(tmp_path)["pretended-11"].run()
-    assert again.digest == lived.digest
-    assert again.faults == lived.faults
+    again = kept_histories(tmp_path)["pretended-11"].run()
+    assert again.digest == first.digest
+    assert again.faults == first.faults
 
 
-def test_a_kept_history_without_its_installation_is_not_run_as_something_else(tmp_path: Path) -> None:
+def test_a_kept_history_of_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "old.json").write_text('{"seed": 6, "why": "nobody_spins", "faults": []}')
     with pytest.raises(msgspec.ValidationError, match="version"):
-        cases(tmp_path)
+        kept_histories(tmp_path)
 
 
 @pytest.mark.parametrize("has", [NATIVE, STREAMED], ids=["native", "streamed"])
-def test_one_seed_is_one_trace(has: dict[str, Any]) -> None:
+def test_the_same_seed_gives_the_same_trace(has: dict[str, Any]) -> None:
     run = partial(simulate, 11, hours=0.5, orders=15, **has)
     first, second = run(), run()
     assert first.digest == second.digest
@@ -84,7 +83,7 @@ def test_one_seed_is_one_trace(has: dict[str, Any]) -> None:
     assert simulate(12, hours=0.5, orders=15, **has).digest != first.digest
 
 
-def test_one_seed_is_one_trace_in_every_process() -> None:
+def test_the_same_seed_gives_the_same_trace_in_every_process() -> None:
     run = "simulate(13, hours=0.5, orders=15, queue='redis', relay=True)"
     code = f"from endwell.testing.shrinking import simulate; print({run}.digest)"
     digests = {
@@ -103,9 +102,9 @@ def test_one_seed_is_one_trace_in_every_process() -> None:
 
 def test_half_of_the_seeds_follow_from_the_source(tmp_path: Path) -> None:
     (tmp_path / "door.py").write_text("one")
-    before = seeds(10, tmp_path)
+    before = choose_seeds(10, tmp_path)
     (tmp_path / "door.py").write_text("two")
-    after = seeds(10, tmp_path)
+    after = choose_seeds(10, tmp_path)
     assert before[:5] == after[:5] == [1, 2, 3, 4, 5]
     assert not set(before[5:]) & set(after[5:])
 
@@ -117,9 +116,9 @@ def test_a_fifth_of_the_seeds_have_streams_and_half_of_them_a_relay() -> None:
 
 
 @pytest.mark.parametrize("has", [NATIVE, STREAMED], ids=["native", "streamed"])
-def test_without_faults_every_order_succeeds_that_can(has: dict[str, Any]) -> None:
+def test_without_faults_no_task_is_cancelled_or_times_out(has: dict[str, Any]) -> None:
     result = simulate(8, faults=[], **has)  # in this history people decide before approvals expire
-    assert result.is_good, told(result)
+    assert result.is_good, describe_failure(result)
     assert not result.faults
     assert result.ended["cancelled"] == result.ended["timeout"] == 0
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from endwell.testing.faults.registry import Planned
-from endwell.testing.shrinking import simulate, told
+from endwell.testing.shrinking import describe_failure, simulate
 from endwell.testing.simulation import SimulationResult
 
 
@@ -15,7 +15,7 @@ def lived(seed: int, faults: Sequence[str], *, queue: str = "redis", relay: bool
     planned = [Planned(60.0 + 90 * number, name, number) for number, name in enumerate(faults)]
     options: dict[str, Any] = {"hours": 0.5, "orders": 20, "queue": queue, "relay": relay}
     result = simulate(seed, planned, **options)
-    assert result.is_good, told(result)
+    assert result.is_good, describe_failure(result)
     return result
 
 

@@ -8,7 +8,7 @@ import click
 
 from endwell.cli.base.options import EndwellCommand, Options, pass_asked
 from endwell.cli.base.output import say, show
-from endwell.testing.campaign import Campaign, Figures, seeds
+from endwell.testing.campaign import Campaign, Figures, choose_seeds
 
 
 @click.command(cls=EndwellCommand)
@@ -28,7 +28,7 @@ def verify(asked: Options, seconds: float, count: int, jobs: int | None) -> int:
       endwell verify --seconds 20 --json
     """
     say(f"trying for {seconds:g} s ...")
-    figures = Campaign(_interleaved(seeds(count)), jobs or 0, seconds=seconds).run()
+    figures = Campaign(_interleaved(choose_seeds(count)), jobs or 0, seconds=seconds).run()
     show(asked, _document(figures), lambda _: figures.text())
     return 0 if figures.is_good else 1
 

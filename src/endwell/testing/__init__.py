@@ -1,4 +1,4 @@
-"""Tests that own time: the simulator and its oracle, and a world in which users try their own agents."""
+"""Virtual time for tests: a world in which users try their agents, and the simulator with its oracle."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

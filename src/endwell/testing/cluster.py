@@ -1,4 +1,4 @@
-"""Many processes of one installation in one thread: workers, supervisors and clients on one SQLite file.
+"""A cluster: the processes of one installation in one thread, with one SQLite file as their store.
 
 Each member is an `Endwell` object of its own with the product's own parts; only time, chance, threads and
 doorbells come from the scheduler. Members can be killed, paused, stalled, stopped politely and started again.
@@ -6,11 +6,10 @@ doorbells come from the scheduler. Members can be killed, paused, stalled, stopp
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
@@ -29,6 +28,7 @@ from endwell.settings import Settings
 from endwell.store.contract import Store
 from endwell.testing.bell_network import BellNetwork, SimulatedDoorbell
 from endwell.testing.foreign_worker import ForeignWorker, Tool
+from endwell.testing.oracle.view import CommitStep
 from endwell.testing.receiver import Receiver, SimulatedSink
 from endwell.testing.redis.client import Network, SimulatedRedisClient
 from endwell.testing.redis.server import Server
@@ -36,21 +36,17 @@ from endwell.testing.store_tap import Moment, TappedStore
 from endwell.testing.trace import Trace
 from endwell.worker.worker import Worker
 
-T = TypeVar("T")
-
 SLOW_ANSWERS: Final = 0.25
-"""How often others may run between what the server did and the answer."""
-
-log = logging.getLogger(__name__)
+"""Share of Redis commands after which other processes run before the answer arrives."""
 
 Kind = Literal["worker", "pmo", "client", "foreign"]
 Register = Callable[[Endwell], None]
 Listener = Callable[["ClusterMember", Moment, Sequence[Command]], None]
-"""Told of every transaction of every member; may raise what the database would say, or kill."""
+"""Called at every transaction of every member; may raise what the database would raise, or kill."""
 
 
 class Cluster:
-    """The machine. `run(seconds)` lets its processes live."""
+    """The machine of the processes. `run(seconds)` lets virtual time pass."""
 
     def __init__(
         self,
@@ -78,15 +74,21 @@ class Cluster:
         self._pids = 100
 
     def note(self, who: str, what: str, about: str = "", proof: bytes = b"") -> None:
-        """One line of the trace, now."""
-        self.trace.note(self.scheduler.elapsed_us, who, what, about, proof)
+        """Add a line to the trace, now."""
+        self.trace.add(self.scheduler.elapsed_us, who, what, about, proof)
+
+    def note_events(self, member: ClusterMember, steps: Sequence[CommitStep]) -> None:
+        """Add the events that a transaction of this member has logged to the trace."""
+        for step in steps:
+            about = f"{step.event.task_id} {step.event.attempt_id or ''}"
+            self.note(member.name, step.event.type, about, step.event.hash)
 
     def _redis_ms(self) -> int:
-        """The server of streams has a clock of its own."""
+        """Return the time of the Redis server, whose clock is its own."""
         return (self.scheduler.start_us + self.scheduler.elapsed_us) // 1000
 
     def start(self, name: str, kind: Kind) -> ClusterMember:
-        """A process of that name: a new one, or the successor of one that has ended."""
+        """Start a process of this name, or the successor of one that has ended."""
         old = self.members.get(name)
         if old is not None:
             self.graveyard.append(old)
@@ -97,27 +99,27 @@ class Cluster:
         return member
 
     def is_alive(self, pid: int) -> bool:
-        """Whether a process of the machine runs; a paused one does."""
+        """Whether a process of the machine runs; a paused one counts."""
         return any(member.process.pid == pid and not member.is_over for member in self.members.values())
 
     def run(self, seconds: float, done: Callable[[], bool] | None = None) -> bool:
-        """Let so much time pass, or less if `done` says so first; whether it did."""
+        """Let time pass until `done` returns True, at most `seconds`; return whether it did."""
         until = self.scheduler.elapsed_us + round(seconds * MICROSECONDS)
         return outside_of_loops(lambda: self.scheduler.run_until(until, done))
 
     def close(self) -> None:
-        """End everything, as a power cut would, and give the file back."""
+        """Kill every process and close its files."""
         for member in [*self.members.values(), *self.graveyard]:
             member.kill()
             member.runtime.close()
 
 
 class SimulatedApp(Endwell):
-    """An installation as one simulated process sees it."""
+    """The `Endwell` object of one simulated process, with simulated parts."""
 
     def __init__(self, member: ClusterMember, **options: Any) -> None:
         super().__init__(f"sqlite:///{member.cluster.path}", runtime=member.runtime, **options)
-        self.limits = replace(self.limits, waits_in_row=1)  # so that small gathers have rows of their own
+        self.limits = replace(self.limits, waits_in_row=1)  # so that even small gathers get rows of their own
         self._member = member
         self.kind = member.kind
 
@@ -141,7 +143,7 @@ class SimulatedApp(Endwell):
 
 
 class ClusterMember:
-    """One simulated process: what it runs, and what can be done to it from outside."""
+    """One simulated process, and what can be done to it from outside."""
 
     def __init__(self, cluster: Cluster, name: str, kind: Kind, pid: int) -> None:
         self.cluster = cluster
@@ -166,12 +168,12 @@ class ClusterMember:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, one way or the other."""
+        """Whether it was killed or has left."""
         return self.process.is_dead or self.has_left
 
     @property
     def is_up(self) -> bool:
-        """Whether it does its work at this moment."""
+        """Whether it works at this moment."""
         return self.is_ready and not (self.is_over or self.process.is_paused)
 
     @property
@@ -186,35 +188,35 @@ class ClusterMember:
 
     @property
     def held(self) -> int:
-        """How many turns it is at."""
+        """Count the turns that it holds."""
         if self.foreign is not None:
             return len(self.foreign.held)
         return len(self.worker._turns.live()) if self.worker is not None else 0
 
     def spawn(self, coro: Coroutine[Any, Any, Any], name: str) -> Any:
-        """Run something in this process."""
+        """Run a coroutine in this process."""
         return self.loop.spawn(coro, f"{self.name}-{name}")
 
     def at(self, moment: Moment, commands: Sequence[Command]) -> None:
-        """From the tap."""
+        """Pass a transaction on to the listeners of the cluster."""
         for listen in self.cluster.listeners:
             listen(self, moment, commands)
 
     def kill(self) -> None:
-        """As `kill -9` would."""
+        """Kill it as `kill -9` does."""
         if not self.process.is_dead:
             self.process.kill()
             for store in self.stores:
                 store.cut()
 
     def stop(self) -> None:
-        """As SIGTERM would: finish what runs, say goodbye."""
+        """Ask it to stop, as SIGTERM does: it drains and closes its session."""
         if self.service is not None:
             self.service.stop()
 
     async def _main(self) -> None:
         if self.kind == "foreign":
-            await self._be_foreign()
+            await self._run_foreign()
         try:
             async with Node(self.app) as node:
                 self.node = node
@@ -222,16 +224,15 @@ class ClusterMember:
                     self.is_ready = True
                     await self.loop.create_future()  # until it is killed
                 await self._serve(node)
-        except (EndwellError, OSError) as error:  # it could not start: whoever watches starts it again
+        except (EndwellError, OSError) as error:  # it could not start; another is started
             self.cluster.note(self.name, "gives up", type(error).__name__)
-        while (
-            self.worker is not None and self.worker._turns.is_at_work
-        ):  # a process ends after its last thread
+        # a process ends after its last thread
+        while self.worker is not None and self.worker._turns.is_at_work:
             await self.runtime.sleep(1)
         self.has_left = True
         self.cluster.note(self.name, "leaves")
 
-    async def _be_foreign(self) -> None:
+    async def _run_foreign(self) -> None:
         self.foreign = ForeignWorker(
             self.app.open_redis,
             self.runtime,
@@ -249,6 +250,3 @@ class ClusterMember:
         self.is_ready = True
         await service.run()
         await service.close()
-
-
-__all__ = ["Cluster", "ClusterMember", "Register", "SimulatedApp"]

@@ -1,7 +1,7 @@
-"""What an installation is made of, by its seed: quick or patient, with or without streams and a relay.
+"""The installation of a seed: its settings and orders, with or without streams and a relay.
 
-`installation_for(seed)` chooses; an `Installation` is what was chosen, as data. A history that is kept has
-its own with it, so that later changes of how seeds choose leave it alone.
+`installation_for(seed)` chooses an `Installation`, which is data. A kept history brings its own, so that it
+does not change when the choice does.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from endwell.testing.cluster import Kind
 from endwell.testing.faults.registry import Need
 
 QueueKind = Literal["native", "redis"]
-SECRET: Final = "hush-hush"  # noqa: S105 (it is to be found if anybody says it)
-"""The password and the key of every simulated installation; nobody must read it anywhere."""
+SECRET: Final = "hush-hush"  # noqa: S105 (the oracle looks for it in logs)
+"""The password and the key of every simulated installation; no log may contain it."""
 
 HOURS: Final = 2.0
 ORDERS: Final = 45
@@ -34,25 +34,25 @@ CREW: Final[dict[str, Kind]] = {
 STREAMED_CREW: Final[dict[str, Kind]] = {**CREW, "f1": "foreign"}
 
 BEATS: Final = (2.1, 3.0)
-"""Heartbeats in a lease: as few as settings allow, and as many as there are by default."""
+"""Heartbeats in a lease: the fewest that settings allow, and the default."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What an installation has beside its store."""
+    """The optional parts of an installation."""
 
     queue: QueueKind
     relay: bool
 
     @property
     def has(self) -> tuple[Need, ...]:
-        """What faults may rely on."""
+        """The needs of faults that this installation meets."""
         queue: tuple[Need, ...] = ("queue",) if self.queue == "redis" else ()
         relay: tuple[Need, ...] = ("relay",) if self.relay else ()
         return ("", *queue, *relay)
 
-    def settings(self, dice: Dice, lease: float) -> dict[str, object]:
-        """What they need to be told."""
+    def choose_settings(self, dice: Dice, lease: float) -> dict[str, object]:
+        """Choose the settings of these parts."""
         values: dict[str, object] = {}
         if self.queue == "redis":
             values = {
@@ -79,15 +79,15 @@ class Parts:
 
 
 def parts_for(seed: int, queue: QueueKind | None = None, relay: bool | None = None) -> Parts:
-    """A fifth of the seeds have streams, half of them somebody outside who is told."""
+    """Choose the parts of a seed: a fifth of all seeds have streams, half of them a relay."""
     dice = Dice(f"{seed}/parts")
     chosen: QueueKind = "redis" if dice.happens(1 / 5) else "native"
-    is_told = dice.happens(0.5)
-    return Parts(queue or chosen, is_told if relay is None else relay)
+    has_relay = dice.happens(0.5)
+    return Parts(queue or chosen, has_relay if relay is None else relay)
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a seed chooses beside its faults and what is thrown on the way."""
+    """Everything that a seed chooses before the history begins, except its faults."""
 
     seconds: float
     calm_after_seconds: float
@@ -98,11 +98,11 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parts(self) -> Parts:
-        """What it has beside its store."""
+        """Its optional parts."""
         return Parts(self.settings.get("queue.kind", "native"), "relay.kind" in self.settings)
 
     def all_settings(self) -> Settings:
-        """Its own, and the defaults of all others."""
+        """Its own settings, and the defaults of all others."""
         return override(Settings(), self.settings, source="simulation")
 
 
@@ -114,7 +114,7 @@ def installation_for(
     queue: QueueKind | None = None,
     relay: bool | None = None,
 ) -> Installation:
-    """Every seed has an installation of its own."""
+    """Choose the installation of a seed."""
     parts = parts_for(seed, queue, relay)
     is_streamed = parts.queue == "redis"
     dice = Dice(f"{seed}/simulation")
@@ -126,12 +126,12 @@ def installation_for(
         settings=settings_for(dice, parts),
         sticky=dice.choice((0.0, 0.5, 0.9)),
         crew=STREAMED_CREW if is_streamed else CREW,
-        orders=workload.orders(Dice(f"{seed}/orders"), orders, calm * 0.8, is_streamed=is_streamed),
+        orders=workload.choose_orders(Dice(f"{seed}/orders"), orders, calm * 0.8, is_streamed=is_streamed),
     )
 
 
 def settings_for(dice: Dice, parts: Parts) -> dict[str, object]:
-    """Quick and slow ones, patient and strict ones."""
+    """Choose settings, from quick to slow and from patient to strict."""
     lease = dice.choice((90.0, 150.0, 200.0))
     values = {
         "human.owner": "ada",
@@ -152,4 +152,4 @@ def settings_for(dice: Dice, parts: Parts) -> dict[str, object]:
         "pmo.crash_limit": dice.choice((3, 5)),
         "pmo.runaway_limit": dice.choice((10, 14)),
     }
-    return {**values, **parts.settings(dice, lease)}
+    return {**values, **parts.choose_settings(dice, lease)}

@@ -1,38 +1,34 @@
-"""Those who keep a simulated installation going: they submit, decide, answer and settle.
+"""The people of a simulated installation: they submit, decide, answer and settle.
 
-They do what is right; that they do it twice, too late or at a bad moment is the faults' business.
+They do what is right. Faults make them do it twice, too late or at a bad moment.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from endwell.client import Client
 from endwell.errors import EndwellError, WrongStatus
 from endwell.model import status as s
 from endwell.model.task import waits_of
 from endwell.runtime.virtual.scheduler import Dice
-from endwell.testing.workload import ANYTHING, TaskOrder, expected
-
-if TYPE_CHECKING:
-    from endwell.testing.cluster import ClusterMember
-    from endwell.testing.simulation import Simulation
+from endwell.testing.cluster import ClusterMember
+from endwell.testing.simulated_installation import SimulatedInstallation
 
 ROUND_SECONDS: Final = 40.0
 AGREES: Final = 0.85
 
 
 class People:
-    """One desk: whatever happens to its process, what has been seen to is known."""
+    """They remember what they have done when the process at their desk is killed."""
 
-    def __init__(self, sim: Simulation, dice: Dice) -> None:
+    def __init__(self, sim: SimulatedInstallation, dice: Dice) -> None:
         self._sim = sim
         self._dice = dice
-        self._seen: set[str] = set()
+        self._done: set[str] = set()
 
     async def submit_all(self, member: ClusterMember) -> None:
-        """Hand in every order at its time; one that was not acknowledged is handed in again."""
+        """Submit every order at its time, again and again until it is acknowledged."""
         sim = self._sim
         for order in sim.orders:
             while order.options["key"] not in sim.view.accepted:
@@ -45,17 +41,19 @@ class People:
                     await member.runtime.sleep(5)
 
     async def look_after(self, member: ClusterMember) -> None:
-        """Round after round."""
+        """Look for decisions, answers and settlements that are due, round after round."""
+        rounds = [self._decide_approvals, self._answer_calls, self._send_signals, self._settle_effects]
+        if self._sim.parts.queue == "redis":
+            rounds.append(self._unblock_tasks)
         while True:
             await member.runtime.sleep(ROUND_SECONDS * (0.5 + self._dice.random()))
-            rounds = [self._approvals, self._calls, self._signals, self._effects]
-            for see_to in (*rounds, self._blocked) if self._sim.parts.queue == "redis" else rounds:
+            for look in rounds:
                 try:
-                    await see_to(member)
+                    await look(member)
                 except EndwellError as error:
-                    self._sim.note_refusal(see_to.__name__, error)
+                    self._sim.note_refusal(look.__name__, error)
 
-    async def _approvals(self, member: ClusterMember) -> None:
+    async def _decide_approvals(self, member: ClusterMember) -> None:
         for row in await member.client.store.approvals_page("default", only_open=True, limit=50):
             if not (self._sim.is_calm or self._dice.happens(0.5)):
                 continue
@@ -64,11 +62,11 @@ class People:
             else:
                 await member.client.reject(row.id, by="bob")
 
-    async def _calls(self, member: ClusterMember) -> None:
+    async def _answer_calls(self, member: ClusterMember) -> None:
         for call in await member.client.store.open_calls("default", task_id=None, limit=50):
-            if call.tool == "ask" and call.tool_call_id not in self._seen:
-                self._seen.add(call.tool_call_id)
-                fate = self._sim.tool_fates.popleft() if self._sim.tool_fates else ""
+            if call.tool == "ask" and call.tool_call_id not in self._done:
+                self._done.add(call.tool_call_id)
+                fate, _ = self._sim.meet("tool") or ("", 0)
                 if fate:
                     self._sim.happened(fate, "tool", call.tool_call_id)
                 member.spawn(self._answer(member, call.tool_call_id, call.deadline, fate), "tool")
@@ -89,47 +87,35 @@ class People:
                 await client.answer(call_id, 43)
         except EndwellError as error:
             self._sim.note_refusal("answer", error)
-            self._seen.discard(call_id)
+            self._done.discard(call_id)
 
-    async def _signals(self, member: ClusterMember) -> None:
+    async def _send_signals(self, member: ClusterMember) -> None:
         for task in list(self._sim.view.tasks.values()):
             is_waiting = task.status == s.SUSPENDED and any(w.kind == "signal" for w in waits_of(task))
             if is_waiting and self._dice.happens(0.3):
                 await member.client.signal(task.id, "go", "go")
 
-    async def _blocked(self, member: ClusterMember) -> None:
-        """A person unblocks what no worker took, at once or after accepting it, and forgets some of it."""
+    async def _unblock_tasks(self, member: ClusterMember) -> None:
+        """Unblock tasks that no worker took: at once, after accepting them, or never."""
         for task in list(self._sim.view.tasks.values()):
-            if task.status != s.BLOCKED or task.reason != "dispatch_timeout" or task.id in self._seen:
+            if task.status != s.BLOCKED or task.reason != "dispatch_timeout" or task.id in self._done:
                 continue
             choices = ("unblock", "unblock", "accept", "forget") if task.held_since is None else ("unblock",)
             fate = self._dice.choice(choices)
             if fate == "forget":
-                self._seen.add(task.id)
+                self._done.add(task.id)
             elif fate == "accept":
                 await member.client.assign(task.id, "ada")
             else:
                 await member.client.unblock(task.id)
 
-    async def _effects(self, member: ClusterMember) -> None:
-        """Say what became of unknown effects, once that can be known for sure."""
+    async def _settle_effects(self, member: ClusterMember) -> None:
+        """Say whether unknown effects took place, once that can be known for sure."""
         store = member.client.store
         for effect in await store.effects_page("default", status="unknown", limit=50):
             found = self._sim.outside.find(effect.key)
             if found is not None:
                 await member.client.settle_effect(effect.key, "done", found, by="ada")
-            elif not self._sim.is_anybody_at(effect.attempt_id):
+            elif not self._sim.is_worked_on(effect.attempt_id):
                 with contextlib.suppress(WrongStatus):  # it is too early to say so
                     await member.client.settle_effect(effect.key, "not_done", by="ada")
-
-
-async def submit(sim: Simulation, client: Client, order: TaskOrder) -> None:
-    """Hand in an order and take down that it was accepted, and what must come of it."""
-    handle = await client.submit(order.agent, order.payload, **order.options)
-    key = order.options["key"]
-    known = sim.view.accepted.setdefault(key, handle.id)
-    if known != handle.id:
-        sim.complain("submit", f"{key} is {known} and {handle.id}")
-    value = expected(order.payload)
-    if value is not ANYTHING:
-        sim.view.expected[handle.id] = value

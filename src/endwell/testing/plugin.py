@@ -1,6 +1,6 @@
-"""The pytest plugin: a `world` for each test that asks for one. Installed with Endwell; nothing to switch on.
+"""The pytest plugin: the fixture `world`. It is active wherever Endwell is installed.
 
-`@pytest.mark.world(app, workers=2)` gives it an app, and whatever else `World` takes; `seed=` another course.
+`@pytest.mark.world(app, workers=2)` passes an app and the options of `World`; `seed=` gives another course.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known."""
+    """Register the mark."""
     config.addinivalue_line("markers", "world(app, ...): the app and options of this test's `world`")
 
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """An installation with a worker, a supervisor and time of its own; the oracle judges it at the end."""
+    """Make a world with a worker and a supervisor in virtual time; the oracle judges it at the end."""
     from endwell.testing.world import World  # only for tests that ask for one
 
     mark = request.node.get_closest_marker("world")

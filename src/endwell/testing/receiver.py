@@ -1,4 +1,4 @@
-"""The place outside that the relay tells: it keeps what it was told, and takes it well or badly."""
+"""A simulated receiver of the relay: it keeps the messages, and accepts or refuses them by its manner."""
 
 from __future__ import annotations
 
@@ -12,35 +12,34 @@ from endwell.pmo.relay.sink import SinkError
 from endwell.runtime.base import Runtime
 
 Manner = Literal["", "refused", "half", "unheard", "silent", "broken"]
-"""`refused`: nothing is taken. `half`: some, and that is said. `unheard`: all, and nobody hears that.
-`silent`: nothing, and nobody hears that. `broken`: some, and the line breaks in a way of its own."""
+"""How a batch is taken. `refused`: not at all. `half`: in part, and the sender learns how much. `unheard`:
+entirely, but the answer is lost. `silent`: not at all, and no answer. `broken`: in part, then the connection
+breaks with another error."""
 PATIENCE_SECONDS: Final = 10.0
-
-Told = Callable[[str, Outgoing], None]
 
 
 @dataclass
 class Receiver:
-    """`manner` decides how each batch is taken; `on_told` hears of every message that was."""
+    """`manner` decides how each batch is taken; `on_message` is called before each message is kept."""
 
     manner: Callable[[str, Sequence[Outgoing]], Manner] = lambda owner, messages: ""
-    on_told: Told = lambda owner, message: None
-    after_told: Callable[[str], None] = lambda owner: None
+    on_message: Callable[[str, Outgoing], None] = lambda owner, message: None
+    on_batch: Callable[[str], object] = lambda owner: None
     bodies: dict[str, bytes] = field(default_factory=dict)
     times: Counter[str] = field(default_factory=Counter)
 
     def take(self, owner: str, messages: Sequence[Outgoing]) -> None:
-        """Keep these."""
+        """Keep these messages."""
         for message in messages:
-            self.on_told(owner, message)
+            self.on_message(owner, message)
             self.bodies.setdefault(message.id, message.body)
             self.times[message.id] += 1
         if messages:
-            self.after_told(owner)
+            self.on_batch(owner)
 
 
 class SimulatedSink:
-    """One process's way to the receiver."""
+    """One process's connection to the receiver."""
 
     shown = "simulated receiver"
 
@@ -59,9 +58,9 @@ class SimulatedSink:
             await self._runtime.sleep(PATIENCE_SECONDS)
         await self._runtime.sleep(0)
         if manner == "broken":
-            raise OSError("the line broke")
+            raise OSError("the connection broke")
         if manner:
             raise SinkError(manner, sent=count if manner == "half" else 0)
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there is no connection to close."""

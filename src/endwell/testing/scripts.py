@@ -1,4 +1,4 @@
-"""Tools and models that say what a test has written down for them."""
+"""Tools and models that answer by a script."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from endwell.runtime.base import Runtime
 
 
 class ScriptedTool:
-    """Answers calls in the order of its script; the last line counts for all further ones."""
+    """Answers calls in the order of its script; the last line answers all further calls."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -20,44 +20,44 @@ class ScriptedTool:
         self._lines: list[tuple[str, Any, float]] = []
 
     def returns(self, value: Any, *, after_seconds: float = 0.0) -> Self:
-        """The next call returns this; a function is given the call's arguments."""
+        """Let the next call return this value; a function receives the call's arguments."""
         self._lines.append(("returns", value, after_seconds))
         return self
 
     def fails(self, error: Any = "it failed", *, after_seconds: float = 0.0) -> Self:
-        """The next call fails."""
+        """Let the next call fail."""
         self._lines.append(("fails", error, after_seconds))
         return self
 
     def answers_twice(self, first: Any, second: Any) -> Self:
-        """The next call is answered twice; only the first may count."""
+        """Answer the next call twice; only the first answer may count."""
         self._lines.append(("twice", (first, second), 0.0))
         return self
 
     def never_answers(self) -> Self:
-        """The next call hears nothing."""
+        """Give the next call no answer."""
         self._lines.append(("silent", None, 0.0))
         return self
 
     async def answer(self, client: Client, runtime: Runtime, call_id: str, card: Card) -> None:
-        """Say the next line to a call."""
+        """Answer a call with the next line of the script."""
         arguments = content.decode_stored(card.content)["arguments"]
         self.calls.append(arguments)
-        what, value, seconds = self._next()
+        what, value, seconds = self._next_line()
         await runtime.sleep(seconds)
         value = value(arguments) if callable(value) else value
         try:
-            await self._say(client, call_id, what, value)
+            await self._give_answer(client, call_id, what, value)
         except EndwellError as refusal:
             if what != "twice":
                 raise refusal
 
-    def _next(self) -> tuple[str, Any, float]:
+    def _next_line(self) -> tuple[str, Any, float]:
         if not self._lines:
             return ("silent", None, 0.0)
         return self._lines.pop(0) if len(self._lines) > 1 else self._lines[0]
 
-    async def _say(self, client: Client, call_id: str, what: str, value: Any) -> None:
+    async def _give_answer(self, client: Client, call_id: str, what: str, value: Any) -> None:
         if what == "returns":
             await client.answer(call_id, value)
         elif what == "fails":
@@ -68,7 +68,7 @@ class ScriptedTool:
 
 
 class ScriptedModel:
-    """A function that returns, call by call, what a test has written down; exceptions are raised."""
+    """A function that returns the lines of its script, call by call; it raises those that are exceptions."""
 
     def __init__(self, *lines: Any) -> None:
         self.calls: list[tuple[Any, ...]] = []

@@ -1,7 +1,7 @@
-"""A tap on a process's way to its database: it sees each transaction begin and end, and may spoil it.
+"""A tap between a simulated process and its database: it sees each transaction, and may break it.
 
-The database is a real SQLite file, the statements are the product's own. What is simulated is what may go
-wrong around them: the file is busy, the disk is full, the answer of a commit is lost, the process dies.
+The database is a real SQLite file and the statements are the product's own. The tap simulates what goes wrong
+around them: the file is busy, the disk is full, the answer of a commit is lost, the process dies.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Moment = Literal["begin", "commit", "committed", "read"]
 
 
 class KilledError(BaseException):
-    """The process is dead: whatever it was doing ends here."""
+    """The process has been killed: its code ends here."""
 
 
 class Tap(Protocol):
-    """Who listens at the tap. Raising is what the database would have said."""
+    """The listener of a tap. What it raises takes the place of the database's own error."""
 
     @property
     def is_dead(self) -> bool: ...
@@ -38,7 +38,7 @@ class Tap(Protocol):
 
 
 class TappedConnection:
-    """A connection whose transactions the tap sees. All else is the real one's."""
+    """A connection whose transactions the tap sees."""
 
     def __init__(self, real: apsw.Connection, tap: Tap) -> None:
         self._real = real
@@ -72,7 +72,7 @@ class TappedConnection:
         self._real.close()
 
     def cut(self) -> None:
-        """As when the process that holds it is killed."""
+        """Close it as the kernel does when its process is killed."""
         with suppress(apsw.Error):
             if self._real.in_transaction:
                 self._real.execute("ROLLBACK")
@@ -80,7 +80,7 @@ class TappedConnection:
 
 
 class TappedDriver(SqliteDriver):
-    """The product's driver on a tapped connection."""
+    """The SQLite driver on a tapped connection."""
 
     def __init__(
         self, path: Path, tap: Tap, *, limits: Limits, now: Callable[[], int], pause: Callable[[int], bool]
@@ -95,7 +95,7 @@ class TappedDriver(SqliteDriver):
 
 
 class TappedStore(SqliteStore):
-    """The product's store, whose drivers are tapped."""
+    """The SQLite store with tapped drivers."""
 
     def __init__(
         self, path: Path, tap: Tap, *, limits: Limits, runtime: Runtime, ring: Ring | None = None
@@ -111,6 +111,6 @@ class TappedStore(SqliteStore):
         return driver
 
     def cut(self) -> None:
-        """Every connection is gone, as after a kill."""
+        """Close every connection, as a kill does."""
         for driver in self.drivers:
             driver.tapped.cut()

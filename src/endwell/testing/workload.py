@@ -1,7 +1,7 @@
-"""Agents of every sort, and a seeded mix of tasks for them: what a simulation is busy with.
+"""The workload of a simulation: agents of every kind, and a seeded mix of tasks for them.
 
-Each task's result follows from its payload alone, so that whoever judges can tell what it must be. Most kinds
-share one agent: asking for work costs a few questions for each agent that a worker serves.
+The result of each task follows from its payload, so that the oracle can check it. Most kinds share the agent
+`job`: claiming costs a worker a few questions for each agent that it serves.
 """
 
 from __future__ import annotations
@@ -9,64 +9,64 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from endwell.app import Endwell
 from endwell.errors import CallFailed, EffectRejected, Fail, NotDone, SignalTimeout, ToolFailed
 from endwell.policy.approval import Approval
+from endwell.runtime.base import Runtime
 from endwell.runtime.virtual.scheduler import Dice
 from endwell.testing.effect_sink import Outside
+from endwell.testing.foreign_worker import Tool
 from endwell.turn.captured import captured
 from endwell.turn.context import Context, SyncContext
 from endwell.turn.verdicts import NOT_DONE, Done
 
-if TYPE_CHECKING:
-    from endwell.testing.cluster import ClusterMember
-    from endwell.testing.foreign_worker import Tool
-
 ANYTHING: Final = object()
-"""Whatever comes of it is right."""
+"""Any result is right."""
 
 Job = dict[str, Any]
 Doing = Callable[[Context, Job], Awaitable[Any]]
 
 
 def register(app: Endwell, outside: Outside, *, is_outdated: bool = False) -> None:
-    """Make all of them known to an installation; an outdated copy of the code knows no approval rule."""
+    """Register all agents with an app; an outdated copy of the code has no approval rule."""
     work = Workload(app, outside)
-    kinds: dict[str, Doing] = {name: getattr(work, name) for name in MIX if hasattr(work, name)}
+    kinds: dict[str, Doing] = {
+        kind: getattr(work, f"run_{kind}") for kind in MIX if hasattr(work, f"run_{kind}")
+    }
 
     @app.agent("job", retries=3, delays=(5.0, 20.0, 60.0))
-    async def job(ctx: Context, job: Job) -> Any:
+    async def run_job(ctx: Context, job: Job) -> Any:
         return await kinds[job["kind"]](ctx, job)
 
     @app.agent("serial")
-    async def serial(ctx: Context, job: Job) -> Any:
-        return await work.steps(ctx, job)
+    async def run_serial(ctx: Context, job: Job) -> Any:
+        return await work.run_steps(ctx, job)
 
     @app.agent("limited", concurrency=2)
-    async def limited(ctx: Context, job: Job) -> Any:
-        return await work.plain(ctx, job)
+    async def run_limited(ctx: Context, job: Job) -> Any:
+        return await work.run_plain(ctx, job)
 
     @app.agent("guarded", approval=None if is_outdated else Approval(within=1200.0))
-    async def guarded(ctx: Context, job: Job) -> Any:
-        return await work.payer(ctx, job)
+    async def run_guarded(ctx: Context, job: Job) -> Any:
+        return await work.run_payer(ctx, job)
 
     @app.agent("threaded")
-    def threaded(ctx: SyncContext, job: Job) -> int:
+    def run_threaded(ctx: SyncContext, job: Job) -> int:
         return int(ctx.step("one", lambda: job["n"]) + ctx.step("two", lambda: 1))
 
     @app.tool("calc")
-    async def calc(asked: Job) -> int:
+    async def run_calc(asked: Job) -> int:
         await app.runtime.sleep(asked["seconds"])
         return int(asked["n"]) + 1
 
 
-def foreign_tools(dice: Dice, member: ClusterMember) -> dict[str, Tool]:
-    """What foreign workers do: one thing that only they do, and one that ours do as well."""
+def foreign_tools(dice: Dice, runtime: Runtime) -> dict[str, Tool]:
+    """Make the tools of a foreign worker: `abroad`, which no other worker serves, and `limited`."""
 
     async def double(job: Job) -> int:
-        await member.runtime.sleep(job["seconds"] * dice.choice((1, 1, 10)))
+        await runtime.sleep(job["seconds"] * dice.choice((1, 1, 10)))
         if dice.happens(0.15):
             raise ValueError("not this time")
         return int(job["n"]) * 2
@@ -75,98 +75,102 @@ def foreign_tools(dice: Dice, member: ClusterMember) -> dict[str, Tool]:
 
 
 class Workload:
-    """What the kinds of tasks do, by name."""
+    """One method for each kind of task."""
 
     def __init__(self, app: Endwell, outside: Outside) -> None:
         self._app = app
         self._outside = outside
         self._sleep = app.runtime.sleep
 
-    async def plain(self, ctx: Context, job: Job) -> int:
+    async def run_plain(self, ctx: Context, job: Job) -> int:
         await self._sleep(job["seconds"])
         return int(job["n"]) * 2
 
-    async def flaky(self, ctx: Context, job: Job) -> str:
+    async def run_flaky(self, ctx: Context, job: Job) -> str:
         await self._sleep(job["seconds"])
         if self._outside.fails_again(job["fails"]):
             raise ValueError(f"not yet {job['n']}")
         return "at last"
 
-    async def hopeless(self, ctx: Context, job: Job) -> None:
+    async def run_hopeless(self, ctx: Context, job: Job) -> None:
         await self._sleep(job["seconds"])
         raise Fail("it cannot be done")
 
-    async def stuck(self, ctx: Context, job: Job) -> None:
+    async def run_stuck(self, ctx: Context, job: Job) -> None:
         await self._sleep(100_000)
 
-    async def steps(self, ctx: Context, job: Job) -> int:
+    async def run_steps(self, ctx: Context, job: Job) -> int:
         total = 0
         for number in range(job["steps"]):
-            total += await ctx.step(f"s{number}", self._compute, job, number)
+            total += await ctx.step(f"s{number}", self._run_step, job, number)
         return total
 
-    async def beside(self, ctx: Context, job: Job) -> int:
-        parts = [ctx.step(f"s{number}", self._compute, job, number) for number in range(3)]
+    async def run_beside(self, ctx: Context, job: Job) -> int:
+        parts = [ctx.step(f"s{number}", self._run_step, job, number) for number in range(3)]
         return sum(await ctx.gather(*parts))
 
-    async def _compute(self, job: Job, number: int) -> int:
+    async def _run_step(self, job: Job, number: int) -> int:
         self._outside.note_run(f"s{number}")
         await self._sleep(job["seconds"] + self._outside.fates.step_seconds())
         return int(job["n"]) + number
 
-    async def drafts(self, ctx: Context, job: Job) -> None:
+    async def run_drafts(self, ctx: Context, job: Job) -> None:
         await ctx.draft({"half": job["n"]})
         await self._sleep(job["seconds"])
         await ctx.progress("half of it")
         raise ValueError("the other half is missing")
 
-    async def long(self, ctx: Context, job: Job) -> str:
+    async def run_long(self, ctx: Context, job: Job) -> str:
         for _ in range(job["steps"]):
             await self._sleep(job["seconds"] * 5)
             await ctx.progress("on it")
         return "long"
 
-    async def payer(self, ctx: Context, job: Job) -> Any:
-        return await ctx.effect("pay", self._change, job, key=f"pay:{job['n']}", reconcile=self._find)
+    async def run_payer(self, ctx: Context, job: Job) -> Any:
+        return await ctx.effect("pay", self._change_world, job, key=f"pay:{job['n']}", reconcile=self._find)
 
-    async def sender(self, ctx: Context, job: Job) -> Any:
-        return await ctx.effect("send", self._change, job, key=f"send:{job['n']}")
+    async def run_sender(self, ctx: Context, job: Job) -> Any:
+        return await ctx.effect("send", self._change_world, job, key=f"send:{job['n']}")
 
-    async def mailer(self, ctx: Context, job: Job) -> Any:
-        return await ctx.effect("mail", self._change, job, key=f"mail:{job['n']}", deduplicates=True)
+    async def run_mailer(self, ctx: Context, job: Job) -> Any:
+        return await ctx.effect("mail", self._change_world, job, key=f"mail:{job['n']}", deduplicates=True)
 
-    async def merger(self, ctx: Context, job: Job) -> Any:
+    async def run_merger(self, ctx: Context, job: Job) -> Any:
         await ctx.approve("Merge it?", show={"n": job["n"]}, within=job["patience"])
-        return await ctx.effect("merge", self._change, job, key=f"merge:{job['n']}", reconcile=self._find)
+        return await ctx.effect(
+            "merge", self._change_world, job, key=f"merge:{job['n']}", reconcile=self._find
+        )
 
-    async def hasty(self, ctx: Context, job: Job) -> Any:
-        """Stops waiting for its effect, and asks again: at once, then less and less often."""
+    async def run_hasty(self, ctx: Context, job: Job) -> Any:
+        """Stop waiting for an effect and ask for it again, at growing intervals."""
         pause = 0.01
         while True:
             try:
                 async with self._app.runtime.timeout(job["seconds"] / 3):
                     return await ctx.effect(
-                        "pay", self._change, job, key=f"hasty:{job['n']}", reconcile=self._find
+                        "pay", self._change_world, job, key=f"hasty:{job['n']}", reconcile=self._find
                     )
             except TimeoutError:
                 await self._sleep(pause)
                 pause = min(2 * pause, 10.0)
 
-    async def outliving(self, ctx: Context, job: Job) -> Any:
-        """Its call outlives the coroutine of its effect, as a thread of a synchronous client would."""
+    async def run_outliving(self, ctx: Context, job: Job) -> Any:
+        """Make a call that outlives the coroutine of its effect, as a thread would."""
         key = f"outliving:{job['n']}"
         return await ctx.effect("pay", self._give_up, job, key=key, reconcile=self._find, retry=3)
 
     async def _give_up(self, job: Job, idempotency_key: str) -> Any:
-        call = self._app.runtime.start(captured(self._change(job, idempotency_key)), "a call that lives on")
+        call = self._app.runtime.start(
+            captured(self._change_world(job, idempotency_key)), "a call that outlives its effect"
+        )
         async with self._app.runtime.timeout(job["seconds"] * 0.7):
             value, error = await asyncio.shield(call)
         if error is not None:
             raise error
         return value
 
-    async def declined(self, ctx: Context, job: Job) -> Any:
-        """Its effect says the first time that it did nothing, and is tried again much later."""
+    async def run_declined(self, ctx: Context, job: Job) -> Any:
+        """Have an effect that reports "not done" at first and is tried again much later."""
         key = f"declined:{job['n']}"
         try:
             return await ctx.effect("pay", self._decline_once, job, key=key, reconcile=self._find)
@@ -176,21 +180,21 @@ class Workload:
     async def _decline_once(self, job: Job, idempotency_key: str) -> Any:
         if self._outside.fails_again(1):
             raise NotDone("not now")
-        return await self._change(job, idempotency_key)
+        return await self._change_world(job, idempotency_key)
 
-    async def confused(self, ctx: Context, job: Job) -> str:
-        """Takes one key for two effects."""
+    async def run_confused(self, ctx: Context, job: Job) -> str:
+        """Use one key for two effects."""
         key = f"confused:{job['n']}"
-        await ctx.effect("pay", self._change, job, key=key, reconcile=self._find)
+        await ctx.effect("pay", self._change_world, job, key=key, reconcile=self._find)
         try:
             await ctx.effect("send", self._give_up, job, key=key, reconcile=self._find)
         except EffectRejected:
             return "refused"
         return "skipped"
 
-    async def _change(self, job: Job, idempotency_key: str) -> Any:
+    async def _change_world(self, job: Job, idempotency_key: str) -> Any:
         pid, outside = self._app.runtime.process_id(), self._outside
-        with outside.entered(pid):
+        with outside.enter(pid):
             await self._sleep(job["seconds"] / 2 + outside.fates.effect_seconds(idempotency_key))
             repeatable = idempotency_key.startswith("mail:")
             found = outside.change(idempotency_key, f"receipt-{job['n']}", pid=pid, repeatable=repeatable)
@@ -203,39 +207,39 @@ class Workload:
         await self._sleep(2.0)
         return NOT_DONE if found is None else Done(found)
 
-    async def sleeper(self, ctx: Context, job: Job) -> str:
+    async def run_sleeper(self, ctx: Context, job: Job) -> str:
         await ctx.sleep(job["patience"] / 2)
         await ctx.sleep(job["patience"] / 3)
         return "awake"
 
-    async def listener(self, ctx: Context, job: Job) -> Any:
+    async def run_listener(self, ctx: Context, job: Job) -> Any:
         try:
             return await ctx.wait_signal("go", within=job["patience"])
         except SignalTimeout:
             return "silence"
 
-    async def tooled(self, ctx: Context, job: Job) -> Any:
+    async def run_tooled(self, ctx: Context, job: Job) -> Any:
         asked = {"n": job["n"], "seconds": job["seconds"]}
         try:
             return await ctx.tool("calc", asked, timeout=job["patience"])
         except ToolFailed:
             return "no tool"
 
-    async def outsider(self, ctx: Context, job: Job) -> Any:
-        """The tool is nobody's; somebody outside answers, or does not."""
+    async def run_outsider(self, ctx: Context, job: Job) -> Any:
+        """Call a tool that no worker serves; people answer it, or do not."""
         try:
             first = await ctx.tool("ask", {"n": job["n"]}, timeout=job["patience"])
             return [first, await ctx.tool("ask", {"n": job["n"] + 1}, timeout=job["patience"])]
         except ToolFailed:
             return "no answer"
 
-    async def caller(self, ctx: Context, job: Job) -> Any:
-        def inner(kind: str) -> Job:
+    async def run_caller(self, ctx: Context, job: Job) -> Any:
+        def job_of(kind: str) -> Job:
             return {**job, "kind": kind, "steps": 2, "fails": 1}
 
         try:
-            first = await ctx.call("job", inner("plain"))
-            rest = await ctx.gather(ctx.call("job", inner("steps")), ctx.call("job", inner("flaky")))
+            first = await ctx.call("job", job_of("plain"))
+            rest = await ctx.gather(ctx.call("job", job_of("steps")), ctx.call("job", job_of("flaky")))
         except CallFailed:
             return "not all of them"
         return [first, *rest]
@@ -268,15 +272,15 @@ MIX: Final[dict[str, int]] = {
     "outsider": 4,
     "caller": 4,
 }
-"""How often each kind is asked for, relative to the others."""
+"""Relative frequency of each kind."""
 STREAMED: Final[dict[str, int]] = {**MIX, "abroad": 12}
-"""The same with foreign workers."""
+"""The same mix with a kind for foreign workers."""
 OWN_AGENTS: Final = ("limited", "serial", "guarded", "threaded", "abroad")
 
 
 @dataclass(frozen=True)
 class TaskOrder:
-    """One submission: when, of whom, what."""
+    """One submission: its time, agent and payload."""
 
     at_seconds: float
     agent: str
@@ -284,8 +288,8 @@ class TaskOrder:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def expected(job: Job) -> Any:
-    """What a task must come to if it succeeds."""
+def expected_result(job: Job) -> Any:
+    """Return the result that a task must have if it succeeds, or `ANYTHING`."""
     n = job["n"]
     total = sum(n + number for number in range(job["steps"]))
     known: dict[str, Any] = {
@@ -308,23 +312,23 @@ def expected(job: Job) -> Any:
     return known.get(job["kind"], ANYTHING)
 
 
-def orders(
+def choose_orders(
     dice: Dice, count: int, within_seconds: float, *, is_streamed: bool = False
 ) -> tuple[TaskOrder, ...]:
-    """A mix of submissions, in bursts and alone, over that time."""
+    """Choose a mix of submissions over a time, some of them in bursts."""
     mix = STREAMED if is_streamed else MIX
     kinds, weights = list(mix), list(mix.values())
-    moments = sorted(_moment(dice, within_seconds) for _ in range(count))
-    return tuple(_order(dice, n, at, dice.choices(kinds, weights)[0]) for n, at in enumerate(moments))
+    moments = sorted(_choose_moment(dice, within_seconds) for _ in range(count))
+    return tuple(_choose_order(dice, n, at, dice.choices(kinds, weights)[0]) for n, at in enumerate(moments))
 
 
-def _moment(dice: Dice, within_seconds: float) -> float:
-    """A third comes in the bursts at which things begin."""
+def _choose_moment(dice: Dice, within_seconds: float) -> float:
+    """Choose a time; a third of them falls on a burst."""
     at = dice.random() * within_seconds
     return at - at % 600 if dice.happens(1 / 3) else at
 
 
-def _order(dice: Dice, n: int, at: float, kind: str) -> TaskOrder:
+def _choose_order(dice: Dice, n: int, at: float, kind: str) -> TaskOrder:
     job = {
         "kind": kind,
         "n": n,

@@ -1,7 +1,7 @@
-"""A world for users' own tests: their agents, the product's own parts, virtual time, and what may go wrong.
+"""A world for users' own tests: their agents on the real parts, in virtual time, with faults on request.
 
 `await world.advance(hours=3)` takes no time. Workers can be crashed at any commit, frozen past their lease,
-cut off from doorbells; tools answer by script; and the oracle of the simulator judges every transaction.
+or cut off from doorbells; tools answer by script; the oracle of the simulator judges every transaction.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from msgspec.structs import replace
 
 from endwell.app import Endwell
 from endwell.client import AsyncHandle, Client
-from endwell.errors import EndwellError, UsageError
+from endwell.errors import UsageError
 from endwell.model import commands as c
 from endwell.model.task import Task
 from endwell.policy.limits import Limits
-from endwell.runtime.virtual.scheduler import Dice
 from endwell.settings import Settings, override
 from endwell.testing.cluster import Cluster, ClusterMember
 from endwell.testing.effect_sink import Outside
@@ -39,12 +38,14 @@ PULSES: Final[dict[str, object]] = {
     "worker.watchdog_interval_seconds": 60.0,
     "pmo.watchdog_interval_seconds": 30.0,
 }
-"""How often processes of a world stir. Slower than usual: what an idle hour costs is these."""
+"""Intervals of a world, slower than usual: they are the cost of an idle hour."""
 LONGEST_WAIT_HOURS: Final = 30 * 24.0
 RESTART_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 1.0
 
 When = Literal["before", "after"]
+Trap = Callable[[ClusterMember, Moment, Sequence[c.Command]], bool]
+"""Returns whether the worker is to be killed at this moment of its transaction."""
 
 
 class World:
@@ -69,14 +70,11 @@ class World:
         self._cluster.path.touch(0o600)
         self._view = OracleView(self._cluster.path, self.outside, Limits.of(self._settings, self.app.owner))
         self._oracle = Oracle(self._view)
-        self._cluster.listeners.append(self._listen)
+        self._cluster.listeners.append(self._on_transaction)
         self._wanted_workers = workers
         self._is_started = False
-        self._kept: dict[str, bool] = {}
-        self._traps: list[Callable[[ClusterMember, Moment, Sequence[c.Command]], bool]] = []
-        self._dice = Dice(f"{seed}/world")
-
-    # ---- a world's life
+        self._traps: list[Trap] = []
+        self._overheard: list[c.Command] = []
 
     def __enter__(self) -> Self:
         return self
@@ -91,7 +89,7 @@ class World:
         self.close(judge=kind is None)
 
     def close(self, *, judge: bool = True) -> None:
-        """End it. Whatever the oracle has found is raised as an AssertionError."""
+        """End it. The violations that the oracle has found are raised as an AssertionError."""
         try:
             if judge:
                 self._judge()
@@ -106,18 +104,18 @@ class World:
 
     @property
     def now_us(self) -> int:
-        """What the world's clock shows."""
+        """The time of the world's wall clock."""
         return self._cluster.scheduler.now_us
 
     @property
     def trace(self) -> str:
-        """Who did what when."""
+        """A table of what each process did."""
         return self._cluster.trace.table()
 
     async def advance(
         self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
     ) -> None:
-        """Let time pass; everything that is due meanwhile happens."""
+        """Let time pass; everything that is due by then happens."""
         self._start()
         self._cluster.run(((days * 24 + hours) * 60 + minutes) * 60 + seconds, self._is_broken)
         self._judge()
@@ -128,12 +126,13 @@ class World:
         return WorldHandle(self, handle)
 
     async def ask(self, question: Callable[[Client], Awaitable[T]]) -> T:
-        """Have the world's client do something (`client.approve(…)`, `client.signal(…)`), and wait for it."""
+        """Ask the world's client (`client.approve(…)`, `client.signal(…)`), and wait for the answer."""
         self._start()
-        return self.run(self._asked(question))
 
-    async def _asked(self, question: Callable[[Client], Awaitable[T]]) -> T:
-        return await question(self._client.client)
+        async def ask_client() -> T:
+            return await question(self._client.client)
+
+        return self.run(ask_client())
 
     def run(self, coro: Coroutine[Any, Any, T], *, hours: float = LONGEST_WAIT_HOURS) -> T:
         """Run a coroutine in the world until it has ended."""
@@ -146,50 +145,48 @@ class World:
         result: T = task.result()
         return result
 
-    # ---- what can go wrong
-
     def crash_worker(self, name: str = "worker-1") -> None:
-        """Kill a worker now, as `kill -9` would; another is started after a few seconds."""
+        """Kill a worker now, as `kill -9` does; its successor starts after a few seconds."""
         self._start()
         self._kill(self._cluster.members[name], "at once")
 
     def crash_at(self, step: str, when: When = "before") -> None:
-        """Kill the worker that is about to record this step or effect, or has just recorded it.
+        """Kill the worker that is about to record this step or effect, or has just recorded it; once.
 
-        "before": its function has been called, and nothing says so. Once; the successor is left in peace.
+        "before": the function of the step has run, and nothing records that.
         """
 
-        def matches(member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> bool:
+        def is_record(member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> bool:
             if moment != ("commit" if when == "before" else "committed"):
                 return False
             found = [one for one in commands if isinstance(one, c.RecordStep | c.FinishEffect)]
             return any(_name_of(one.step) == step for one in found)
 
-        self._trap(matches, f"{when} the record of {step}")
+        self._kill_when(is_record, f"{when} the record of {step}")
 
     def crash_before_effect(self, effect: str) -> None:
-        """Kill the worker when it has written down that it is going to carry out this effect, not later."""
+        """Kill the worker right after it has committed the intent of this effect."""
 
-        def matches(member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> bool:
+        def is_intent(member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> bool:
             found = [one for one in commands if isinstance(one, c.IntendEffect)]
             return moment == "committed" and any(_name_of(one.step) == effect for one in found)
 
-        self._trap(matches, f"before the effect {effect}")
+        self._kill_when(is_intent, f"before the effect {effect}")
 
     def crash_at_commit(self, number: int, when: When = "before") -> None:
-        """Kill the worker at its so-manieth commit from now on that changes a task."""
+        """Kill the worker at its n-th commit from now on that changes a task."""
         wanted = self.commits + number
 
-        def matches(member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> bool:
+        def is_commit(member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> bool:
             if not _changes_a_task(member, commands):
                 return False
             at = self.commits + 1 if moment == "commit" else self.commits
             return moment == ("commit" if when == "before" else "committed") and at == wanted
 
-        self._trap(matches, f"{when} commit {number}")
+        self._kill_when(is_commit, f"{when} commit {number}")
 
     def freeze_worker(self, name: str = "worker-1", *, seconds: float = 300.0) -> None:
-        """Let a worker stand still, longer than its lease by default; then it wakes as a stale writer."""
+        """Freeze a worker, by default for longer than its lease; then it wakes as a stale writer."""
         self._start()
         member = self._cluster.members[name]
         member.process.pause()
@@ -197,18 +194,18 @@ class World:
         self._cluster.scheduler.run_after(seconds, member.process.resume)
 
     def lose_doorbells(self, *, lost: bool = True) -> None:
-        """No ring passes between processes from now on; polling must find the work."""
+        """Lose every ring between processes from now on; polling must find the work."""
         network = self._cluster.network
         network.fate = (lambda *_: []) if lost else network.arrives
 
     def double_doorbells(self) -> None:
-        """Every ring arrives three times from now on, the last much later."""
+        """Let every ring arrive three times from now on, the last much later."""
         self._cluster.network.fate = lambda *_: [0.001, 0.5, 20.0]
 
     async def repeat_deliveries(self) -> int:
-        """Everything that workers have told the store so far is told again, word for word; how many were.
+        """Send every command of the workers again, unchanged; return how many there were.
 
-        All of it must be refused, or change nothing: the oracle sees to that.
+        Each must be refused or change nothing; the oracle judges that.
         """
         commands = [one for one in self._overheard if isinstance(one, c.AttemptCommand)]
         for command in commands:
@@ -217,24 +214,22 @@ class World:
         return len(commands)
 
     def jump_clock(self, seconds: float) -> None:
-        """Correct the machine's wall clock, forward or back."""
+        """Set the machine's wall clock forward or back."""
         self._cluster.scheduler.wall_offset_us += round(seconds * 1e6)
 
-    # ---- scripts
-
     def tool(self, name: str) -> ScriptedTool:
-        """Have a tool answer by script, instead of whatever the app has under that name."""
+        """Let a tool answer by script, in place of a tool that the app has under this name."""
         return self.tools.setdefault(name, ScriptedTool(name))
-
-    # ---- inside
 
     def _settings_with(self, given: Mapping[str, object]) -> Settings:
         return override(self.app.settings, {**PULSES, **given}, source="world")
 
     def _register(self, app: Endwell) -> None:
-        """The user's agents; what runs in a process of its own runs here in the worker."""
+        """Register the user's agents; agents of other processes run inside the worker."""
         scripted = self.tools.keys()
-        app.agents = {name: _inside(agent) for name, agent in self.app.agents.items() if name not in scripted}
+        app.agents = {
+            name: _in_worker(agent) for name, agent in self.app.agents.items() if name not in scripted
+        }
         app.effects = self.app.effects
 
     @property
@@ -245,24 +240,23 @@ class World:
         if self._is_started:
             return
         self._is_started = True
-        self._overheard: list[c.Command] = []
         self._cluster.start("client", "client")
         self._cluster.start("pmo", "pmo")
         if self.app.agents.keys() - self.tools.keys():
             for number in range(self._wanted_workers):
                 self._cluster.start(f"worker-{number + 1}", "worker")
-        everybody = self._cluster.members.values()
-        if not self._cluster.run(60, lambda: all(member.is_ready for member in everybody)):
+        members = self._cluster.members.values()
+        if not self._cluster.run(60, lambda: all(member.is_ready for member in members)):
             raise UsageError("the world could not be started")
-        self._cluster.scheduler.run_after(RESTART_SECONDS, self._keep)
+        self._cluster.scheduler.run_after(RESTART_SECONDS, self._restart_ended)
         if self.tools:
             self._client.spawn(self._answer_tools(), "tools")
 
-    def _keep(self) -> None:
+    def _restart_ended(self) -> None:
         for name, member in list(self._cluster.members.items()):
             if member.is_over:
                 self._cluster.start(name, member.kind)
-        self._cluster.scheduler.run_after(RESTART_SECONDS, self._keep)
+        self._cluster.scheduler.run_after(RESTART_SECONDS, self._restart_ended)
 
     async def _answer_tools(self) -> None:
         client, runtime = self._client.client, self._client.runtime
@@ -276,11 +270,11 @@ class World:
                     self._client.spawn(script.answer(client, runtime, call.tool_call_id, card), call.tool)
             await runtime.sleep(LOOK_SECONDS)
 
-    def _trap(
-        self, matches: Callable[[ClusterMember, Moment, Sequence[c.Command]], bool], about: str
-    ) -> None:
+    def _kill_when(self, is_moment: Trap, about: str) -> None:
+        """Kill the first worker that comes to this moment."""
+
         def spring(member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> bool:
-            if member.kind != "worker" or not matches(member, moment, commands):
+            if member.kind != "worker" or not is_moment(member, moment, commands):
                 return False
             self._traps.remove(spring)
             self._kill(member, about)
@@ -294,14 +288,11 @@ class World:
         self._cluster.note(member.name, "! killed", about)
         member.kill()
 
-    def _listen(self, member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> None:
+    def _on_transaction(self, member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> None:
         if moment == "committed":
             self._view.now_us = self.now_us
-            self._oracle.after_commit()
-            for step in self._view.steps:
-                about = f"{step.event.task_id} {step.event.attempt_id or ''}"
-                self._cluster.note(member.name, step.event.type, about, step.event.hash)
-            self._view.steps = []
+            self._oracle.judge_commit()
+            self._cluster.note_events(member, self._view.take_steps())
             self._overheard += [one for one in commands if member.kind == "worker"]
             self.commits += _changes_a_task(member, commands)
         for trap in list(self._traps):
@@ -313,7 +304,7 @@ class World:
     def _judge(self) -> None:
         if self._is_started:
             self._view.now_us = self.now_us
-            self._oracle.checkpoint()
+            self._oracle.judge_all()
         if self._oracle.found:
             found = "\n".join(str(one) for one in self._oracle.found)
             raise AssertionError(f"{found}\n{self.trace}")
@@ -333,15 +324,15 @@ class WorldHandle:
         return self._world.run(self._handle.result(), hours=hours)
 
     async def task(self) -> Task:
-        """The task as it stands."""
+        """Read the task."""
         return self._world.run(self._handle.task())
 
     async def status(self) -> str:
-        """Its status."""
+        """Read its status."""
         return (await self.task()).status
 
     async def why(self) -> dict[str, Any]:
-        """Where it is, what moves it next, when it ends at the latest."""
+        """Say where it is, what moves it next, and when it ends at the latest."""
         return self._world.run(self._handle.why())
 
     async def cancel(self, reason: str = "cancelled") -> Task:
@@ -349,7 +340,7 @@ class WorldHandle:
         return self._world.run(self._handle.cancel(reason))
 
     async def history(self) -> list[str]:
-        """The types of its events, oldest first."""
+        """List the types of its events, oldest first."""
         client = self._world._client.client
         events = await self._world.ask(lambda _: client.store.events_of_task(client.namespace, self.id))
         return [event.type for event in events]
@@ -358,14 +349,14 @@ class WorldHandle:
 def every_crash(
     app: Endwell, *, seed: int = 0, settings: Mapping[str, object] | None = None
 ) -> Iterator[World]:
-    """A world for every commit at which the worker can die, before it and after it; and one in peace first.
+    """Make one world without a crash, then one for each commit before or after which the worker can die.
 
-    Use it as `for world in every_crash(app):` around the body of a test. A body that runs through commits
-    `n` times is run `2n + 1` times in all.
+    Use it as `for world in every_crash(app):` around the body of a test. A body with `n` commits runs
+    `2n + 1` times.
     """
-    with World(app, seed=seed, settings=settings) as peaceful:
-        yield peaceful
-        total = peaceful.commits
+    with World(app, seed=seed, settings=settings) as undisturbed:
+        yield undisturbed
+        total = undisturbed.commits
     for number in range(1, total + 1):
         for when in ("before", "after"):
             with World(app, seed=seed, settings=settings) as world:
@@ -373,7 +364,7 @@ def every_crash(
                 yield world
 
 
-def _inside(agent: Any) -> Any:
+def _in_worker(agent: Any) -> Any:
     return agent if agent.outside is None else replace(agent, outside=None)
 
 
@@ -388,6 +379,3 @@ def _changes_a_task(member: ClusterMember, commands: Sequence[c.Command]) -> boo
 def _call_card(call_id: str) -> str:
     task_id, _, step = call_id.partition(".s.")
     return f"{task_id}.c.{step}"
-
-
-__all__ = ["EndwellError", "World", "WorldHandle", "every_crash"]

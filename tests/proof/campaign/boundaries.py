@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from endwell.testing.installation import QueueKind
-from endwell.testing.shrinking import told
+from endwell.testing.shrinking import describe_failure
 from tests.proof.campaign.everything import Boundary, live
 from tests.proof.campaign.figures import Line
 from tests.proof.campaign.operations import OPERATIONS, STREAMED
@@ -70,7 +70,7 @@ def _strike(seed: int, strikes: list[Boundary], say: Say, queue: QueueKind | Non
     history, result = live(seed, strikes, queue=queue)
     options = "--streams " if queue == "redis" else ""
     again = f"python -m tests.proof.campaign.boundaries {options}{seed} {' '.join(map(str, strikes))}"
-    failed = () if result.is_good else (f"{again}\n{told(result)}",)
+    failed = () if result.is_good else (f"{again}\n{describe_failure(result)}",)
     kinds = {"streamed": [*map(str, history.struck)]} if queue == "redis" else dict(_kinds(history.struck))
     say(Line(counts={"boundaries": len(history.struck)}, kinds=kinds, failed=failed))
     return len(history.struck)
@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
     strikes = [Boundary(*each.split("/")) for each in words]
     history, result = live(int(seed), strikes, queue=queue)
     sys.stdout.write(f"struck: {' '.join(map(str, history.struck))}\n")
-    sys.stdout.write("everything held\n" if result.is_good else told(result) + "\n")
+    sys.stdout.write("everything held\n" if result.is_good else describe_failure(result) + "\n")
     return 0 if result.is_good and len(history.struck) == len(strikes) else 1
 
 

@@ -86,13 +86,13 @@ class Everything(Simulation):
             raise KilledError
 
     def _fate_of_commands(self, owner: str, commands: Commands) -> Fate:
-        if self._is_struck(self.cluster.members[owner], "before", told(commands)):
+        if self._is_struck(self.cluster.members[owner], "before", operations_of(commands)):
             return "silent"
         return super()._fate_of_commands(owner, commands)
 
     def _commands_done(self, owner: str, commands: Commands, answers: list[Any]) -> None:
         super()._commands_done(owner, commands, answers)
-        self._is_struck(self.cluster.members[owner], "after", told(commands))
+        self._is_struck(self.cluster.members[owner], "after", operations_of(commands))
 
     def _is_struck(self, member: ClusterMember, where: str, operations: set[str]) -> bool:
         """Whether this is the boundary at which somebody is to die next; then it is dead now."""
@@ -119,8 +119,8 @@ class Everything(Simulation):
                 await ctx.step("look", _look, 1)
             return len(await ctx.nudges())
 
-    async def _people_at(self, member: ClusterMember) -> None:
-        await super()._people_at(member)
+    async def _bring_people(self, member: ClusterMember) -> None:
+        await super()._bring_people(member)
         member.spawn(self._run_errands(member), "errands")
 
     async def _run_errands(self, member: ClusterMember) -> None:
@@ -149,7 +149,7 @@ class Everything(Simulation):
         return next((task.id for task in self.view.tasks.values() if task.status in statuses), None)
 
 
-def told(commands: Commands) -> set[str]:
+def operations_of(commands: Commands) -> set[str]:
     """What the server of streams is to change, by command and key."""
     words = [(_word(each[0]), _word(key)) for each in commands for key in _keys(each)]
     return {f"{command}:{key}" for command, key in words if command in CHANGES and key in KEYS}

@@ -15,15 +15,15 @@ from typing import Final
 import msgspec
 
 from endwell.testing.campaign import Figures
-from endwell.testing.restore import lose_and_restore
-from endwell.testing.shrinking import keep, shrink, simulate, told
+from endwell.testing.shrinking import describe_failure, shrink, simulate
 from tests.proof.campaign.figures import Line
+from tests.proof.campaign.restore import lose_and_restore
+from tests.proof.kept_histories import keep_history
 from tests.store.world import Database, PostgresDatabase, SqliteDatabase
 
 Say = Callable[[Line], None]
 Run = Callable[[int, int, Say], None]
 MUTANT_SHARES: Final = 4
-CORPUS: Final = Path(__file__).parents[2] / "testing" / "corpus"
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def simulations(seed: int, size: int, say: Say) -> None:
         result = simulate(each)
         if not result.is_good:
             result = shrink(result)
-            keep(result, CORPUS)
+            keep_history(result)
         figures = Figures.of(result)
         counts = {"seeds": 1, "faults": figures.fault_count, "judgements": figures.judged}
         say(Line(counts=counts, kinds={"fault kinds": list(figures.faults)}, failed=figures.failures))
@@ -69,7 +69,7 @@ def restores(seed: int, size: int, say: Say) -> None:
     for each in seeds_of(seed, size):
         with tempfile.TemporaryDirectory(prefix="endwell-restore-") as directory:
             result = lose_and_restore(each, Path(directory))
-        failed = () if result.is_good else (f"the restore of seed {each} broke\n{told(result)}",)
+        failed = () if result.is_good else (f"the restore of seed {each} broke\n{describe_failure(result)}",)
         say(Line(counts={"restores": 1}, failed=failed))
 
 

@@ -1,4 +1,4 @@
-"""Every list of faults; importing them registers what they say. Whoever adds a list names it here."""
+"""Every list of faults. Importing this module registers them; name a new list here."""
 
 from endwell.testing.faults import (
     of_bells,

@@ -1,4 +1,4 @@
-"""Whoever is told refuses, does not answer, or hears half; the relay dies between telling and noting it."""
+"""Faults of the receiver and the relay: refusals, lost answers, deaths before the cursor moves."""
 
 from __future__ import annotations
 
@@ -8,69 +8,65 @@ from endwell.testing.receiver import Manner
 from endwell.testing.simulation import Simulation
 
 
-def _taken(sim: Simulation, name: str, manner: Manner, times: int) -> None:
+def _spoil_batches(sim: Simulation, name: str, manner: Manner, times: int) -> None:
     noted: list[bool] = []
 
-    def act(owner: str) -> Manner:
+    def take_badly(owner: str) -> Manner:
         if not noted:
             noted.append(True)
             sim.happened(name, "receiver", f"of {owner}")
         return manner
 
-    sim.spoil_receiver(act, times=times)
+    sim.spoil_receiver(take_badly, times=times)
 
 
 @fault(weight=3, needs="relay")
 def receiver_refuses(sim: Simulation, dice: Dice) -> None:
     """The receiver takes nothing for a while."""
-    _taken(sim, "receiver_refuses", "refused", dice.choice((1, 3, 12)))
+    _spoil_batches(sim, "receiver_refuses", "refused", dice.choice((1, 3, 12)))
 
 
 @fault(weight=3, needs="relay")
 def receiver_takes_a_part(sim: Simulation, dice: Dice) -> None:
     """The receiver takes the first few messages and refuses the rest."""
-    _taken(sim, "receiver_takes_a_part", "half", dice.choice((1, 3)))
+    _spoil_batches(sim, "receiver_takes_a_part", "half", dice.choice((1, 3)))
 
 
 @fault(weight=4, needs="relay")
 def answer_of_the_receiver_lost(sim: Simulation, dice: Dice) -> None:
-    """The receiver takes everything, and nobody hears that it did."""
-    _taken(sim, "answer_of_the_receiver_lost", "unheard", dice.choice((1, 2, 6)))
+    """The receiver takes everything, and its answer is lost."""
+    _spoil_batches(sim, "answer_of_the_receiver_lost", "unheard", dice.choice((1, 2, 6)))
 
 
 @fault(weight=2, needs="relay")
 def receiver_silent(sim: Simulation, dice: Dice) -> None:
-    """The receiver neither takes nor refuses: time runs out."""
-    _taken(sim, "receiver_silent", "silent", dice.choice((1, 5)))
+    """The receiver neither takes nor refuses; the request times out."""
+    _spoil_batches(sim, "receiver_silent", "silent", dice.choice((1, 5)))
 
 
 @fault(weight=3, needs="relay")
 def line_to_the_receiver_breaks(sim: Simulation, dice: Dice) -> None:
-    """The line breaks in the middle of a batch."""
-    _taken(sim, "line_to_the_receiver_breaks", "broken", dice.choice((1, 2)))
+    """The connection breaks in the middle of a batch."""
+    _spoil_batches(sim, "line_to_the_receiver_breaks", "broken", dice.choice((1, 2)))
 
 
 @fault(weight=4, always=1, needs="relay")
 def supervisor_killed_after_telling(sim: Simulation, dice: Dice) -> None:
-    """A supervisor dies when something was told, and its cursor does not say so yet."""
+    """A supervisor dies after a delivery, before its cursor moves."""
 
-    def act(owner: str) -> bool:
-        member = sim.cluster.members[owner]
+    def kill(owner: str) -> None:
         sim.happened("supervisor_killed_after_telling", owner)
-        sim.kill(member, down_seconds=dice.choice((5, 60)))
-        return True
+        sim.kill(sim.cluster.members[owner], down_seconds=dice.choice((5, 60)))
 
-    sim.after_telling(act)
+    sim.after_delivery(kill)
 
 
 @fault(weight=3, needs="relay")
 def supervisor_frozen_after_telling(sim: Simulation, dice: Dice) -> None:
-    """A supervisor stands still between telling and noting it, until another holds the cursor."""
+    """A supervisor freezes between a delivery and its cursor, until another supervisor holds the cursor."""
 
-    def act(owner: str) -> bool:
-        member = sim.cluster.members[owner]
+    def freeze(owner: str) -> None:
         sim.happened("supervisor_frozen_after_telling", owner)
-        sim.freeze(member, dice.choice((20, 100, 300)))
-        return True
+        sim.freeze(sim.cluster.members[owner], dice.choice((20, 100, 300)))
 
-    sim.after_telling(act)
+    sim.after_delivery(freeze)

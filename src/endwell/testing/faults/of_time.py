@@ -1,4 +1,4 @@
-"""The machine's clock is corrected, or the machine sleeps."""
+"""Faults of time: the wall clock is set, or the machine sleeps."""
 
 from __future__ import annotations
 

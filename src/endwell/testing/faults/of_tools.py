@@ -1,4 +1,4 @@
-"""What agents rely on misbehaves: steps raise or hang, tools are late, silent, wrong, or answer twice."""
+"""Faults of steps, effects and tools: they raise, hang, answer late, twice or not at all."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from endwell.testing.simulation import Simulation
 @fault(weight=4)
 def step_raises(sim: Simulation, dice: Dice) -> None:
     """A step's function raises."""
-    sim.step_fates.append(("step_raises", 0.0))
+    sim.spoil("step", "step_raises", 0.0)
 
 
 @fault(weight=3)
 def step_hangs(sim: Simulation, dice: Dice) -> None:
     """A step's function takes longer than it may."""
-    sim.step_fates.append(("step_hangs", dice.choice((30, 200, 1000))))
+    sim.spoil("step", "step_hangs", dice.choice((30, 200, 1000)))
 
 
 @fault(weight=4)
 def effect_is_slow(sim: Simulation, dice: Dice) -> None:
-    """The world outside takes longer to change than an effect may take."""
-    sim.effect_fates.append(("effect_is_slow", dice.choice((20, 40, 200))))
+    """The outside world takes longer to change than an effect may take."""
+    sim.spoil("effect", "effect_is_slow", dice.choice((20, 40, 200)))
 
 
 @fault(weight=4)
 def effect_raises_afterwards(sim: Simulation, dice: Dice) -> None:
-    """The world outside has changed, and all the worker hears is an error."""
-    sim.effect_fates.append(("effect_raises_afterwards", -1.0))
+    """The outside world has changed, and the worker receives an error."""
+    sim.spoil("effect", "effect_raises_afterwards", -1.0)
 
 
 @fault(weight=3)
 def tool_silent(sim: Simulation, dice: Dice) -> None:
     """A tool never answers."""
-    sim.tool_fates.append("tool_silent")
+    sim.spoil("tool", "tool_silent")
 
 
 @fault(weight=3)
 def tool_late(sim: Simulation, dice: Dice) -> None:
-    """A tool answers when its time is over."""
-    sim.tool_fates.append("tool_late")
+    """A tool answers after its deadline."""
+    sim.spoil("tool", "tool_late")
 
 
 @fault(weight=3)
 def tool_answers_twice(sim: Simulation, dice: Dice) -> None:
     """A tool gives two answers, at once and different."""
-    sim.tool_fates.append("tool_answers_twice")
+    sim.spoil("tool", "tool_answers_twice")
 
 
 @fault(weight=3)
 def tool_fails(sim: Simulation, dice: Dice) -> None:
-    """A tool says that it failed."""
-    sim.tool_fates.append("tool_fails")
+    """A tool reports that it failed."""
+    sim.spoil("tool", "tool_fails")

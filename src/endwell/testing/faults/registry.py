@@ -1,27 +1,25 @@
-"""The list of faults. Each is planned for a moment, waits for its occasion, and counts when it happened.
+"""The registry of faults. Each is planned for a moment, waits for its occasion, and counts when it happens.
 
-A kill counts only if the victim held work or was inside a commit: the occasion sees to that.
+A kill counts only if its victim held work or was inside a commit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Any, Final, Literal
 
 from endwell.runtime.virtual.scheduler import Dice
 
-if TYPE_CHECKING:
-    from endwell.testing.simulation import Simulation
-
 Need = Literal["", "queue", "relay"]
-"""What an installation must have for a fault to make sense."""
-Inject = Callable[["Simulation", Dice], None]
+"""The part that an installation must have for a fault to make sense."""
+Inject = Callable[[Any, Dice], None]
+"""Acts on a `Simulation`, which stands above this module."""
 
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """`weight` is how often it is planned, relative to the others; `always`, how often in every plan."""
+    """`weight` is how often it is planned, relative to others; `always`, how often every plan has it."""
 
     name: str
     says: str
@@ -37,7 +35,7 @@ FAULTS: Final[dict[str, InjectedFault]] = {}
 def fault(weight: int = 4, always: int = 0, needs: Need = "") -> Callable[[Inject], Inject]:
     """Register a function under its name; its docstring says what goes wrong.
 
-    It brings the fault about, or arms it for the first occasion, and tells `sim.happened(name, …)` then.
+    It causes the fault, or arms it for its first occasion, and calls `sim.happened(name, …)` then.
     """
 
     def register(inject: Inject) -> Inject:
@@ -52,15 +50,15 @@ def fault(weight: int = 4, always: int = 0, needs: Need = "") -> Callable[[Injec
 
 @dataclass(frozen=True, order=True)
 class Planned:
-    """One fault of a plan. Its dice are its own: leaving others out changes it as little as can be."""
+    """One fault of a plan. Its salt gives it its own dice: removing other faults changes it little."""
 
     at_seconds: float
     name: str
     salt: int
 
 
-def plan(dice: Dice, count: int, within_seconds: float, has: Container[Need] = ("",)) -> list[Planned]:
-    """So many faults over that time, of those that this installation can meet."""
+def plan_faults(dice: Dice, count: int, within_seconds: float, has: Container[Need] = ("",)) -> list[Planned]:
+    """Plan `count` faults over a time, of the kinds that this installation can meet."""
     names = [name for name, fault in FAULTS.items() if fault.needs in has]
     weights = [FAULTS[name].weight for name in names]
     chosen = [name for name in names for _ in range(FAULTS[name].always)][:count]

@@ -1,4 +1,4 @@
-"""What must hold of the whole: now and then while everything moves, and when all is over."""
+"""Invariants of the whole installation: at checkpoints, at rest, and after all processes have left."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from endwell.testing.oracle.registry import invariant
 from endwell.testing.oracle.view import OracleView
 
 MOST_STEPS: Final = 30_000
-"""Between two checkpoints; usually it is a tenth of that."""
+"""Scheduler steps between two checkpoints; a tenth of this is usual."""
 
 
 @invariant("checkpoint")
 def every_row_is_the_fold_of_its_log(view: OracleView) -> Iterator[str]:
     """There is a row for each task in the log, no other, and each is what its log comes to."""
-    rows = {task.id: task for task in view.all_rows()}
+    rows = {task.id: task for task in view.read_all_rows()}
     if rows.keys() != view.tasks.keys():
         yield f"rows and log know different tasks: {sorted(rows.keys() ^ view.tasks.keys())}"
     yield from (f"{task_id} differs" for task_id in sorted(rows) if rows[task_id] != view.tasks.get(task_id))
@@ -83,7 +83,7 @@ def slots_belong_to_who_holds_them(view: OracleView) -> Iterator[str]:
 
 @invariant("checkpoint")
 def nothing_is_overdue(view: OracleView) -> Iterator[str]:
-    """While nothing is wrong, no clock is late by more than a few ticks of a supervisor."""
+    """While no fault acts, no clock is late by more than a few ticks of a supervisor."""
     if view.calm_since_us is None or view.now_us - view.calm_since_us < 6 * view.tick_us:
         return
     for task in view.tasks.values():
@@ -94,7 +94,7 @@ def nothing_is_overdue(view: OracleView) -> Iterator[str]:
 
 @invariant("checkpoint")
 def nobody_spins(view: OracleView) -> Iterator[str]:
-    """No process is busy with nothing: between two checkpoints only so many things happen."""
+    """No process spins: between two checkpoints the scheduler takes a limited number of steps."""
     spent, view.steps_before = view.steps_taken - view.steps_before, view.steps_taken
     if spent > MOST_STEPS:
         yield f"{spent} steps since the last checkpoint"
@@ -102,7 +102,7 @@ def nobody_spins(view: OracleView) -> Iterator[str]:
 
 @invariant("checkpoint")
 def nobody_is_surprised(view: OracleView) -> Iterator[str]:
-    """Whatever goes wrong is something that the product knows by name: no loop meets an error of its own."""
+    """The product knows every error by name: none of its loops logs an unexpected exception."""
     yield from view.log.surprises if view.log is not None else ()
 
 
@@ -132,7 +132,7 @@ def accepted_is_ended(view: OracleView) -> Iterator[str]:
 
 @invariant("rest")
 def results_are_right(view: OracleView) -> Iterator[str]:
-    """A task that succeeded brought what its payload says, whatever happened on the way."""
+    """A task that succeeded has the result that follows from its payload."""
     for task_id, value in view.expected.items():
         task = view.tasks.get(task_id)
         if task is None or task.status != s.SUCCEEDED:
@@ -145,7 +145,7 @@ def results_are_right(view: OracleView) -> Iterator[str]:
 
 @invariant("rest")
 def no_message_is_left(view: OracleView) -> Iterator[str]:
-    """Every message was consumed once, or visibly not: nothing is pending or in progress."""
+    """Every message was consumed, skipped or marked as an error: none is pending or in progress."""
     rows = view.ask(
         "SELECT id, message_type, status, task_id, watchdog_error FROM agent_inbox "
         "WHERE status NOT IN ('consumed', 'error', 'skipped')"
@@ -166,7 +166,7 @@ def no_answer_is_on_its_way(view: OracleView) -> Iterator[str]:
 
 @invariant("rest")
 def no_effect_is_in_flight(view: OracleView) -> Iterator[str]:
-    """No effect is intended any more, and none is unknown without its task being a person's."""
+    """No effect is still intended."""
     for key, status in view.ask("SELECT key, status FROM effects WHERE status = 'intended'"):
         yield f"{key} is still {status}"
 
@@ -213,12 +213,12 @@ def the_database_is_sound(view: OracleView) -> Iterator[str]:
 
 @invariant("left")
 def everybody_goes_when_told_to(view: OracleView) -> Iterator[str]:
-    """A process that is told to stop drains, says goodbye and ends; no session of it stays open."""
+    """A process that is asked to stop drains, closes its session and ends."""
     yield from (f"{name} is still here" for name in view.still_here)
 
 
 @invariant("left")
 def nothing_is_left_behind(view: OracleView) -> Iterator[str]:
-    """When all have gone there is the database and the file they lock: no log of it, nothing temporary."""
+    """When all processes have left, only the database and its lock file remain."""
     kept = ("endwell.db", "endwell.db-checkpoint")
     yield from (f"{name} is left" for name in view.files if name not in kept)

@@ -1,20 +1,21 @@
-"""The oracle at work: it looks after every transaction, at checkpoints, and when all is over."""
+"""The oracle: it judges every transaction, checkpoints, and the end of a history."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from endwell.testing.oracle import at_rest, of_approvals, of_foreign, of_relays, of_streams, of_tasks
-from endwell.testing.oracle.registry import Invariant, of
+from endwell.testing.oracle.registry import When, invariants_for
 from endwell.testing.oracle.view import OracleView
 
 LISTS = (of_tasks, of_approvals, of_foreign, of_relays, of_streams, at_rest)
-"""Importing them registers what they say; whoever adds a list names it here."""
+"""Importing these lists registers their invariants; name a new list here."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """Something that must hold did not."""
+    """An invariant that did not hold."""
 
     invariant: str
     says: str
@@ -25,46 +26,38 @@ class Violation:
 
 
 class Oracle:
-    """`found` is what was wrong, oldest first; the first is what matters."""
+    """Judges a history while it runs. `found` are the violations, oldest first; after the first it stops."""
 
     def __init__(self, view: OracleView) -> None:
         self.view = view
         self.found: list[Violation] = []
         self.judged = 0
-        self._after_commit = of("commit")
-        self._after_move = of("move")
-        self._now_and_then = of("checkpoint")
-        self._at_rest = of("rest")
-        self._left = of("left")
+        self._invariants = {when: invariants_for(when) for when in get_args(When)}
 
-    def after_commit(self) -> None:
-        """Look at what the transaction that has just taken place has changed."""
-        if not self.found and self.view.look():
-            self._judge(self._after_commit)
+    def judge_commit(self) -> None:
+        """Judge what the transaction that has just been committed has changed."""
+        if not self.found and self.view.read_new_events():
+            self._judge("commit")
 
-    def after_move(self) -> None:
-        """Look at a cursor that has just been moved."""
-        if not self.found:
-            self._judge(self._after_move)
+    def judge_move(self) -> None:
+        """Judge a cursor that has just been moved."""
+        self._judge("move")
 
-    def checkpoint(self) -> None:
-        """Look at everything."""
-        if not self.found:
-            self._judge(self._now_and_then)
+    def judge_all(self) -> None:
+        """Judge the state of the whole installation."""
+        self._judge("checkpoint")
 
-    def rest(self) -> None:
-        """Look at everything, for the last time."""
-        self.checkpoint()
-        if not self.found:
-            self._judge(self._at_rest)
+    def judge_rest(self) -> None:
+        """Judge the whole installation when every task has ended."""
+        self._judge("checkpoint")
+        self._judge("rest")
 
-    def left(self) -> None:
-        """Look at what is there when nobody is."""
-        if not self.found:
-            self._judge(self._left)
+    def judge_left(self) -> None:
+        """Judge what is left when all processes have gone."""
+        self._judge("left")
 
-    def _judge(self, invariants: tuple[Invariant, ...]) -> None:
-        for one in invariants:
+    def _judge(self, when: When) -> None:
+        for one in () if self.found else self._invariants[when]:
             self.judged += 1
             try:
                 problems = list(one.judge(self.view))

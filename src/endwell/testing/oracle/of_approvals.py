@@ -1,4 +1,4 @@
-"""What must hold of approvals before a start, after every single transaction."""
+"""Invariants of approvals before a start, judged after every transaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _has_rule(view: OracleView, agent: str) -> bool:
 
 
 def _agreed_hash(view: OracleView, step: CommitStep, approved: f.ApprovalApproved) -> str:
-    """What people saw: the payload of this task, or of the one whose approval counts again."""
+    """Hash the payload that people saw: of this task, or of the task whose approval is carried over."""
     if approved.carried_from is None:
         return step.after.payload_hash
     return view.agreed.get(approved.carried_from, "")

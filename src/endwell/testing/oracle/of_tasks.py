@@ -1,4 +1,4 @@
-"""What must hold of tasks and their log, after every single transaction."""
+"""Invariants of tasks and their log, judged after every transaction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LATE: Final = (
     "effect.unknown",
     "inbox.skipped",
 )
-"""What may be logged of a task that has ended; none of it moves the task."""
+"""Events that may follow the end of a task; none of them moves it."""
 TERMINAL_EVENTS: Final = frozenset(f"task.{status}" for status in s.TERMINAL)
 FENCED: Final = (
     f.StepStarted,
@@ -35,7 +35,7 @@ FENCED: Final = (
     f.SucceededEnding,
     f.TaskHandedBack,
 )
-"""Facts that only the holder of a task can bring about."""
+"""Facts that only the holder of a task may cause."""
 
 
 @invariant("commit")
@@ -67,19 +67,21 @@ def attempts_are_new(view: OracleView) -> Iterator[str]:
 
 @invariant("commit")
 def writes_name_the_holder(view: OracleView) -> Iterator[str]:
-    """Whatever only a holder can bring about names the attempt that holds the task at that moment."""
+    """A fact that only a holder may cause names the attempt that holds the task at that moment."""
     holders: dict[tuple[str, str], str | None] = {}
     for step in view.steps:
         event = step.event
         held_by = None if step.before is None else step.before.attempt_id
-        holder = holders.setdefault((event.task_id, event.command_id), held_by)  # when the command came
+        holder = holders.setdefault(
+            (event.task_id, event.command_id), held_by
+        )  # when the command was decided
         if isinstance(step.fact, FENCED) and event.attempt_id != holder:
             yield f"{event.type} of {event.task_id} by {event.attempt_id}, held by {holder}"
 
 
 @invariant("commit")
 def nobody_takes_what_is_held(view: OracleView) -> Iterator[str]:
-    """A claim finds nobody holding the task."""
+    """A task is claimed only while no attempt holds it."""
     for step in view.steps:
         held = step.before is not None and step.before.attempt_id is not None
         if isinstance(step.fact, f.TaskClaimed) and held:
@@ -102,9 +104,9 @@ def the_log_has_no_gap(view: OracleView) -> Iterator[str]:
 def the_fold_is_the_row(view: OracleView) -> Iterator[str]:
     """The fold of a task's events equals its row, field by field."""
     for task_id in {step.event.task_id: None for step in view.steps}:
-        row, fold = view.row(task_id), view.tasks[task_id]
+        row, fold = view.read_row(task_id), view.tasks[task_id]
         if row != fold:
-            yield f"{task_id}: {_difference(row, fold)}"
+            yield f"{task_id}: {_describe_difference(row, fold)}"
 
 
 @invariant("commit")
@@ -125,7 +127,7 @@ def a_suspended_turn_counts_its_waits(view: OracleView) -> Iterator[str]:
             yield f"a wait of {task_id} is over at {at}, and its clock is {task.wait_by}"
 
 
-def _difference(row: object, fold: object) -> str:
+def _describe_difference(row: object, fold: object) -> str:
     fields = getattr(fold, "__struct_fields__", ())
     parts = [
         f"{name} is {getattr(row, name, None)!r}, folded {getattr(fold, name)!r}"
@@ -202,7 +204,7 @@ def a_decision_is_made_once(view: OracleView) -> Iterator[str]:
 @invariant("commit")
 def effects_happen_at_most_once(view: OracleView) -> Iterator[str]:
     """Under one effect key the world outside is changed at most once."""
-    for key in view.outside.doubled():
+    for key in view.outside.repeated_keys():
         yield f"{key} took place {view.outside.calls[key]} times"
 
 

@@ -1,6 +1,6 @@
-"""The list of everything that must hold. Whoever adds a capability adds its invariants with `@invariant`.
+"""The registry of invariants. A new capability registers its own with `@invariant`.
 
-Each is a small function that looks at a `OracleView` and yields a sentence for everything that is wrong.
+Each is a small function that reads an `OracleView` and yields a sentence for each thing that is wrong.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ Judge = Callable[[OracleView], Iterator[str]]
 
 @dataclass(frozen=True)
 class Invariant:
-    """`commit`: after every transaction; `move`: when a cursor was moved; `checkpoint`: now and then, and
-    at rest; `rest`: at the end; `left`: when all processes have gone and the database is closed.
+    """`when` says when it is judged.
+
+    `commit`: after every transaction. `move`: after a cursor was moved. `checkpoint`: every few minutes
+    and at rest. `rest`: when every task has ended. `left`: when all processes have left and
+    the database is closed.
     """
 
     name: str
@@ -31,7 +34,7 @@ INVARIANTS: Final[dict[str, Invariant]] = {}
 
 
 def invariant(when: When) -> Callable[[Judge], Judge]:
-    """Register a function under its name; its docstring is what must hold."""
+    """Register a function under its name; its docstring says what must hold."""
 
     def register(judge: Judge) -> Judge:
         name = judge.__name__
@@ -43,6 +46,6 @@ def invariant(when: When) -> Callable[[Judge], Judge]:
     return register
 
 
-def of(when: When) -> tuple[Invariant, ...]:
-    """The invariants of one sort."""
+def invariants_for(when: When) -> tuple[Invariant, ...]:
+    """Return the invariants that are judged then."""
     return tuple(one for one in INVARIANTS.values() if one.when == when)

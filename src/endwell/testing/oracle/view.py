@@ -1,4 +1,4 @@
-"""What the oracle knows: the log as it grew, folded by itself, beside the rows as they are."""
+"""The oracle's view: the log as it grew, folded independently, beside the rows as they are."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from endwell.pmo.relay.messages import Outgoing
 from endwell.policy.limits import Limits
 from endwell.store.log import EVENT_FIELDS, Event
 from endwell.store.side_rows import DeadLetter, KeptWait, Key, RowsBeside
+from endwell.testing.captured_log import CapturedLog
 from endwell.testing.effect_sink import Outside
-from endwell.testing.log import Overheard
 from endwell.testing.receiver import Receiver
 from endwell.testing.redis.server import Server
 
@@ -33,7 +33,7 @@ ENDS: Final = (f.SucceededEnding, f.FailedEnding, f.TimedOutEnding, f.CancelledE
 
 
 class CommitStep(NamedTuple):
-    """One event: what it says, and the task before and after it, as the oracle folds it."""
+    """One event, and the task before and after it, as the oracle folds them."""
 
     event: Event
     fact: f.Fact
@@ -66,11 +66,11 @@ class OracleView:
         self.is_alive: Callable[[int], bool] = lambda pid: False
         self.live_pids: frozenset[int] = frozenset()
         self.live_names: frozenset[str] = frozenset()
-        self.log: Overheard | None = None
+        self.log: CapturedLog | None = None
         self.streams: Server | None = None
         self.receiver: Receiver | None = None
         self.owed: dict[int, str] = {}
-        self.told_badly: list[str] = []
+        self.bad_deliveries: list[str] = []
         self.still_here: list[str] = []
         self.files: list[str] = []
         self._connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
@@ -78,38 +78,38 @@ class OracleView:
     def close(self) -> None:
         self._connection.close()
 
-    def look(self) -> bool:
-        """Take in what was logged since the last look; whether there was anything."""
-        rows = self._new()
+    def read_new_events(self) -> bool:
+        """Fold the events that were logged since the last call; return whether there were any."""
+        rows = self.ask(_EVENTS, (self.seq,))
+        self.seq = rows[-1][0] if rows else self.seq
         self.steps = [self._step(Event(*row[1:])) for row in rows]
         if self.receiver is not None:
             self._note_owed([row[0] for row in rows])
         return bool(self.steps)
 
+    def take_steps(self) -> list[CommitStep]:
+        """Return the steps of the newest transaction, once."""
+        steps, self.steps = self.steps, []
+        return steps
+
     def _note_owed(self, seqs: Sequence[int]) -> None:
-        """Each end of a turn, and each end of a task that had none, must be told outside."""
+        """Note that the relay owes a message: for each end of a turn, and of a task that ends without one."""
         turns = {step.event.command_id for step in self.steps if isinstance(step.fact, f.TurnEnded)}
         for seq, step in zip(seqs, self.steps, strict=True):
             is_end = isinstance(step.fact, ENDS) and step.event.command_id not in turns
             if is_end or isinstance(step.fact, f.TurnEnded):
                 self.owed[seq] = f"{step.event.event_id}.task"
 
-    def note_told(self, owner: str, message: Outgoing) -> None:
-        """Somebody outside is being told something, at this very moment."""
+    def note_delivered(self, owner: str, message: Outgoing) -> None:
+        """Check a message that the receiver is receiving at this moment."""
         event_id = message.id.rpartition(".")[0]
         task_id, _, version = event_id.rpartition(".")
         task = self.tasks.get(task_id)
         if task is None or task.version < int(version):
-            self.told_badly.append(f"{message.id} was told by {owner} before it was committed")
+            self.bad_deliveries.append(f"{message.id} was sent by {owner} before it was committed")
         known = self.receiver.bodies.get(message.id) if self.receiver is not None else None
         if known is not None and known != message.body:
-            self.told_badly.append(f"{message.id} was told in two ways, the second time by {owner}")
-
-    def _new(self) -> list[tuple[Any, ...]]:
-        rows = self.ask(_EVENTS, (self.seq,))
-        if rows:
-            self.seq = rows[-1][0]
-        return rows
+            self.bad_deliveries.append(f"{message.id} was sent in two versions, the second by {owner}")
 
     def _step(self, event: Event) -> CommitStep:
         fact = event.fact
@@ -120,38 +120,38 @@ class OracleView:
         self.beside.take(before, after, fact, event.at)
         return CommitStep(event, fact, before, after)
 
-    def look_at_sessions(self) -> None:
-        """Whose session is open although nobody is there; foreign workers say no goodbye."""
+    def note_open_sessions(self) -> None:
+        """Note sessions that are still open; those of foreign workers (pid 0) are never closed."""
         rows = self.ask("SELECT name FROM sessions WHERE ended_at IS NULL AND pid != 0")
         self.still_here += [f"a session of {row[0]}" for row in rows]
 
     def note_run(self, task_id: str, attempt_id: str, step: str) -> None:
-        """A step's function begins, at this very moment."""
+        """Check the function of a step, which begins at this moment."""
         task = self.tasks.get(task_id)
         if task is not None and task.attempt_id == attempt_id and (task_id, step) in self.recorded:
             self.ran_again.append(f"step {step} of {task_id} ran again under {attempt_id}")
 
-    def row(self, task_id: str) -> Task | None:
-        """The task as its row says."""
+    def read_row(self, task_id: str) -> Task | None:
+        """Read the row of a task."""
         rows = self.ask(_TASK, ("default", task_id))
         return Task(*rows[0]) if rows else None
 
-    def all_rows(self) -> list[Task]:
-        """Every task as its row says."""
+    def read_all_rows(self) -> list[Task]:
+        """Read the rows of all tasks."""
         return [Task(*row) for row in self.ask(_TASKS)]
 
     def rows_beside(self) -> dict[Key, Any]:
-        """Approvals, dead letters and waits as their rows say."""
+        """Read the rows of approvals, dead letters and waits."""
         approvals = [ApprovalRow(*row) for row in self.ask(_APPROVALS)]
         found: dict[Key, Any] = {("approval", row.id): row for row in approvals}
         found |= {("dead_letter", row[0]): DeadLetter(*row) for row in self.ask(_LETTERS)}
         return found | {("wait", *row[:2]): KeptWait(*row) for row in self.ask(_WAITS)}
 
     def ask(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Anything else."""
+        """Ask the database anything else."""
         return self._connection.execute(sql, tuple(values)).fetchall()
 
 
 def plain_name(step: str) -> str:
-    """The name that an agent gave a step: without run, branch and number."""
+    """Return the name that an agent gave a step, without run, branch and number."""
     return step.partition(":")[2].rpartition(")")[2].partition("#")[0]

@@ -1,4 +1,4 @@
-"""What the processes of a simulation write to their logs: nobody reads it but the oracle."""
+"""The log of simulated processes: captured for the oracle, shown to no one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Overheard(logging.Handler):
-    """Keeps what must not be there: something secret, or an error that nobody expected."""
+class CapturedLog(logging.Handler):
+    """Keeps the lines that must not be there: with a secret in them, or about an unexpected error."""
 
     def __init__(self, secret: str) -> None:
         super().__init__(logging.WARNING)
@@ -17,17 +17,17 @@ class Overheard(logging.Handler):
         self.surprises: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        said = record.getMessage()
+        message = record.getMessage()
         error = record.exc_info[1] if record.exc_info else None
-        if self._secret in said or (error is not None and self._secret in str(error)):
-            self.leaks.append(f"{record.name}: {said}")
+        if self._secret in message or (error is not None and self._secret in str(error)):
+            self.leaks.append(f"{record.name}: {message}")
         if error is not None:
-            self.surprises.append(f"{record.name}: {said}: {error!r}")
+            self.surprises.append(f"{record.name}: {message}: {error!r}")
 
 
 @contextmanager
-def overheard(log: Overheard) -> Iterator[None]:
-    """What goes wrong on purpose is not worth a line on anybody's screen."""
+def capture_log(log: CapturedLog) -> Iterator[None]:
+    """Send warnings and errors of the product to this log alone."""
     logger = logging.getLogger("endwell")
     level, propagate = logger.level, logger.propagate
     logger.setLevel(logging.WARNING)
