@@ -39,7 +39,9 @@ ActOnEntry = Callable[[bytes, list[bytes]], bool | None]
 """Receives a new stream entry; returns whether it arrives, or None if it does not suit."""
 ArmedMoment = Literal["begin", "commit", "committed", "read"]
 REFUSED: Final = "What is stale, or contradicts an answer that was given, is refused."
-Point = Literal["ring", "commands", "answers", "entry", "batch", "delivered", "step", "effect", "tool"]
+Point = Literal[
+    "ring", "commands", "answers", "entry", "batch", "delivered", "step", "effect", "effect_error", "tool"
+]
 
 
 @dataclass
@@ -163,9 +165,9 @@ class Occasions:
 
         self._wait_at("delivered", act_once, 1, within)
 
-    def spoil(self, point: Literal["step", "effect", "tool"], name: str, value: float = 0.0) -> None:
+    def spoil(self, point: Point, name: str, seconds: float = 0.0) -> None:
         """Give the next step, effect or tool call this fault."""
-        self._wait_at(point, lambda: (name, value), 1, math.inf)
+        self._wait_at(point, lambda: (name, seconds), 1, math.inf)
 
     def overhear(self, commands: Sequence[c.Command]) -> None:
         """Keep commands that were committed, so that a fault can send them again."""
@@ -177,14 +179,12 @@ class Occasions:
 
     def act_on(self, member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> None:
         """Let the first armed fault that suits act on a transaction; it may raise."""
+        self._armed = [one for one in self._armed if one.times > 0 and one.until_us >= self.elapsed_us]
         for armed in self._armed:
-            if armed.moment == moment and armed.until_us < self.elapsed_us:
-                armed.times = 0
-            elif armed.moment == moment and armed.matches(member, commands):
+            if armed.moment == moment and armed.matches(member, commands):
                 armed.times -= 1
                 armed.act(member, commands)
-                break
-        self._armed = [armed for armed in self._armed if armed.times > 0]
+                return
 
     def meet(self, point: Point, *given: Any) -> Any:
         """Let the first fault that suits act at this point; return its answer, or None."""
@@ -197,10 +197,6 @@ class Occasions:
                 one.times -= 1
                 return answer
         return None
-
-    def peek(self, point: Point) -> Any:
-        """Return the answer that `meet` would give, and let the fault wait on."""
-        return next((one.act() for one in self._pending[point] if one.times > 0), None)
 
     def forget_faults(self) -> None:
         """Forget every fault that has not happened: from now on none does."""
@@ -256,10 +252,10 @@ class PlannedFates(Fates):
         return float(seconds)
 
     def effect_seconds(self, key: str) -> float:
-        fate = self._occasions.peek("effect")
-        if fate is None or fate[1] < 0:
+        fate = self._occasions.meet("effect")
+        if fate is None:
             return 0.0
-        name, seconds = self._occasions.meet("effect")
+        name, seconds = fate
         self._occasions.happened(name, "outside", f"{key} {seconds:.0f} s")
         return float(seconds)
 
@@ -268,11 +264,10 @@ class PlannedFates(Fates):
 
     def after_change(self, pid: int, key: str) -> None:
         self._act(self._occasions.after_change, pid, key)
-        fate = self._occasions.peek("effect")
-        if fate is not None and fate[1] < 0:
-            name, _ = self._occasions.meet("effect")
-            self._occasions.happened(name, "outside", key)
-            raise OSError("the line broke")
+        fate = self._occasions.meet("effect_error")
+        if fate is not None:
+            self._occasions.happened(fate[0], "outside", key)
+            raise OSError("the connection broke")
 
     def _act(self, acts: deque[ActOnEffect], pid: int, key: str) -> None:
         members = self._occasions.cluster.members.values()

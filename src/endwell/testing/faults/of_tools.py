@@ -10,7 +10,7 @@ from endwell.testing.simulation import Simulation
 @fault(weight=4)
 def step_raises(sim: Simulation, dice: Dice) -> None:
     """A step's function raises."""
-    sim.spoil("step", "step_raises", 0.0)
+    sim.spoil("step", "step_raises")
 
 
 @fault(weight=3)
@@ -28,7 +28,7 @@ def effect_is_slow(sim: Simulation, dice: Dice) -> None:
 @fault(weight=4)
 def effect_raises_afterwards(sim: Simulation, dice: Dice) -> None:
     """The outside world has changed, and the worker receives an error."""
-    sim.spoil("effect", "effect_raises_afterwards", -1.0)
+    sim.spoil("effect_error", "effect_raises_afterwards")
 
 
 @fault(weight=3)
