@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from endwell.model.commands import MarkRestored
+from endwell.testing.captured_log import capture_log
 from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults import all as all_faults
 from endwell.testing.installation import installation_for
