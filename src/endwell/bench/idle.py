@@ -139,8 +139,8 @@ def on_postgres(counts: Counter[tuple[str, str]]) -> Iterator[None]:
         connection.add_query_logger(lambda record: _note(counts, role, record.query))
         return connection
 
-    asyncpg.connect = watched
+    asyncpg.connect = asyncpg.connection.connect = watched  # a pool takes the second
     try:
         yield
     finally:
-        asyncpg.connect = connect
+        asyncpg.connect = asyncpg.connection.connect = connect

@@ -40,8 +40,8 @@ async def test_commits_and_questions_after_a_shutdown_message_are_tried_again(po
     (first,) = await store.commit([world.submit()])
     await store.task("default", first.unwrap().id)
     connections = [each._driver.connection for each in store._committers if each._driver is not None]
-    spares = [store._questions._spare, store._steady._spare]
-    connections += [connection for spare in spares for connection, _ in spare._idle]
+    holders = [*store._questions._pool._holders, *store._steady._pool._holders]
+    connections += [holder._con for holder in holders if holder._con is not None]
     assert len(connections) >= 2
     for connection in connections:
         shut_down(connection)

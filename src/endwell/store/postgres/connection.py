@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
 from endwell.errors import UsageError
 from endwell.runtime.base import Runtime
 from endwell.settings import masked
 from endwell.store.migrations import missing
+from endwell.store.postgres import errors
 from endwell.store.postgres.statements import QUERIES
 
 CONNECT_SECONDS = 5.0
+IDLE_SECONDS = 60.0
+"""How long a connection without questions stays open."""
 COMMAND_SECONDS = 15.0
 """How long a statement may take before the connection counts as lost."""
 MIGRATION_LOCK: Final = 0x656E6477656C6C
@@ -45,6 +50,15 @@ COMMITTING: Final = STEADY | {
 READING: Final = _EVERYWHERE | {"plan_cache_mode": "force_custom_plan"}
 
 
+CONNECT_OPTIONS: Final[dict[str, Any]] = {
+    "timeout": CONNECT_SECONDS,
+    "command_timeout": COMMAND_SECONDS,
+    "statement_cache_size": 500,
+    "max_cached_statement_lifetime": 0,
+    "max_cacheable_statement_size": 0,
+}
+
+
 def asyncpg_module() -> Any:
     """asyncpg, which only users of PostgreSQL need to have."""
     try:
@@ -68,13 +82,33 @@ async def connect(url: str, settings: dict[str, str]) -> Any:
         ) from None
 
 
-CONNECT_OPTIONS: Final[dict[str, Any]] = {
-    "timeout": CONNECT_SECONDS,
-    "command_timeout": COMMAND_SECONDS,
-    "statement_cache_size": 500,
-    "max_cached_statement_lifetime": 0,
-    "max_cacheable_statement_size": 0,
-}
+def make_pool(url: str, settings: dict[str, str], *, size: int) -> Any:
+    """Return a pool, to be awaited, of at most `size` connections; it makes them when they are needed."""
+    return asyncpg_module().create_pool(
+        url,
+        min_size=0,
+        max_size=size,
+        max_inactive_connection_lifetime=IDLE_SECONDS,
+        server_settings=settings,
+        reset=_keep_as_it_is,
+        **CONNECT_OPTIONS,
+    )
+
+
+@asynccontextmanager
+async def borrow(pool: Any) -> AsyncIterator[Any]:
+    """Borrow a connection from a pool; close it if it was lost or the borrower was cancelled."""
+    async with pool.acquire() as connection:
+        try:
+            yield connection
+        except BaseException as error:
+            if errors.is_lost(error) or not isinstance(error, Exception):
+                connection.terminate()
+            raise
+
+
+async def _keep_as_it_is(_: Any) -> None:
+    """Our questions leave nothing behind on a connection; asyncpg's own reset is one more round trip."""
 
 
 async def is_migrated(connection: Any) -> bool:

@@ -11,7 +11,7 @@ from endwell.errors import EndwellError, StoreError
 from endwell.settings import masked
 from endwell.store.effect_store import EffectStore
 from endwell.store.postgres import errors
-from endwell.store.postgres.connection import CONNECT_OPTIONS, asyncpg_module
+from endwell.store.postgres.connection import asyncpg_module, borrow, make_pool
 
 MOST_CONNECTIONS = 4
 
@@ -48,7 +48,7 @@ class PostgresEffectStore(EffectStore):
             try:
                 if self._pool is None or self._loop is not asyncio.get_running_loop():
                     await self._open()
-                async with self._pool.acquire() as connection:
+                async with borrow(self._pool) as connection:
                     return await ask(connection)
             except EndwellError:
                 raise
@@ -61,8 +61,7 @@ class PostgresEffectStore(EffectStore):
                     ) from error
 
     async def _open(self) -> None:
-        asyncpg = asyncpg_module()
-        pool = await asyncpg.create_pool(self._url, min_size=0, max_size=MOST_CONNECTIONS, **CONNECT_OPTIONS)
-        with contextlib.suppress(asyncpg.UniqueViolationError):  # somebody else made it at the same moment
+        pool = await make_pool(self._url, {}, size=MOST_CONNECTIONS)
+        with contextlib.suppress(asyncpg_module().UniqueViolationError):  # another process has just made it
             await pool.execute(_CREATE)
         self._pool, self._loop = pool, asyncio.get_running_loop()
