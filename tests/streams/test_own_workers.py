@@ -138,7 +138,7 @@ async def test_a_backlog_from_a_stream_is_worked_off_in_two_commits_at_once_wher
     monkeypatch.setattr(worker._store, "commit", counted)
     await on_each_store.supervised()
     await asyncio.gather(*(handle.result(PATIENCE_SECONDS) for handle in handles))
-    assert at_once[1] == on_each_store.world.store.lines
+    assert at_once[1] == on_each_store.world.store.parallel_commits
 
 
 @pytest.mark.covers("S4.14", "S4.29", "S4.30", "S4.36", "S4.58")

@@ -19,7 +19,7 @@ from typing import Any
 from endwell import NOT_DONE, Context, Done, Endwell
 from endwell.runtime import Runtime, SystemClock
 from endwell.runtime.child_process import ChildProcess
-from endwell.store.postgres.driver import PostgresDriver
+from endwell.store.postgres.committing import CommittingConnection
 from endwell.store.rows import Outcome, Writes
 from endwell.store.sqlite.driver import SqliteDriver
 from tests.nursery import born
@@ -142,7 +142,7 @@ class Trap:
 def set_trap(trap: Trap) -> None:
     """Around the drivers' own functions: the commit itself is the real one."""
     write, run = SqliteDriver._write, SqliteDriver.run
-    final = PostgresDriver._final
+    finish = CommittingConnection._finish
 
     def sqlite_write(self: SqliteDriver, writes: Writes) -> None:
         trap.arrives(writes)
@@ -153,14 +153,16 @@ def set_trap(trap: Trap) -> None:
         trap.is_done(outcome)
         return outcome
 
-    async def postgres_final(self: PostgresDriver, outcome: Outcome, sql: str, parameters: Any = ()) -> None:
+    async def postgres_finish(
+        self: CommittingConnection, outcome: Outcome, sql: str, parameters: Any = ()
+    ) -> None:
         trap.arrives(outcome.writes)
-        await final(self, outcome, sql, parameters)
+        await finish(self, outcome, sql, parameters)
         trap.is_done(outcome)
 
     SqliteDriver._write = sqlite_write  # type: ignore[method-assign]
     SqliteDriver.run = sqlite_run  # type: ignore[method-assign]
-    PostgresDriver._final = postgres_final  # type: ignore[method-assign]
+    CommittingConnection._finish = postgres_finish  # type: ignore[method-assign]
 
 
 def started(about: dict[str, Any]) -> ChildProcess:

@@ -14,7 +14,7 @@ from endwell.machine import approvals
 from endwell.machine import decide as deciding
 from endwell.model import commands as c
 from endwell.policy import ledger
-from endwell.store.sqlite import driver
+from endwell.store.sqlite import writing
 from endwell.store.working_set import WorkingSet
 from endwell.testing import workload
 from endwell.testing.faults.registry import Planned
@@ -48,13 +48,15 @@ def anybody_may_write(patch: pytest.MonkeyPatch) -> None:
 
 def a_counter_is_not_written(patch: pytest.MonkeyPatch) -> None:
     """The log says that a task was retried, its row does not."""
-    move = driver._move
-    patch.setattr(driver, "_move", lambda task, seen: move(replace(task, retry_count=0), seen))
+    moved_row = writing._moved_row
+    patch.setattr(writing, "_moved_row", lambda task, seen: moved_row(replace(task, retry_count=0), seen))
 
 
 def waits_are_not_dropped(patch: pytest.MonkeyPatch) -> None:
     """What an ended turn waited for stays open in its table."""
-    patch.setattr(driver, "SIDE_QUERIES", tuple(each for each in driver.SIDE_QUERIES if each != "drop_waits"))
+    patch.setattr(
+        writing, "SIDE_QUERIES", tuple(each for each in writing.SIDE_QUERIES if each != "drop_waits")
+    )
 
 
 def records_are_not_read(patch: pytest.MonkeyPatch) -> None:

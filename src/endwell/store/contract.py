@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, ClassVar, Protocol
 
-from endwell.errors import StoreError
+from endwell.errors import StoreError, UsageError
 from endwell.model.card import Card
 from endwell.model.commands import Command
 from endwell.model.message import Message
+from endwell.runtime.processes import process_id
 from endwell.store.log import Logged
 from endwell.store.probe import Stamp
 from endwell.store.reads import Reads
@@ -21,9 +22,6 @@ log = logging.getLogger(__name__)
 
 Ring = Callable[[set[str]], None]
 """Told, after a commit, which topics it concerns."""
-
-BATCH_LIMIT = 256
-"""Most commands that share one transaction: more would hold the lock too long for everybody else."""
 
 
 class Snapshot(Protocol):
@@ -42,10 +40,35 @@ class Snapshot(Protocol):
 class Store(Reads):
     """The truth. Every method is a domain verb; no caller sees SQL."""
 
-    lines: ClassVar[int] = 1
+    parallel_commits: ClassVar[int] = 1
     """How many commits can be under way at once: more than one where another process does the work."""
     has_stamps: ClassVar[bool] = False
     """Whether `stamp` usually has an answer. Such a store tells the time without a statement, too."""
+
+    _opened_in: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the store has been opened and not closed."""
+        return self._opened_in is not None
+
+    def mark_open(self) -> None:
+        """Note that this process has opened the store."""
+        self._opened_in = process_id()
+
+    def mark_closed(self) -> None:
+        """Note that the store takes nothing more."""
+        self._opened_in = None
+
+    def require_open(self) -> None:
+        """Refuse what a closed store, or a forked child, is asked: nothing would answer."""
+        if self._opened_in is None:
+            raise UsageError("the store is not open")
+        if self._opened_in != process_id():
+            raise UsageError(
+                "this store was opened before the process forked",
+                hint="make a new Endwell object in the child process",
+            )
 
     @abstractmethod
     async def open(self) -> None:

@@ -21,6 +21,7 @@ from endwell.model.task import Task
 from endwell.model.wait import Wait
 from endwell.store.log import Event
 from endwell.store.probe import Probe, ProbeResult
+from endwell.store.rows import LITTLE_BYTES
 from endwell.store.side_row_reads import BesideReads
 from endwell.store.side_rows import DeadLetter
 from endwell.store.turns import TurnRecord, turns_in
@@ -124,13 +125,14 @@ class Reads(BesideReads):
             raise NotFound(f"there is no task {task_id}", code="no_such_task", task_id=task_id)
         return found
 
-    @abstractmethod
     async def tasks_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Task]:
         """Many tasks at once, in no particular order; unknown ids are left out."""
+        return [Task(*row) for row in await self._rows("tasks_by_ids", namespace, list(ids))]
 
-    @abstractmethod
     async def results_by_ids(self, namespace: str, ids: Sequence[str]) -> list[tuple[Task, bytes | None]]:
-        """The same, each with what it delivered; None while it lives, or if that is more than a little."""
+        """The same with their deliverables; None while the task lives, or where that is large."""
+        rows = await self._rows("results_by_ids", namespace, list(ids), LITTLE_BYTES)
+        return [(Task(*row[:-1]), row[-1]) for row in rows]
 
     async def task_by_key(self, namespace: str, key: str) -> Task | None:
         """The task that an idempotency key belongs to; a task's own id is its key by default."""
@@ -166,9 +168,9 @@ class Reads(BesideReads):
         """The cards behind one id and before another, by id."""
         return [Card(*row) for row in await self._rows("cards_page", namespace, after, before, limit)]
 
-    @abstractmethod
     async def cards_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Card]:
         """Many cards at once, in no particular order."""
+        return [Card(*row) for row in await self._rows("cards_by_ids", namespace, list(ids))]
 
     async def effect(self, namespace: str, key: str) -> Effect | None:
         """One effect."""

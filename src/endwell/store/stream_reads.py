@@ -93,9 +93,9 @@ class Carrying(ABC):
     ) -> list[ReadyTurn]:
         """Ready tasks of an agent in the order in which they are to be taken, from behind a place on."""
 
-    @abstractmethod
     async def epochs_of_queued(self, namespace: str, ids: Sequence[str]) -> dict[str, int]:
         """Which of these tasks are queued, and in which epoch."""
+        return {row[0]: row[1] for row in await self._rows("epochs_of_queued", namespace, list(ids))}
 
     async def feeding(self, namespace: str, now: int, ready: Sequence[str] | None = None) -> Feeding:
         """What could be offered, and who could take it. `ready`: the agents that have something, if known."""

@@ -313,7 +313,7 @@ class Worker:
 
     @property
     def _has_other_line(self) -> bool:
-        return self._was_full and self._store.lines > 1
+        return self._was_full and self._store.parallel_commits > 1
 
     def _share(self, free: int) -> int:
         """Of a backlog the other line takes its part."""

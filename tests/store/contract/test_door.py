@@ -12,7 +12,7 @@ from endwell.machine.clocks import arm
 from endwell.machine.decision import Decision
 from endwell.model import commands as c
 from endwell.store import door
-from endwell.store.contract import BATCH_LIMIT
+from endwell.store.group_commit import BATCH_LIMIT
 from tests.store.world import World
 
 

@@ -11,8 +11,8 @@ import asyncpg
 import pytest
 
 from endwell.model import commands as c
+from endwell.store.postgres.committing import CommittingConnection
 from endwell.store.postgres.connection import COMMITTING
-from endwell.store.postgres.driver import PostgresDriver
 from tests.patience import PATIENCE_SECONDS
 from tests.store.world import PostgresDatabase, World
 
@@ -31,9 +31,9 @@ async def stranger(postgres_database: PostgresDatabase) -> AsyncIterator[Any]:
 def tries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """How each try at a batch ended."""
     ends: list[str] = []
-    real = PostgresDriver.attempt
+    real = CommittingConnection.attempt
 
-    async def noted(self: PostgresDriver, *args: Any, **options: Any) -> Any:
+    async def noted(self: CommittingConnection, *args: Any, **options: Any) -> Any:
         try:
             outcome = await real(self, *args, **options)
         except Exception as error:
@@ -42,7 +42,7 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ends.append("done")
         return outcome
 
-    monkeypatch.setattr(PostgresDriver, "attempt", noted)
+    monkeypatch.setattr(CommittingConnection, "attempt", noted)
     return ends
 
 

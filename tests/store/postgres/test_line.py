@@ -34,5 +34,5 @@ async def test_turns_that_a_stream_brought_are_taken_on_both_connections_at_once
     replies = await asyncio.gather(*(world.store.commit(half) for half in (claims[:4], claims[4:])))
     assert {reply.unwrap().status for some in replies for reply in some} == {"running"}
     assert isinstance(world.store, PostgresStore)
-    assert [committer._driver is not None for committer in world.store._committers] == [True, True]
+    assert [driver.current is not None for driver in world.store._drivers] == [True, True]
     await world.close()

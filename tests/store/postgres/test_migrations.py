@@ -10,7 +10,7 @@ import pytest
 from endwell.policy.limits import Limits
 from endwell.runtime import Runtime
 from endwell.store.migrations import migrations
-from endwell.store.postgres import committer
+from endwell.store.postgres import driver
 from endwell.store.postgres.connection import MIGRATION_LOCK, migrate
 from endwell.store.postgres.store import PostgresStore
 from tests.store.world import PostgresDatabase, World
@@ -86,7 +86,7 @@ async def _made_older(url: str, schema: int) -> None:
 async def test_a_migration_may_take_longer_than_a_server_may_be_away(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(committer, "OUTAGE_SECONDS", 1.0)
+    monkeypatch.setattr(driver, "OUTAGE_SECONDS", 1.0)
     other = await asyncpg.connect(postgres_url)
     store = PostgresStore(postgres_url, limits=Limits(), runtime=Runtime.system())
     try:

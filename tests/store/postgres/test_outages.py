@@ -15,7 +15,7 @@ import pytest
 from endwell.errors import StoreError, UsageError
 from endwell.policy.limits import Limits
 from endwell.runtime import Runtime
-from endwell.store.postgres import committer, errors, questions
+from endwell.store.postgres import driver, errors, questions
 from endwell.store.postgres.store import PostgresStore
 from tests.servers.postgres import PostgresServer
 from tests.store.world import PostgresDatabase, World
@@ -45,7 +45,7 @@ async def code_of_opening(url: str) -> StoreError:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a server may take longer to come back than callers are usually left waiting."""
-    for module in (committer, questions):
+    for module in (driver, questions):
         monkeypatch.setattr(module, "OUTAGE_SECONDS", 60.0)
 
 
@@ -72,7 +72,7 @@ async def test_a_long_outage_is_told_and_ends_by_itself(
     world = World(PostgresDatabase(honest_postgres_server.create_database()))
     await world.open()
     task = await world.queued_task()
-    monkeypatch.setattr(committer, "OUTAGE_SECONDS", 0.2)
+    monkeypatch.setattr(driver, "OUTAGE_SECONDS", 0.2)
     monkeypatch.setattr(questions, "OUTAGE_SECONDS", 0.2)
     honest_postgres_server.kill()
     for _ in range(2):

@@ -97,13 +97,13 @@ async def test_a_task_submitted_during_the_claim_that_takes_it_is_logged_before_
     """A claim locks its session, which gives it a transaction number, before it reads the tasks it takes."""
     submitter = await here.another_store()
     await here.open_session()
-    lock_sessions = Reading._sessions
+    lock_sessions = Reading._read_sessions
 
     async def lock_and_submit(reading: Reading, wanted: Any) -> None:
         await lock_sessions(reading, wanted)
         await submitter.one(here.submit())
 
-    monkeypatch.setattr(Reading, "_sessions", lock_and_submit)
+    monkeypatch.setattr(Reading, "_read_sessions", lock_and_submit)
     (task,) = await here.claimed()
     monkeypatch.undo()
     await here.do(here.finish(task))

@@ -39,7 +39,7 @@ async def test_commits_and_questions_after_a_shutdown_message_are_tried_again(po
     store: Any = world.store
     (first,) = await store.commit([world.submit()])
     await store.task("default", first.unwrap().id)
-    connections = [each._driver.connection for each in store._committers if each._driver is not None]
+    connections = [each.current.connection for each in store._drivers if each.current is not None]
     holders = [*store._questions._pool._holders, *store._steady._pool._holders]
     connections += [holder._con for holder in holders if holder._con is not None]
     assert len(connections) >= 2

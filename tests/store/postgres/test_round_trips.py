@@ -33,16 +33,16 @@ async def world(postgres_database: PostgresDatabase) -> Any:
 def asked_of(store: Store) -> Iterator[list[str]]:
     """The first words of what a store's first committer sends."""
     assert isinstance(store, PostgresStore)
-    driver = store._committers[0]._driver
-    assert driver is not None
+    committing = store._drivers[0].current
+    assert committing is not None
     sent: list[str] = []
 
     def note(record: Any) -> None:
         sent.append(record.query.split(None, 1)[0])
 
-    driver.connection.add_query_logger(note)
+    committing.connection.add_query_logger(note)
     yield sent
-    driver.connection.remove_query_logger(note)
+    committing.connection.remove_query_logger(note)
 
 
 def carried(world: World, limit: int = 1, agent: str = "coder") -> c.DispatchNext:

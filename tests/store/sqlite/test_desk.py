@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from endwell.errors import UsageError
-from endwell.store.contract import BATCH_LIMIT
+from endwell.store.group_commit import BATCH_LIMIT
 from endwell.store.sqlite import log_file
 from endwell.store.sqlite.connection import CHECKPOINT_BYTES
 from endwell.store.sqlite.store import SqliteStore
@@ -229,7 +229,7 @@ async def test_closing_serves_what_waits_and_refuses_what_comes_later(
         assert not closing.done()
     await closing
     assert [reply.is_new for commit in waiting for reply in await commit] == [True, True, True]
-    with pytest.raises(UsageError, match="closed"):
+    with pytest.raises(UsageError, match="not open"):
         await world.store.commit([world.submit()])
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from endwell.store.sqlite.driver import _MOVE_TASK, SqliteDriver
-from endwell.store.sqlite.row_groups import GROUP
+from endwell.store.sqlite.driver import SqliteDriver
+from endwell.store.sqlite.statements import GROUP
 from endwell.store.sqlite.store import SqliteStore
+from endwell.store.sqlite.writing import _MOVE_TASK
 from tests.patience import PATIENCE_SECONDS
 from tests.store.world import World
 
@@ -20,7 +21,7 @@ SPARE = 3  # beyond whole groups
 
 def driver_of(world: World) -> SqliteDriver:
     assert isinstance(world.store, SqliteStore)
-    return world.store._driver(world.store._writer)
+    return world.store._writer
 
 
 async def worked_off(world: World, session_id: str, tasks: int) -> None:

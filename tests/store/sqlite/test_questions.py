@@ -9,7 +9,7 @@ import apsw
 
 from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
-from endwell.store.sqlite.driver import QUERIES
+from endwell.store.sqlite.statements import QUERIES
 from endwell.store.sqlite.store import SqliteStore
 
 

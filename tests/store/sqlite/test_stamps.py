@@ -108,7 +108,7 @@ async def test_a_store_that_answers_somebody_else_just_now_cannot_say(
 ) -> None:
     store = SqliteStore(sqlite_database.path, limits=LIMITS, runtime=sqlite_database.runtime)
     await store.open()
-    with store._here_lock:
+    with store._reading:
         assert store.stamp() is None
     assert store.stamp() is not None
     await store.close()

@@ -1,193 +1,195 @@
-"""The door's driver for PostgreSQL: one connection, one try at one batch.
-
-A batch about named tasks is read without locks and written by one statement that is its own transaction: two
-round trips, guarded by the versions that were seen. Whatever takes the next tasks, renews a session or was
-overtaken once before runs with the rows' locks.
-"""
+"""Runs batches on PostgreSQL until they are settled: reconnects, tries again, finds out what was stored."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from endwell.model import commands as c
-from endwell.model.task import Task
+from endwell.errors import EndwellError, StoreError
+from endwell.model.commands import Command
 from endwell.policy.limits import Limits
-from endwell.runtime.clock import MICROSECONDS, Clock
-from endwell.store import door
-from endwell.store.claim_position import ClaimPosition
-from endwell.store.postgres.reading import Reading
-from endwell.store.postgres.statements import QUERIES
-from endwell.store.postgres.writing import Statement, statements
-from endwell.store.row_cache import RowCache
-from endwell.store.rows import Outcome, TaskKey, Wanted, Writes
+from endwell.runtime.base import Runtime
+from endwell.settings import masked
+from endwell.store.postgres import errors
+from endwell.store.postgres.committing import CommittingConnection, SharedState
+from endwell.store.postgres.connection import (
+    COMMITTING,
+    Backend,
+    backend_of,
+    bury,
+    connect,
+    is_migrated,
+    migrate,
+    raise_positions,
+)
+from endwell.store.rows import Outcome, Reply, Writes
 
-CLOCK_SECONDS = 1.0
-"""How long the server's clock is reckoned from its last reading, where no row has to be read."""
-SEEN = "see_sessions"
-"""How sessions are read where they are only looked at, and need no lock."""
+OUTAGE_SECONDS = 5.0
+"""How long callers wait for a server that is away before the error is raised to them."""
+CONFLICT_TRIES = 12
+"""Tries of a batch that conflicts with another transaction (serialization failure, deadlock)."""
+RACE_TRIES = 3
+"""Tries of a batch that lost a race; from the second on it locks its rows."""
+BUSY_TRIES = 2
+"""Tries of a single command that waits for a lock, and commands in a row that may do so in vain."""
+CLOSE_SECONDS = 2.0
+_FIRST_PAUSE_SECONDS = 0.01
+_LONGEST_PAUSE_SECONDS = 0.5
+
+log = logging.getLogger(__name__)
 
 
 class PostgresDriver:
-    """Runs batches on one connection. `doubt` is what may or may not have taken place when it breaks."""
+    """One committing connection, replaced when it is lost."""
 
     def __init__(
-        self,
-        connection: Any,
-        *,
-        limits: Limits,
-        server: ServerClock,
-        held: RowCache,
-        reached: ClaimPosition,
-        writer: str,
+        self, url: str, *, limits: Limits, runtime: Runtime, shift: Callable[[], int], shared: SharedState
     ) -> None:
-        self.connection = connection
-        self._reached = reached
-        self._writer = writer
-        self._held = held
+        self._url = url
         self._limits = limits
-        self._server = server
-        self.doubt: Outcome | None = None
+        self._runtime = runtime
+        self._shift = shift
+        self._shared = shared
+        self._writer = runtime.ids.new()
+        self.current: CommittingConnection | None = None
+        self._backend: Backend | None = None
+        self._away_since: float | None = None
 
-    async def attempt(self, commands: Sequence[c.Command], *, shift: int, careful: bool) -> Outcome:
-        """Decide and write these commands, all in one transaction; nothing at all when it fails."""
-        self.doubt = None
-        want = door.wanted(commands, careful=careful)
-        sessions = _sessions_query(commands)
-        if not careful and _is_guarded(want, sessions):
-            return await self._guarded(commands, want, sessions, shift)
-        await self.connection.execute("BEGIN")
-        try:
-            outcome = await self._decided(commands, want, sessions, shift, locking=True, careful=careful)
-            await self._write(statements(outcome.writes, self._writer))
-        except BaseException:
-            await self._roll_back()
-            raise
-        await self._final(outcome, "COMMIT")
-        return outcome
-
-    async def _guarded(
-        self, commands: Sequence[c.Command], want: Wanted, sessions: str, shift: int
-    ) -> Outcome:
-        outcome = await self._decided(commands, want, sessions, shift)
-        writes = statements(outcome.writes, self._writer)
-        if len(writes) == 1:
-            await self._final(outcome, *writes[0])
-        elif writes:
-            await self.connection.execute("BEGIN")
+    async def open(self) -> None:
+        """Connect and bring the schema up to date; wait for a server that is just starting."""
+        tries = 0
+        while True:
             try:
-                await self._write(writes)
-            except BaseException:
-                await self._roll_back()
-                raise
-            await self._final(outcome, "COMMIT")
-        return outcome
+                await self._connected()
+                return
+            except Exception as error:
+                tries += 1
+                if not errors.is_starting(error):
+                    raise errors.meaning_of(error, self._url) from error
+                await self._drop(error, tries)
 
-    async def _decided(
-        self,
-        commands: Sequence[c.Command],
-        want: Wanted,
-        sessions: str,
-        shift: int,
-        *,
-        locking: bool = False,
-        careful: bool = False,
-    ) -> Outcome:
-        """What becomes of them. A refusal writes nothing, so it is never decided on what we only remember."""
+    async def close(self) -> None:
+        """End the connection."""
+        committing, self.current = self.current, None
+        if committing is None:
+            return
+        try:
+            await committing.connection.close(timeout=CLOSE_SECONDS)
+        except Exception:
+            committing.connection.terminate()
 
-        async def decided(known: dict[TaskKey, Task]) -> Outcome:
-            reading = Reading(
-                self.connection,
-                known=known,
-                reached=self._reached,
-                limits=self._limits,
-                shift=shift,
-                locking=locking,
-                sessions=sessions,
+    async def run(self, commands: Sequence[Command]) -> Outcome:
+        """Run all commands in one transaction; if the database refuses it, each in one of its own.
+
+        When the connection breaks while the last statement is under way, it is unknown whether the
+        transaction took place: the next connection looks, and what was stored is not done again.
+        """
+        doubt: Outcome | None = None
+        tries = 0
+        while True:
+            committing: CommittingConnection | None = None
+            try:
+                committing = await self._connected()
+                if doubt is None or not await committing.is_stored(doubt.writes):
+                    doubt = await committing.attempt(commands, shift=self._shift(), careful=tries > 0)
+                self._away_since = None
+                self._shared.cache.note(doubt.writes)
+                return doubt
+            except Exception as error:
+                self._shared.cache.forget()
+                tries += 1
+                if errors.is_lost(error):
+                    if committing is not None and committing.doubt is not None:
+                        doubt = committing.doubt
+                    await self._drop(error, tries)
+                elif _may_try_again(error, tries, len(commands)):
+                    doubt = None
+                    await self._pause(tries)
+                elif errors.fails_alone(error):
+                    return await self._run_one_by_one(commands, error)
+                else:
+                    raise errors.meaning_of(error, self._url) from error
+
+    async def _connected(self) -> CommittingConnection:
+        if self.current is not None and not self.current.connection.is_closed():
+            return self.current
+        connection = await connect(self._url, COMMITTING)
+        try:
+            await self._prepare(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        self.current = CommittingConnection(
+            connection, limits=self._limits, shared=self._shared, writer=self._writer
+        )
+        return self.current
+
+    async def _prepare(self, connection: Any) -> None:
+        async with self._runtime.timeout(OUTAGE_SECONDS):
+            if self._backend is not None:
+                await bury(connection, self._backend, self._runtime)
+            self._backend = await backend_of(connection)
+            is_current = await is_migrated(connection)
+        if not is_current:
+            await migrate(connection)  # a large store takes its time
+        await raise_positions(connection)
+
+    async def _drop(self, error: Exception, tries: int) -> None:
+        """Drop a lost connection and pause; raise when the server has been away for too long."""
+        if self.current is not None:
+            self.current.connection.terminate()
+            self.current = None
+        now = self._runtime.clock.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+            log.warning(
+                "lost the connection to %s: %s; trying again", masked(self._url), errors.said_by(error)
             )
-            rows = await reading.read(want)
-            now = await self.now() if reading.now is None else self._server.heard(reading.now - shift)
-            return door.outcome(commands, rows, now + shift, self._limits)
+        if now - self._away_since > OUTAGE_SECONDS:
+            raise errors.meaning_of(error, self._url) from error
+        await self._pause(tries)
 
-        known = {} if careful else self._held.known(want)
-        is_remembered = bool(known)
-        outcome = await decided(known)
-        if is_remembered and any(reply.refusal is not None for reply in outcome.replies):
-            self._held.forget()
-            outcome = await decided({})
-        return outcome
+    async def _pause(self, tries: int) -> None:
+        longest = min(_FIRST_PAUSE_SECONDS * 2**tries, _LONGEST_PAUSE_SECONDS)
+        await self._runtime.sleep(longest * self._runtime.ids.fraction())
 
-    async def now(self) -> int:
-        """The server's clock; reckoned when it was read a moment ago, and then never ahead of it."""
-        reckoned = self._server.reckoned()
-        if reckoned is not None:
-            return reckoned
-        return self._server.heard(int(await self.connection.fetchval(QUERIES["clock"])))
+    async def _run_one_by_one(self, commands: Sequence[Command], error: Exception) -> Outcome:
+        """Find the command that the database refuses, and run the others."""
+        if len(commands) == 1:
+            return Outcome([Reply(refusal=self._refusal(error))], Writes(), set())
+        merged, single = Outcome([], Writes(), set()), Outcome([], Writes(), set())
+        in_vain = 0
+        for command in commands:
+            if in_vain < BUSY_TRIES:  # a locked table would make every single one wait
+                single = await self._run_alone(command)
+            in_vain = in_vain + 1 if _is_busy(single) else 0
+            merged.replies += single.replies
+            merged.bells |= single.bells
+        return merged
 
-    async def _write(self, writes: Sequence[Statement]) -> None:
-        for sql, parameters in writes:
-            await self.connection.fetchval(sql, *parameters)
+    async def _run_alone(self, command: Command) -> Outcome:
+        try:
+            return await self.run((command,))
+        except StoreError as error:
+            return Outcome([Reply(refusal=error)], Writes(), set())
 
-    async def _final(self, outcome: Outcome, sql: str, parameters: Sequence[Any] = ()) -> None:
-        """The statement that makes it so. Whether it did is in doubt until its answer is here."""
-        self.doubt = outcome
-        if parameters:
-            await self.connection.fetchval(sql, *parameters)
-        else:
-            await self.connection.execute(sql)
-        self.doubt = None
-
-    async def _roll_back(self) -> None:
-        if not self.connection.is_closed():
-            await self.connection.execute("ROLLBACK")
-
-    async def is_stored(self, writes: Writes) -> bool:
-        """Whether a transaction took place. It is all or nothing, so one row of it tells."""
-        trace = writes.trace
-        if trace is None:
-            return False
-        name, parameters = trace
-        return bool(await self.connection.fetchval(QUERIES[name], *parameters))
+    def _refusal(self, error: Exception) -> EndwellError:
+        if not errors.is_refused(error):
+            return errors.meaning_of(error, self._url)
+        refusal = EndwellError(f"the store refused the write: {error}", code="constraint")
+        refusal.__cause__ = error
+        return refusal
 
 
-def _sessions_query(commands: Sequence[c.Command]) -> str:
-    if any(isinstance(command, (c.Heartbeat, c.CloseSession)) for command in commands):
-        return "lock_sessions"
-    return "hold_sessions" if any(isinstance(command, c.ClaimNext) for command in commands) else SEEN
+def _may_try_again(error: Exception, tries: int, size: int) -> bool:
+    if errors.is_conflict(error):
+        return tries < CONFLICT_TRIES
+    if errors.is_busy(error):
+        return size == 1 and tries < BUSY_TRIES
+    return errors.is_race(error) and tries < RACE_TRIES
 
 
-def _is_guarded(want: Wanted, sessions: str) -> bool:
-    """Whether versions and unique keys alone keep two writers of these rows apart."""
-    is_locking = want.held_by or want.ready or want.effects or want.cursors
-    return not is_locking and (sessions == SEEN or not want.sessions)
-
-
-class ServerClock:
-    """The server's clock, carried on from its last reading by our own monotonic one.
-
-    It does not run back, unless somebody has set the server's clock back. All connections of a store share
-    it: what is submitted later must not look earlier because another connection carried it.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._heard_at = 0.0
-        self._server_us = 0
-        self._latest = 0
-
-    def heard(self, server_us: int) -> int:
-        """It was read a moment before now, so what is reckoned from here never runs ahead of it."""
-        self._server_us, self._heard_at = server_us, self._clock.monotonic()
-        return self._told(server_us)
-
-    def reckoned(self) -> int | None:
-        """The time now; None when the last reading is too old to say."""
-        passed = self._clock.monotonic() - self._heard_at
-        if not self._server_us or passed > CLOCK_SECONDS:
-            return None
-        return self._told(self._server_us + int(passed * MICROSECONDS))
-
-    def _told(self, now_us: int) -> int:
-        was_set_back = now_us < self._latest - int(CLOCK_SECONDS * MICROSECONDS)
-        self._latest = now_us if was_set_back else max(self._latest, now_us)
-        return self._latest
+def _is_busy(outcome: Outcome) -> bool:
+    refusal = outcome.replies[0].refusal
+    return refusal is not None and refusal.code == "store_busy"

@@ -5,30 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from typing import Any, ClassVar, Final
 
-from endwell.errors import StoreError, UsageError
-from endwell.model.card import Card
-from endwell.model.commands import Command, Heartbeat
-from endwell.model.task import Task
+from endwell.errors import StoreError
+from endwell.model.commands import Command
 from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
-from endwell.runtime.processes import process_id
 from endwell.settings import masked
 from endwell.store.claim_position import ClaimPosition
-from endwell.store.contract import BATCH_LIMIT, Ring, Snapshot, Store
+from endwell.store.contract import Ring, Snapshot, Store
+from endwell.store.group_commit import Batch, CommitQueue, commands_of, fail, replies_of, settle
 from endwell.store.log import Logged, position_of
-from endwell.store.postgres.commit_queue import CommitQueue
-from endwell.store.postgres.committer import Committer
+from endwell.store.postgres.committing import ServerClock, SharedState
 from endwell.store.postgres.connection import READING, STEADY
-from endwell.store.postgres.driver import ServerClock
+from endwell.store.postgres.driver import PostgresDriver
 from endwell.store.postgres.questions import Questions
 from endwell.store.postgres.snapshot import logged, open_snapshot
 from endwell.store.postgres.statements import JOINER
 from endwell.store.probe import Probe, ProbeResult
 from endwell.store.row_cache import RowCache
-from endwell.store.rows import LITTLE_BYTES, Outcome, Reply
+from endwell.store.rows import Reply
 from endwell.store.stream_reads import START, QueuePosition, ReadyTurn
 
 COMMITTERS = 2
@@ -58,7 +54,7 @@ STEADY_QUESTIONS: Final = frozenset(
         "tasks_by_ids",
     )
 )
-"""Questions that are asked all the time, and go by an index whatever is asked and however much there is."""
+"""Questions that are asked all the time, and use the same index whatever their parameters."""
 
 
 class PostgresStore(Store):
@@ -68,7 +64,7 @@ class PostgresStore(Store):
     clock, in microseconds: tests move time with it.
     """
 
-    lines: ClassVar[int] = COMMITTERS
+    parallel_commits: ClassVar[int] = COMMITTERS
 
     def __init__(
         self,
@@ -85,60 +81,66 @@ class PostgresStore(Store):
         self._runtime = runtime
         self._ring = ring
         self._shift = shift
-        shared: dict[str, Any] = {
-            "held": RowCache(),
-            "reached": ClaimPosition(runtime.clock),
-            "server": ServerClock(runtime.clock),
-        }
-        self._committers = [
-            Committer(url, limits=limits, runtime=runtime, shift=shift, **shared) for _ in range(committers)
+        shared = SharedState(RowCache(), ClaimPosition(runtime.clock), ServerClock(runtime.clock))
+        self._drivers = [
+            PostgresDriver(url, limits=limits, runtime=runtime, shift=shift, shared=shared)
+            for _ in range(committers)
         ]
         self._questions = Questions(url, runtime, READING)
         self._steady = Questions(url, runtime, STEADY)
-        self._line: CommitQueue | None = None
-        self._pid = 0
+        self._queue = CommitQueue()
+        self._calls: list[asyncio.Event] = []
+        self._serving: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
-        await self._committers[0].open()
+        await self._drivers[0].open()
         await self._questions.open()
         await self._steady.open()
-        self._pid = process_id()
-        self._line = CommitQueue([partial(self._run, each) for each in self._committers], limit=BATCH_LIMIT)
-        self._line.open(self._runtime)
+        self.mark_open()
+        self._calls = [asyncio.Event() for _ in self._drivers]
+        self._serving = [
+            self._runtime.spawn(self._serve(driver, call), "endwell-postgres-committer")
+            for driver, call in zip(self._drivers, self._calls, strict=True)
+        ]
 
     async def close(self) -> None:
-        line, self._line = self._line, None
-        if line is not None:
-            await line.close()
-            for committer in self._committers:
-                await committer.close()
+        if self.is_open:
+            self.mark_closed()
+            for call in self._calls:
+                call.set()
+            await asyncio.wait(self._serving)
+            for driver in self._drivers:
+                await driver.close()
             await self._questions.close()
             await self._steady.close()
 
     async def _commit(self, commands: Sequence[Command]) -> list[Reply]:
-        line = self._opened()
-        urgent = len(commands) == 1 and isinstance(commands[0], Heartbeat)
-        parts = [commands[i : i + BATCH_LIMIT] for i in range(0, len(commands), BATCH_LIMIT)]
-        posted = [line.post(part, urgent=urgent) for part in parts]
-        if len(posted) > 1:
-            await asyncio.wait(posted)  # so that none is left behind when one fails
-        return [reply for answer in posted for reply in await answer]
+        self.require_open()
+        parts = self._queue.put(commands)
+        idle = [call for call in self._calls if not call.is_set()]
+        for call in idle[: len(parts)]:  # the first of them, so that little work stays on one connection
+            call.set()
+        return await replies_of(parts)
 
-    async def _run(self, committer: Committer, commands: Sequence[Command]) -> Outcome:
-        outcome = await committer.run(commands)
+    async def _serve(self, driver: PostgresDriver, call: asyncio.Event) -> None:
+        """Commit batch after batch on one connection, until the store is closed and nothing waits."""
+        while True:
+            while batch := self._queue.take():
+                await self._commit_batch(driver, batch)
+            if not self.is_open:
+                return
+            call.clear()
+            await call.wait()
+
+    async def _commit_batch(self, driver: PostgresDriver, batch: Batch) -> None:
+        try:
+            outcome = await driver.run(commands_of(batch))
+        except Exception as error:
+            fail(batch, error)
+            return
         if self._ring is not None and outcome.bells:
             self._ring(outcome.bells)
-        return outcome
-
-    def _opened(self) -> CommitQueue:
-        if self._line is None:
-            raise UsageError("the store is not open")
-        if process_id() != self._pid:
-            raise UsageError(
-                "this store was opened before the process forked",
-                hint="make a new Endwell object in the child process",
-            )
-        return self._line
+        settle(batch, outcome)
 
     def sibling(self) -> Store:
         return PostgresStore(
@@ -157,34 +159,21 @@ class PostgresStore(Store):
         return {"store": "postgresql", **dict((await self._questions.ask("settings"))[0])}
 
     async def glance(self, *asked: Probe) -> ProbeResult:
-        self._opened()
+        self.require_open()
         sql, parameters = JOINER.statement(asked)
         (row,) = await self._steady.ask_sql(sql, self._shift(), *parameters)
         return ProbeResult.of(row[0], asked, row[1:])
 
     async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
-        self._opened()
+        self.require_open()
         questions = self._steady if name in STEADY_QUESTIONS else self._questions
         return await questions.ask(name, *parameters)
-
-    async def tasks_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Task]:
-        return [Task(*row) for row in await self._rows("tasks_by_ids", namespace, list(ids))]
-
-    async def results_by_ids(self, namespace: str, ids: Sequence[str]) -> list[tuple[Task, bytes | None]]:
-        rows = await self._rows("results_by_ids", namespace, list(ids), LITTLE_BYTES)
-        return [(Task(*row[:-1]), row[-1]) for row in rows]
-
-    async def cards_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Card]:
-        return [Card(*row) for row in await self._rows("cards_by_ids", namespace, list(ids))]
 
     async def ready_turns(
         self, namespace: str, agent: str, limit: int, after: QueuePosition = START
     ) -> list[ReadyTurn]:
         rows = await self._rows("ready_turns", namespace, agent, limit, self._shift(), *after)
         return [ReadyTurn(*row) for row in rows]
-
-    async def epochs_of_queued(self, namespace: str, ids: Sequence[str]) -> dict[str, int]:
-        return dict(await self._rows("epochs_of_queued", namespace, list(ids)))  # type: ignore[arg-type]
 
     async def events_after(self, namespace: str, cursor: str, limit: int) -> list[Logged]:
         after, end = position_of(cursor), position_of(await self.log_end())

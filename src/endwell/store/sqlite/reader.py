@@ -1,72 +1,44 @@
-"""A thread that owns a SQLite connection and answers questions; callers wait where they are."""
+"""A thread of its own for questions to SQLite that may take long."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from endwell.errors import UsageError
 from endwell.runtime.base import Runtime
-from endwell.runtime.processes import process_id
-from endwell.store.sqlite.pending import PendingCommit, deliver
-
-Question = Callable[[], Any]
+from endwell.runtime.threads import answer
 
 
-class Owner:
-    """Knows whether letters will still be served: not after closing, and not in a forked child."""
+class QuestionThread:
+    """Answers one question after the other."""
 
-    def __init__(self) -> None:
-        self.is_closed = False
-        self._pid = process_id()
+    def __init__(self, runtime: Runtime, name: str, *, on_closed: Callable[[], None]) -> None:
+        self._on_closed = on_closed
+        self._is_closed = False
+        self._calls: deque[Callable[[], None]] = deque()
+        self._attendant = runtime.start_attendant(self._answer_all, name)
 
-    def refuse_if_nobody_serves(self) -> None:
-        """A closed store, or a forked child, is told at once."""
-        if self.is_closed:
-            raise UsageError("the store is closed")
-        if process_id() != self._pid:  # the thread is the parent's
-            raise UsageError(
-                "this store was opened before the process forked",
-                hint="make a new Endwell object in the child process",
-            )
-
-
-class Reader(Owner):
-    """A thread that answers one question after the other."""
-
-    def __init__(self, runtime: Runtime, name: str, *, closing: Callable[[], None]) -> None:
-        super().__init__()
-        self._closing = closing
-        self._letters: deque[PendingCommit[Question, Any]] = deque()
-        self._attendant = runtime.start_attendant(self._attend, name)
-
-    async def ask(self, question: Question) -> Any:
-        """Hand a question in and wait for the answer."""
-        self.refuse_if_nobody_serves()
-        letter: PendingCommit[Question, Any] = PendingCommit(question)
-        self._letters.append(letter)
+    async def ask(self, question: Callable[[], Any]) -> Any:
+        """Have the thread answer a question, and wait for the answer."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._calls.append(partial(answer, loop, future, question))
         self._attendant.call()
-        return await letter.answered()
+        return await future
 
     async def close(self) -> None:
-        """Answer what waits, then end the thread."""
-        self.is_closed = True
+        """Answer what was asked, then end the thread."""
+        self._is_closed = True
         self._attendant.call()
         await self._attendant.wait_ended()
 
-    def _attend(self) -> bool:
-        is_last = self.is_closed  # asked first: whatever came before the closing is still answered
-        while self._letters:
-            self._answer(self._letters.popleft())
+    def _answer_all(self) -> bool:
+        is_last = self._is_closed  # read first: what was asked before the closing is still answered
+        while self._calls:
+            self._calls.popleft()()
         if is_last:
-            self._closing()
+            self._on_closed()
         return not is_last
-
-    @staticmethod
-    def _answer(letter: PendingCommit[Question, Any]) -> None:
-        try:
-            letter.settle(letter.ask())
-        except Exception as error:
-            letter.settle(None, error)
-        deliver([letter])

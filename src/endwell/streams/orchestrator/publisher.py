@@ -173,7 +173,7 @@ class OfferPublisher:
     async def _publish(self, agents: Collection[str]) -> int:
         left, limits = self._room.copy(), dict[str, int]()
         for agent in agents:
-            limits[agent] = min(left.for_agent(agent), DISPATCH_LIMIT * self._store.lines)
+            limits[agent] = min(left.for_agent(agent), DISPATCH_LIMIT * self._store.parallel_commits)
             left.take(agent, limits[agent])
         offers = await self._publish_each({agent: limit for agent, limit in limits.items() if limit > 0})
         counts = Counter(offer.agent for offer in offers)
