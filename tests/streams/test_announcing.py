@@ -163,8 +163,8 @@ async def test_a_backlog_is_announced_from_where_it_was_left_and_now_and_then_fr
     held = await hall.claim({"task_id": ids[0], "turn": f"{ids[0]}.t1", "epoch": "1"})
     await hall.say(c.HandBack, held)
     key = (hall.world.namespace, "clerk")
-    place, since = early._position._places[key]
-    early._position._places[key] = place, since - FROM_START_SECONDS - 0.1
+    place, since = early._position._positions[key]
+    early._position._positions[key] = place, since - FROM_START_SECONDS - 0.1
     found = await early.find("clerk", 2)
     assert [turn.task_id for turn in found or ()] == [ids[0], ids[9]], "it came back, and goes first"
     assert places[3:] == [None]

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from endwell.runtime.base import Runtime
-from endwell.runtime.threads import answer
+from endwell.runtime.threads import settle_future
 
 
 class QuestionThread:
@@ -25,7 +25,7 @@ class QuestionThread:
         """Have the thread answer a question, and wait for the answer."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._calls.append(partial(answer, loop, future, question))
+        self._calls.append(partial(settle_future, loop, future, question))
         self._attendant.call()
         return await future
 

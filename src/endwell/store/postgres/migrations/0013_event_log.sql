@@ -1,5 +1,5 @@
 -- The log by the names that outside programs use. The record of a step is one event here and stands for several
--- outside: a test compares the names with src/endwell/model/facts.py.
+-- outside: a test compares the names with src/endwell/model/step_names.py.
 CREATE VIEW event_log AS
 WITH step_names (result_type, event_type) AS (VALUES
     ('success', 'command_committed'),
