@@ -18,9 +18,9 @@ import pytest
 
 from endwell.demo.agents import NAMESPACE, SINK
 from endwell.demo.crew import clean_environment
+from endwell.demo.records import Freeze, Kill, Table, shortcomings
 from endwell.demo.run import QUICK, Plan, run
 from endwell.demo.screen import PlainScreen
-from endwell.demo.table import Freeze, Kill, Table, shortcomings
 from endwell.runtime.clock import SystemClock
 from endwell.runtime.processes import pid_alive
 from endwell.settings import Settings, check, override
@@ -194,7 +194,7 @@ async def test_a_run_that_does_not_come_to_rest_in_time_ends_and_is_no_success(t
         seed=1,
         limit_seconds=4.0,
     )
-    table = await run(plan, PlainScreen(SystemClock(), on_stderr=True))
+    table = await run(plan, PlainScreen(SystemClock(), 60, on_stderr=True))
     assert shortcomings(table)
 
 

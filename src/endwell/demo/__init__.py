@@ -1,1 +1,1 @@
-"""`endwell demo`: tasks end, whatever is killed. Real processes, real signals, a real store."""
+"""`endwell demo`: tasks end although processes are killed. Real processes, real signals, a real store."""

@@ -1,7 +1,6 @@
-"""The three small agents of `endwell demo`. Each has one effect; all they do leaves lines in the sink.
+"""The three agents of `endwell demo`. Each has one effect; everything they do leaves a line in the sink.
 
-The sink stands for the world outside: a file beside the store that is only ever appended to, one write
-per line, and that Endwell itself neither reads nor writes.
+The sink stands for the world outside: a file beside the store that Endwell neither reads nor writes.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from endwell.app import Endwell
+from endwell.demo.records import append_line, read_lines
 from endwell.turn.context import Context, SyncContext
 from endwell.turn.verdicts import NOT_DONE, Done, Verdict
 
@@ -19,13 +19,13 @@ SINK = "ENDWELL_DEMO_SINK"
 NAMESPACE = "ENDWELL_DEMO_NAMESPACE"
 AGENTS = ("researcher", "writer", "clerk")
 EFFECT_SECONDS = 1.0
-"""How long an effect may take; as long others keep away from it after a crash."""
+"""How long an effect may take; after a crash, other attempts wait that long before they touch it."""
 
 app = Endwell(namespace=os.environ.get(NAMESPACE, "default"))
 
 
 class Job(msgspec.Struct, frozen=True):
-    """How long to work, and how often to fail before succeeding."""
+    """How long to work, and how often to fail first."""
 
     number: int
     milliseconds: int
@@ -38,7 +38,7 @@ class Job(msgspec.Struct, frozen=True):
 
 @app.agent("researcher")
 async def researcher(ctx: Context, job: Job) -> str:
-    """Reads three sources, and says so after each."""
+    """Three steps and an effect."""
     for source in range(1, 4):
         await ctx.step(f"source {source}", app.runtime.sleep, job.seconds / 3)
     await ctx.effect("publish", publish, "findings", reconcile=find, timeout=EFFECT_SECONDS)
@@ -57,7 +57,7 @@ def writer(ctx: SyncContext, job: Job) -> str:
 
 @app.agent("clerk", delays=(0.1, 0.2, 0.4))
 async def clerk(ctx: Context, job: Job) -> str:
-    """Fails as often as the job says, and is tried again."""
+    """Fails as often as the job says, and is retried."""
     await app.runtime.sleep(job.seconds)
     await ctx.progress("asked the registry")
     if ctx.retry_count < job.failures:
@@ -69,7 +69,7 @@ async def clerk(ctx: Context, job: Job) -> str:
 
 
 def publish(what: str, idempotency_key: str) -> str:
-    """Change the world outside; a moment before and after, so that faults hit in between."""
+    """Change the world outside; with a pause before and after, so that faults hit in between."""
     app.runtime.block(0.01)
     _append({"effect": idempotency_key, "pid": os.getpid(), "outcome": "effect"})
     app.runtime.block(0.01)
@@ -77,14 +77,13 @@ def publish(what: str, idempotency_key: str) -> str:
 
 
 def find(key: str, what: str) -> Verdict:
-    """Look outside whether it happened."""
+    """Look outside whether the effect took place."""
     return Done(what) if was_published(Path(os.environ.get(SINK, "")), key) else NOT_DONE
 
 
 def was_published(sink: Path, key: str) -> bool:
     """Whether the sink has a line for the effect."""
-    lines = sink.read_bytes().splitlines() if sink.is_file() else []
-    return any(msgspec.json.decode(line).get("effect") == key for line in lines)
+    return any(line.get("effect") == key for line in read_lines(sink))
 
 
 def _leave_line(ctx: Context, outcome: str) -> None:
@@ -92,11 +91,5 @@ def _leave_line(ctx: Context, outcome: str) -> None:
 
 
 def _append(line: dict[str, object]) -> None:
-    path = os.environ.get(SINK)
-    if path is None:
-        return
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(descriptor, msgspec.json.encode(line) + b"\n")
-    finally:
-        os.close(descriptor)
+    if path := os.environ.get(SINK):
+        append_line(Path(path), line)

@@ -1,4 +1,4 @@
-"""Endwell's own commands as child processes: started with clean settings, killed, frozen, started again."""
+"""Endwell's own commands as child processes: started with clean settings, killed, frozen, replaced."""
 
 from __future__ import annotations
 
@@ -22,31 +22,27 @@ from endwell.settings.sources import PLAIN_VARIABLES, PREFIX, STORE_VARIABLE
 T = TypeVar("T")
 
 READY_SECONDS = 30.0
-"""How long a process may take until it says that it is ready."""
+"""How long a process may take until it prints that it is ready."""
+END_SECONDS = 10.0
 _LOOK_SECONDS = 0.02
 
 
 def clean_environment(
     url: str, settings: Mapping[str, object], extra: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """This process's environment without any Endwell setting in it, then the given ones.
+    """This process's environment with these Endwell settings and no others.
 
     The store's URL travels here and not on the command line, where everybody could read its password.
     """
-    env = {name: value for name, value in os.environ.items() if not _is_ours(name)}
-    ours = {PREFIX + key.upper().replace(".", "__"): str(value) for key, value in settings.items()}
+    env = {name: value for name, value in os.environ.items() if not _is_setting(name)}
+    given = {PREFIX + key.upper().replace(".", "__"): str(value) for key, value in settings.items()}
     package = str(Path(endwell.__file__).resolve().parents[1])
     search = os.pathsep.join(filter(None, (package, env.get("PYTHONPATH"))))
-    return {**env, **ours, STORE_VARIABLE: url, "PYTHONPATH": search, **(extra or {})}
+    return {**env, **given, STORE_VARIABLE: url, "PYTHONPATH": search, **(extra or {})}
 
 
-def _is_ours(name: str) -> bool:
+def _is_setting(name: str) -> bool:
     return name.upper().startswith("ENDWELL") or name in PLAIN_VARIABLES
-
-
-def command_line(*arguments: str) -> list[str]:
-    """The `endwell` command of this very installation."""
-    return [sys.executable, "-m", "endwell", *arguments]
 
 
 def run_interruptibly(running: Coroutine[Any, Any, T]) -> T:
@@ -59,21 +55,20 @@ def run_interruptibly(running: Coroutine[Any, Any, T]) -> T:
 
 
 async def _until_interrupted(running: Coroutine[Any, Any, T]) -> T:
-    task = asyncio.current_task()
+    task = asyncio.ensure_future(running)
 
     def cancel(_count: int) -> None:
-        if task is not None:
-            task.cancel()
+        task.cancel()
 
     restore = on_stop_signals(asyncio.get_running_loop(), cancel)
     try:
-        return await running
+        return await task
     finally:
         restore()
 
 
 class CrewMember:
-    """One started process. A successor after a kill is a new member with the same name."""
+    """One started process. Its successor after a kill is a new member with the same name."""
 
     def __init__(self, name: str, role: str, child: ChildProcess, output: Path) -> None:
         self.name = name
@@ -85,15 +80,15 @@ class CrewMember:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has said that it can work; asked of what it printed."""
-        if self.state == "starting" and _said_ready(self._output):
+        """Whether it has printed that it can work, and was not stopped since."""
+        if self.state == "starting" and _printed_ready(self._output):
             self.state = "alive"
         return self.state == "alive"
 
     def kill(self) -> None:
-        """SIGKILL, and wait until the kernel has taken it away."""
+        """SIGKILL, and wait until the process is gone."""
         self.child.kill()
-        self.child.wait(10)
+        self.child.wait(END_SECONDS)
         self.state = "killed"
 
     def freeze(self) -> None:
@@ -118,18 +113,17 @@ class Crew:
         self.members: dict[str, CrewMember] = {}
 
     def start(self, name: str, role: str, *options: str) -> CrewMember:
-        """Start `endwell <role>`; its output goes to files beside the store."""
+        """Start `endwell <role>`; its output goes to files in the run's directory."""
         self._started += 1
-        stem = f"{self._started:02}-{name}"
-        output = self._directory / f"{stem}.out"
-        with _private(output) as stdout, _private(self._directory / f"{stem}.log") as stderr:
-            argv = command_line(role, "--json", *options)
+        output = self._directory / f"{self._started:02}-{name}.out"
+        argv = [sys.executable, "-m", "endwell", role, "--json", *options]
+        with _private(output) as stdout, _private(output.with_suffix(".log")) as stderr:
             child = start_process(argv, self._env, cwd=self._directory, stdout=stdout, stderr=stderr)
         member = self.members[name] = CrewMember(name, role, child, output)
         return member
 
     async def wait_ready(self, members: Sequence[CrewMember]) -> None:
-        """Until each has said so; a process that ends instead is an error that says why."""
+        """Wait until each is ready; raise the log of a process that ends instead."""
         limit = self._runtime.clock.monotonic() + READY_SECONDS
         while waiting := [member for member in members if not member.is_ready]:
             for member in waiting:
@@ -138,9 +132,8 @@ class Crew:
                         f"{member.name} ended with {code} before it was ready", hint=self.log()
                     )
             if self._runtime.clock.monotonic() > limit:
-                raise EndwellError(
-                    f"{waiting[0].name} was not ready after {READY_SECONDS:g} s", hint=self.log()
-                )
+                problem = f"{waiting[0].name} was not ready after {READY_SECONDS:g} s"
+                raise EndwellError(problem, hint=self.log())
             await self._runtime.sleep(_LOOK_SECONDS)
 
     def workers(self) -> list[CrewMember]:
@@ -148,12 +141,12 @@ class Crew:
         return [member for member in self.members.values() if member.role == "worker" and member.is_ready]
 
     def end(self) -> None:
-        """Kill whatever still runs; at rest that harms nothing."""
+        """Kill every process that still runs; at rest that harms nothing."""
         for member in self.members.values():
             if member.child.poll() is None:
                 member.child.kill()
         for member in self.members.values():
-            member.child.wait(10)
+            member.child.wait(END_SECONDS)
 
     def log(self) -> str:
         """The last lines that any of them wrote to stderr."""
@@ -166,9 +159,9 @@ def _private(path: Path) -> IO[bytes]:
     return open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
-def _said_ready(output: Path) -> bool:
+def _printed_ready(output: Path) -> bool:
     for line in output.read_bytes().splitlines(keepends=True):
         if line.endswith(b"\n") and b'"ready"' in line:
-            said = msgspec.json.decode(line)
-            return isinstance(said, dict) and said.get("event") == "ready"
+            event = msgspec.json.decode(line)
+            return isinstance(event, dict) and event.get("event") == "ready"
     return False

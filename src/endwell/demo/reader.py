@@ -1,7 +1,7 @@
-"""The demo's separate reader: a process of its own that fills the table from store, sink and journal.
+"""The demo's reader: a process of its own that fills the table from store, sink and journal.
 
-It is started when everything else has ended and shares no memory with what it judges. Whether a victim
-held work is read from the log: the store took tasks from the victim's session after the kill.
+It starts when the other processes have ended, and shares no memory with them. Whether a victim held tasks is
+read from the log: the store reclaimed tasks from the victim's session after the kill.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ import os
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from endwell.app import Endwell
 from endwell.demo.agents import NAMESPACE, SINK
-from endwell.demo.journal import Entry, Frozen, Journal, KilledRecord, Submitted
-from endwell.demo.table import Freeze, Kill, Table
+from endwell.demo.records import Entry, Freeze, Frozen, Kill, Killed, Submitted, Table, read_lines
 from endwell.errors import NotFound
 from endwell.model import facts as f
 from endwell.model.moments import moment
@@ -32,140 +30,117 @@ PAGE = 1000
 ENDINGS = tuple(f"task.{status}" for status in sorted(TERMINAL))
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was read, before anything is counted."""
+class Reader:
+    """Reads everything first (`read`), then counts (`table`)."""
 
-    tasks: dict[str, Task]
-    results: set[str]
-    log: list[Event]
-    sink: list[dict[str, Any]]
-    journal: list[Entry]
-    log_problems: int
+    def __init__(self, store: Store, namespace: str, sink: Path, journal: Path) -> None:
+        self._store = store
+        self._namespace = namespace
+        self._sink = read_lines(sink)
+        self._journal: list[Entry] = read_lines(journal, Entry)
+        self._ids = [i for entry in self._journal if isinstance(entry, Submitted) for i in entry.ids]
+        self._tasks: list[Task] = []
+        self._with_deliverable: set[str] = set()
+        self._log: list[Event] = []
+        self._log_problems = 0
 
+    async def read(self) -> None:
+        """Read the store; nothing is written."""
+        self._tasks = await self._store.tasks_by_ids(self._namespace, self._ids)
+        for task in self._tasks:
+            if await self._has_deliverable(task):
+                self._with_deliverable.add(task.id)
+        cursor = ""
+        while page := await self._store.events_after(self._namespace, cursor, PAGE):
+            self._log += [logged.event for logged in page]
+            cursor = page[-1].cursor
+        self._log_problems = (await verify(self._store, [self._namespace]))["found"]
 
-async def read(store: Store, namespace: str, sink: Path, journal: Path) -> Found:
-    """Read store and sink; nothing is written."""
-    entries = Journal(journal).read()
-    ids = [task_id for entry in entries if isinstance(entry, Submitted) for task_id in entry.ids]
-    tasks = {task.id: task for task in await store.tasks_by_ids(namespace, ids)}
-    return Found(
-        tasks=tasks,
-        results={task.id for task in tasks.values() if await _has_deliverable(store, task)},
-        log=await _log(store, namespace),
-        sink=_sink(sink),
-        journal=entries,
-        log_problems=(await verify(store, [namespace]))["found"],
-    )
+    async def _has_deliverable(self, task: Task) -> bool:
+        try:
+            return bool((await self._store.card(task.namespace, task.deliverable_card or "")).content)
+        except NotFound:
+            return False
 
+    def table(self) -> Table:
+        """Count."""
+        types = Counter(event.type for event in self._log)
+        endings = Counter(event.task_id for event in self._log if event.type in ENDINGS)
+        effects = Counter(line["effect"] for line in self._sink if line["outcome"] == "effect")
+        return Table(
+            submitted=len(self._ids),
+            ended=dict(Counter(task.status for task in self._tasks if task.is_ended)),
+            kills=[self._kill(entry) for entry in self._journal if isinstance(entry, Killed)],
+            freezes=[self._freeze(entry) for entry in self._journal if isinstance(entry, Frozen)],
+            reclaims=types["task.reclaimed"],
+            refused_stale=types["write.refused"],
+            retries=types["task.retry_scheduled"],
+            sink_calls=len(self._sink),
+            effects=len(effects),
+            effects_duplicated=sum(count - 1 for count in effects.values()),
+            effects_settled=types["effect.settled"],
+            lost=self._lost(set(effects)),
+            stuck=sum(not task.is_ended for task in self._tasks),
+            doubly_finished=sum(count > 1 for count in endings.values()),
+            log_problems=self._log_problems,
+        )
 
-def _sink(path: Path) -> list[dict[str, Any]]:
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    return [msgspec.json.decode(line) for line in lines]
+    def _lost(self, effects: set[str]) -> int:
+        """Tasks that the store lacks, that ended without a deliverable, or that succeeded without work.
 
+        Work has left a line of its attempt and a line of its effect in the sink.
+        """
+        lines = {(line["task"], line["attempt"]) for line in self._sink if line["outcome"] == "done"}
+        facts = [(event.task_id, event.fact) for event in self._log if event.type == "effect.intended"]
+        with_effect = {i for i, fact in facts if isinstance(fact, f.EffectIntended) and fact.key in effects}
+        ended = [(event.task_id, event.attempt_id) for event in self._log if event.type == "task.succeeded"]
+        worked = {i for i, attempt in ended if (i, attempt) in lines and i in with_effect}
+        hollow = [
+            task
+            for task in self._tasks
+            if (task.is_ended and task.id not in self._with_deliverable)
+            or (task.status == "succeeded" and task.id not in worked)
+        ]
+        return len(self._ids) - len(self._tasks) + len(hollow)
 
-async def _log(store: Store, namespace: str) -> list[Event]:
-    cursor, events = "", list[Event]()
-    while page := await store.events_after(namespace, cursor, PAGE):
-        events += [logged.event for logged in page]
-        cursor = page[-1].cursor
-    return events
+    def _reclaimed_from(self, session_id: str | None, since: int) -> int:
+        facts = (event.fact for event in self._log if event.type == "task.reclaimed" and event.at >= since)
+        return sum(isinstance(fact, f.TaskReclaimed) and fact.session_id == session_id for fact in facts)
 
+    def _kill(self, entry: Killed) -> Kill:
+        held = self._reclaimed_from(entry.session_id, entry.at) if entry.session_id else 0
+        return Kill(
+            pid=entry.pid,
+            signal="SIGKILL",
+            at=moment(entry.at) or "",
+            held_lease=held > 0,
+            role=entry.role,
+            name=entry.name,
+            tasks_held=held,
+        )
 
-async def _has_deliverable(store: Store, task: Task) -> bool:
-    try:
-        return bool((await store.card(task.namespace, task.deliverable_card or "")).content)
-    except NotFound:
-        return False
-
-
-def fill(found: Found) -> Table:
-    """Count. Pure."""
-    submitted = [i for entry in found.journal if isinstance(entry, Submitted) for i in entry.ids]
-    done = _done(found)
-    types = Counter(event.type for event in found.log)
-    endings = Counter(event.task_id for event in found.log if event.type in ENDINGS)
-    effects = Counter(line["effect"] for line in found.sink if line["outcome"] == "effect")
-    return Table(
-        submitted=len(submitted),
-        ended=dict(Counter(task.status for task in found.tasks.values() if task.is_ended)),
-        kills=[_kill(entry, found.log) for entry in found.journal if isinstance(entry, KilledRecord)],
-        freezes=[_freeze(entry, found.log) for entry in found.journal if isinstance(entry, Frozen)],
-        reclaims=types["task.reclaimed"],
-        refused_stale=types["write.refused"],
-        retries=types["task.retry_scheduled"],
-        sink_calls=len(found.sink),
-        effects=len(effects),
-        effects_duplicated=sum(count - 1 for count in effects.values()),
-        effects_settled=types["effect.settled"],
-        lost=sum(_is_lost(task_id, found, done) for task_id in submitted),
-        stuck=sum(not task.is_ended for task in found.tasks.values()),
-        doubly_finished=sum(count > 1 for count in endings.values()),
-        log_problems=found.log_problems,
-    )
-
-
-def _done(found: Found) -> set[str]:
-    """Tasks that succeeded by an attempt which has left its line in the sink, and whose effect is there."""
-    lines = {(line["task"], line["attempt"]) for line in found.sink if line["outcome"] == "done"}
-    seen = {line["effect"] for line in found.sink if line["outcome"] == "effect"}
-    told = {e.task_id for e in found.log if isinstance(e.fact, f.EffectIntended) and e.fact.key in seen}
-    ended = (e for e in found.log if e.type == "task.succeeded")
-    return {e.task_id for e in ended if (e.task_id, e.attempt_id) in lines and e.task_id in told}
-
-
-def _is_lost(task_id: str, found: Found, done: set[str]) -> bool:
-    """Not in the store; or ended without a deliverable; or succeeded although nobody did the work."""
-    task = found.tasks.get(task_id)
-    if task is None:
-        return True
-    if not task.is_ended:
-        return False  # stuck, which is counted by itself
-    return task_id not in found.results or (task.status == "succeeded" and task_id not in done)
-
-
-def _taken_from(session_id: str | None, since: int, log: list[Event]) -> int:
-    reclaims = (e for e in log if e.type == "task.reclaimed" and e.at >= since)
-    return sum(isinstance(e.fact, f.TaskReclaimed) and e.fact.session_id == session_id for e in reclaims)
-
-
-def _kill(entry: KilledRecord, log: list[Event]) -> Kill:
-    held = _taken_from(entry.session_id, entry.at, log) if entry.session_id else 0
-    return Kill(
-        pid=entry.pid,
-        signal="SIGKILL",
-        at=moment(entry.at) or "",
-        held_lease=held > 0,
-        role=entry.role,
-        name=entry.name,
-        tasks_held=held,
-    )
+    def _freeze(self, entry: Frozen) -> Freeze:
+        claims = (event.fact for event in self._log if isinstance(event.fact, f.TaskClaimed))
+        own = {claim.attempt_id for claim in claims if claim.session_id == entry.session_id}
+        return Freeze(
+            pid=entry.pid,
+            at=moment(entry.at) or "",
+            woken_at=moment(entry.woken_at) or "",
+            name=entry.name,
+            tasks_held=self._reclaimed_from(entry.session_id, entry.at),
+            refused=sum(event.type == "write.refused" and event.attempt_id in own for event in self._log),
+        )
 
 
-def _freeze(entry: Frozen, log: list[Event]) -> Freeze:
-    claims = (e.fact for e in log if e.type == "task.claimed")
-    mine = {claim.attempt_id for claim in claims if claim.session_id == entry.session_id}  # type: ignore[attr-defined]
-    refused = [e for e in log if e.type == "write.refused" and e.attempt_id in mine]
-    return Freeze(
-        pid=entry.pid,
-        at=moment(entry.at) or "",
-        woken_at=moment(entry.woken_at) or "",
-        name=entry.name,
-        tasks_held=_taken_from(entry.session_id, entry.at, log),
-        refused=len(refused),
-    )
-
-
-async def table(journal: Path) -> Table:
+async def read_table(journal: Path) -> Table:
     """The table of the run that the environment names."""
     namespace = os.environ[NAMESPACE]
     async with Endwell(namespace=namespace).connect() as node:
-        return fill(await read(node.store, namespace, Path(os.environ[SINK]), journal))
-
-
-def main() -> None:
-    """Print the table as one line of JSON."""
-    sys.stdout.write(msgspec.json.encode(asyncio.run(table(Path(sys.argv[1])))).decode() + "\n")
+        reader = Reader(node.store, namespace, Path(os.environ[SINK]), journal)
+        await reader.read()
+        return reader.table()
 
 
 if __name__ == "__main__":
-    main()
+    table = asyncio.run(read_table(Path(sys.argv[1])))
+    sys.stdout.write(msgspec.json.encode(table).decode() + "\n")

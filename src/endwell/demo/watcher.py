@@ -1,11 +1,10 @@
-"""What the demo sees while it runs: asked of the store, which is also how victims are chosen."""
+"""Follows the store while the demo runs; the screens show it, and faults choose their victims by it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Protocol
-
-import msgspec
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from endwell.demo.crew import Crew
 from endwell.errors import StoreError
@@ -19,66 +18,39 @@ LOOK_SECONDS = 0.15
 PAGE = 1000
 
 
-class Holding(msgspec.Struct, frozen=True):
+class Holding(NamedTuple):
     """A worker's session, and how many tasks it holds."""
 
     session_id: str
     tasks: int
 
 
-class Person(msgspec.Struct, frozen=True):
-    """One process as it is shown."""
-
-    name: str
-    pid: int
-    state: str
-    tasks: int
-
-
-class DemoView(msgspec.Struct, frozen=True, kw_only=True):
-    """One moment of the run."""
-
-    total: int
-    submitted: int
-    counts: dict[str, int]
-    people: list[Person]
-    events: Counter[str]
-
-
 class Show(Protocol):
-    """Where the run is shown."""
+    """A screen."""
 
     def say(self, text: str) -> None: ...
 
-    def update(self, view: DemoView) -> None: ...
-
-
-async def holdings(store: Store, namespace: str) -> dict[int, Holding]:
-    """By process id: what each worker of this machine holds at this moment. A later session wins."""
-    load = await store.load_of_sessions(namespace)
-    mine = [s for s in await store.open_sessions(namespace) if s.kind == "worker" and s.host == host_name()]
-    return {session.pid: Holding(session.id, load.get(session.id, 0)) for session in mine}
+    def update(self, watcher: Watcher) -> None: ...
 
 
 class Watcher:
-    """Follows the log and the sessions; `run` does so until it is cancelled."""
+    """What the store showed at the last look."""
 
-    def __init__(
-        self, runtime: Runtime, store: Store, namespace: str, crew: Crew, show: Show, *, total: int
-    ) -> None:
+    def __init__(self, runtime: Runtime, store: Store, namespace: str, crew: Crew, show: Show) -> None:
         self._runtime = runtime
         self._store = store
         self._namespace = namespace
-        self._crew = crew
         self._show = show
-        self._total = total
         self._cursor = ""
         self._names: dict[str, str] = {}
+        self.crew = crew
+        self.held: dict[int, Holding] = {}
+        self.counts: dict[str, int] = {}
         self.events: Counter[str] = Counter()
         self.reclaimed_from: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Look again and again; a store that is away for a moment is looked at later."""
+        """Look again and again, until cancelled."""
         while True:
             try:
                 await self.look()
@@ -87,49 +59,40 @@ class Watcher:
             await self._runtime.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """One look at everything."""
-        held = await holdings(self._store, self._namespace)
-        for member in self._crew.members.values():
-            if member.pid in held:
-                self._names[held[member.pid].session_id] = member.name
-        await self._follow()
-        counts = await self._store.counts(self._namespace)
-        self._show.update(
-            DemoView(
-                total=self._total,
-                submitted=sum(counts.values()),
-                counts=counts,
-                people=self._people(held),
-                events=self.events,
-            )
-        )
+        """Look once at sessions, log and counts."""
+        self.held = await self.read_holdings()
+        for member in self.crew.members.values():
+            if member.pid in self.held:
+                self._names[self.held[member.pid].session_id] = member.name
+        await self._follow_log()
+        self.counts = await self._store.counts(self._namespace)
+        self._show.update(self)
 
-    def _people(self, held: dict[int, Holding]) -> list[Person]:
-        return [
-            Person(
-                m.name, m.pid, "alive" if m.is_ready else m.state, held[m.pid].tasks if m.pid in held else 0
-            )
-            for m in self._crew.members.values()
-        ]
+    async def read_holdings(self) -> dict[int, Holding]:
+        """The tasks that each worker of this machine holds now, by process id. A later session wins."""
+        load = await self._store.load_of_sessions(self._namespace)
+        return {
+            session.pid: Holding(session.id, load.get(session.id, 0))
+            for session in await self._store.open_sessions(self._namespace)
+            if session.kind == "worker" and session.host == host_name()
+        }
 
-    async def _follow(self) -> None:
-        taken: Counter[str] = Counter()
-        refused = 0
+    def has_reclaimed_from(self, session_id: str) -> Callable[[], bool]:
+        """A question: were tasks reclaimed from this session?"""
+        return lambda: self.reclaimed_from[session_id] > 0
+
+    async def _follow_log(self) -> None:
+        reclaimed, refused = self.reclaimed_from.copy(), self.events["write.refused"]
         while page := await self._store.events_after(self._namespace, self._cursor, PAGE):
             self._cursor = page[-1].cursor
             for logged in page:
-                refused += logged.event.type == "write.refused"
-                taken[self._note(logged.event)] += 1
-        for session_id, count in taken.items():
-            if session_id:
-                self._show.say(f"supervisor took {count} from {self._names.get(session_id, session_id)}")
-        if refused:
-            self._show.say(f"store refused {refused} stale write{'s' if refused > 1 else ''}")
+                self._note_event(logged.event)
+        for session_id, count in (self.reclaimed_from - reclaimed).items():
+            self._show.say(f"supervisor took {count} from {self._names.get(session_id, session_id)}")
+        if new := self.events["write.refused"] - refused:
+            self._show.say(f"store refused {new} stale write{'s' if new > 1 else ''}")
 
-    def _note(self, event: Event) -> str:
-        """Count the event; the session that a task was taken from, if it was."""
+    def _note_event(self, event: Event) -> None:
         self.events[event.type] += 1
-        if event.type != "task.reclaimed" or not isinstance(event.fact, f.TaskReclaimed):
-            return ""
-        self.reclaimed_from[event.fact.session_id] += 1
-        return event.fact.session_id
+        if event.type == "task.reclaimed" and isinstance(event.fact, f.TaskReclaimed):
+            self.reclaimed_from[event.fact.session_id] += 1
