@@ -83,7 +83,7 @@ async def test_a_drain_whose_results_are_not_all_there_has_problems(tmp_path: Pa
             command_id=place.runtime.ids.new(),
             namespace=place.namespace,
             actor="test",
-            task_id=place.ids[7],
+            task_id=list(place.expected)[7],
             reason="sabotage",
         )
         await place.node.store.one(cancelled)
@@ -93,7 +93,7 @@ async def test_a_drain_whose_results_are_not_all_there_has_problems(tmp_path: Pa
         checked = await check(place)
     assert checked.tasks == 20
     assert len(checked.problems) == 1
-    assert place.ids[7] in checked.problems[0]
+    assert list(place.expected)[7] in checked.problems[0]
 
 
 async def test_a_place_with_a_task_too_few_has_problems(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_a_place_with_a_task_too_few_has_problems(tmp_path: Path) -> None:
         await place.start("worker")
         await place.wait_drained()
         await place.stop()
-        place.ids.append("one that is not there")
+        place.expected["missing"] = 3
         checked = await check(place)
     assert checked.problems == ["3 tasks where 4 were submitted"]
 

@@ -1,1 +1,1 @@
-"""`endwell bench`: speed measured with real worker processes at full durability."""
+"""`endwell bench`: speed on this machine, with no figure that its check does not support."""

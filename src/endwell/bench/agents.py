@@ -19,29 +19,26 @@ app = Endwell(namespace=os.environ.get(NAMESPACE, "default"))
 
 @app.agent(AGENT)
 async def noop(number: int) -> int:
-    """Give the number back."""
+    """Return the number."""
     return number
 
 
 @app.agent(STEPS)
 async def steps(ctx: Context, count: int) -> int:
-    """So many recorded steps."""
-    total = 0
-    for number in range(count):
-        total += await ctx.step("step", _one, number)
-    return total
+    """Record this many steps."""
+    return sum([await ctx.step("step", _one, number) for number in range(count)])
 
 
 @app.agent(ASKS)
 async def asks(ctx: Context) -> int:
-    """Wait for an answer from outside, and give it back."""
+    """Wait for an answer from outside, and return it."""
     answer: int = await ctx.tool(TOOL, timeout=600)
     return answer
 
 
 @app.agent(REPLAYS)
 async def replays(ctx: Context, count: int) -> float:
-    """Record so many steps, wait, and say how long it took to come by them again."""
+    """Record steps, wait, and return how long their replay took."""
     begin = app.runtime.clock.monotonic()
     for number in range(count):
         await ctx.step("step", _one, number)

@@ -1,4 +1,4 @@
-"""Where a measurement takes place: a fresh store, an open node on it, and real processes beside it."""
+"""A place to measure at: a fresh store, an open node on it, and real processes beside it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from endwell.app import Endwell, Node
 from endwell.bench import agents
+from endwell.client import AsyncHandle
 from endwell.demo.crew import Crew, CrewMember, clean_environment
 from endwell.model.status import TERMINAL
 from endwell.redis_client import RedisClient
@@ -21,27 +23,35 @@ MOST_AT_ONCE = 50_000
 """Tasks in one call of `submit_many`: a million commands at once would fill the memory."""
 LOOK_SECONDS = 0.1
 TAIL = 8
-"""How many of the last tasks are looked at meanwhile: looking must not slow down what is measured."""
+"""How many of the last tasks are looked at during a drain: looking must not slow it down."""
+ANY = object()
+"""Expected of a task whose result is not known before."""
 
 
 class BenchPlace:
-    """A namespace of its own with default settings; on SQLite also a file of its own."""
+    """An installation with default settings; `expected` has the result of each task by its id."""
 
     def __init__(self, node: Node, crew: Crew, *, needs_pmo: bool) -> None:
         self.node = node
         self.crew = crew
         self.runtime = node.app.runtime
         self.namespace = node.app.namespace
-        self.ids: list[str] = []
+        self.expected: dict[str, Any] = {}
         self._needs_pmo = needs_pmo
 
     async def submit(self, count: int) -> None:
-        """Many tasks with few calls; each is to give its number back."""
+        """Submit many tasks with few calls; each must return its number."""
         for _ in range(0, count, MOST_AT_ONCE):
-            start = len(self.ids)
-            some = range(start, start + min(MOST_AT_ONCE, count - start))
-            handles = await self.node.client.submit_many(agents.AGENT, some)
-            self.ids += [handle.id for handle in handles]
+            start = len(self.expected)
+            numbers = range(start, start + min(MOST_AT_ONCE, count - start))
+            handles = await self.node.client.submit_many(agents.AGENT, numbers)
+            self.expected |= {handle.id: number for handle, number in zip(handles, numbers, strict=True)}
+
+    async def submit_one(self, agent: str, payload: Any = None, *, result: Any = ANY) -> AsyncHandle:
+        """Submit one task with the result that it must have."""
+        handle = await self.node.client.submit(agent, payload)
+        self.expected[handle.id] = result
+        return handle
 
     async def start(self, role: str, count: int = 1) -> list[CrewMember]:
         """Start real processes and wait until they are ready; a stream needs a PMO that feeds it."""
@@ -61,12 +71,12 @@ class BenchPlace:
             await self.runtime.in_thread(member.child.wait, STOP_SECONDS)
 
     async def wait_drained(self) -> None:
-        """Until every submitted task has ended. Only the last ones are looked at: the first go first."""
-        limit = self.runtime.clock.monotonic() + 60 + len(self.ids) / 200
-        tail = self.ids[-TAIL:]
+        """Wait until every submitted task has ended. Only the last ones are looked at: they end last."""
+        limit = self.runtime.clock.monotonic() + 60 + len(self.expected) / 200
+        tail = list(self.expected)[-TAIL:]
         while not await self._have_ended(tail) or await self._live():
             if self.runtime.clock.monotonic() > limit:
-                raise TimeoutError(f"{await self._live()} of {len(self.ids)} tasks have not ended")
+                raise TimeoutError(f"{await self._live()} of {len(self.expected)} tasks have not ended")
             await self.runtime.sleep(LOOK_SECONDS)
 
     async def _have_ended(self, ids: list[str]) -> bool:
@@ -78,7 +88,7 @@ class BenchPlace:
 
 
 class Ground:
-    """Gives fresh places: SQLite files in a directory, or namespaces of one PostgreSQL database."""
+    """Makes fresh places: SQLite files in a directory, or namespaces of one PostgreSQL database."""
 
     def __init__(self, runtime: Runtime, directory: Path, url: str | None, redis: str | None = None) -> None:
         self._runtime = runtime
@@ -97,37 +107,30 @@ class Ground:
         store = "sqlite" if self._url is None or self._url.startswith("sqlite") else "postgresql"
         return f"redis+{store}" if self.is_streamed else store
 
-    def _settings(self, unique: str) -> dict[str, object]:
-        if self._redis is None:
-            return {}
-        return {"queue.kind": "redis", "redis.url": self._redis, "redis.prefix": f"bench-{unique}:"}
-
     def app(self) -> Endwell:
         """An installation with default settings on a fresh store, in this process.
 
-        A file of its own needs no name of its own: it is the default namespace, as with most users.
+        A file of its own holds the default namespace, as with most users.
         """
         unique = self._runtime.ids.new()
-        url = self._url or f"sqlite:///{self._directory / unique}.db"
-        settings = override(Settings(), {"store": url, **self._settings(unique)}, source="bench")
+        values: dict[str, object] = {"store": self._url or f"sqlite:///{self._directory / unique}.db"}
+        if self._redis is not None:
+            redis = {"redis.url": self._redis, "redis.prefix": f"bench-{unique}:"}
+            values |= {"queue.kind": "redis", **redis}
+        settings = override(Settings(), values, source="bench")
         namespace = "default" if self._url is None else f"bench-{unique}"
         app = Endwell(namespace=namespace, settings=settings, runtime=self._runtime)
         app.agents.update(agents.app.agents)
         return app
 
-    async def _leave_nothing(self, prefix: str) -> None:
-        if self._redis is not None:
-            connection = RedisClient(self._redis)
-            await connection.remove_keys(prefix)
-            await connection.close()
-
     @contextlib.asynccontextmanager
     async def place(self) -> AsyncIterator[BenchPlace]:
-        """A fresh place; whatever still runs there at the end is killed, and its file removed."""
+        """A fresh place; at the end its processes are killed, and its keys and its file removed."""
         app = self.app()
-        prefix = app.settings.redis.prefix
-        settings = self._settings(prefix.removeprefix("bench-").removesuffix(":"))
-        env = clean_environment(app.url, settings, {agents.NAMESPACE: app.namespace})
+        values = {key: app.settings.value(key) for key in ("queue.kind", "redis.url", "redis.prefix")}
+        env = clean_environment(
+            app.url, values if self.is_streamed else {}, {agents.NAMESPACE: app.namespace}
+        )
         directory = self._directory / f"crew-{self._runtime.ids.new()}"
         os.mkdir(directory, 0o700)
         async with app.connect() as node:
@@ -136,12 +139,14 @@ class Ground:
                 yield place
             finally:
                 place.crew.end()
-                await self._leave_nothing(app.settings.redis.prefix)
-        if self._url is None:
-            _remove(sqlite_path(app.url))
+                await self._remove_keys(app.settings.redis.prefix)
+        if self._url is None:  # a million tasks are more than a gigabyte
+            file = sqlite_path(app.url)
+            for path in file.parent.glob(f"{file.name}*"):
+                path.unlink(missing_ok=True)
 
-
-def _remove(file: Path) -> None:
-    """A million tasks are more than a gigabyte: not to be kept until the end."""
-    for path in file.parent.glob(f"{file.name}*"):
-        path.unlink(missing_ok=True)
+    async def _remove_keys(self, prefix: str) -> None:
+        if self._redis is not None:
+            connection = RedisClient(self._redis)
+            await connection.remove_keys(prefix)
+            await connection.close()
