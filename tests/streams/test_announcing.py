@@ -228,7 +228,7 @@ async def test_what_is_announced_while_another_counts_is_not_forgotten(
 
     monkeypatch.setattr(early._store, "epochs_of_queued", answered_late)
     await early.forget_claimed()
-    assert early.counts() == {"clerk": 2}
+    assert early.count_by_agent() == {"clerk": 2}
 
 
 async def test_whoever_waits_at_an_empty_stream_gets_all_that_is_put_at_once(hall: Hall) -> None:

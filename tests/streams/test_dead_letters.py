@@ -79,14 +79,6 @@ async def test_an_abandoned_dead_letter_leaves_the_stream_and_others_stay(stream
     assert letter["fingerprint"]
 
 
-async def test_a_letter_is_removed_although_its_place_was_never_noted(streamed: Streamed) -> None:
-    """As after a crash right after it was put there."""
-    (handle,) = await dead(streamed, {"sum": 1})
-    await streamed.redis.ask("HSET", streamed.names.dead_letters, handle.id, "?")
-    await letters_of(streamed).abandon(handle.id, None)
-    await told(streamed, 0)
-
-
 @pytest.mark.parametrize("left", [0, 1])
 async def test_letters_that_a_server_drops_are_put_again_and_no_other(streamed: Streamed, left: int) -> None:
     """As when a server short of memory evicts the stream, or somebody trims it; the marks stay."""

@@ -40,7 +40,7 @@ class Office:
     @contextlib.asynccontextmanager
     async def fed(self) -> AsyncIterator[None]:
         """While its loop runs."""
-        run = self.streams._repeat(self.streams._publish_once)
+        run = self.streams._run_repeatedly(self.streams._publish_once)
         loop = asyncio.get_running_loop().create_task(run)
         try:
             yield
@@ -65,7 +65,7 @@ async def test_what_is_rung_for_is_offered_without_another_look(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await office.submit(1)
-    await office.streams.publisher._look()
+    await office.streams.publisher._look_everywhere()
     looks = list[str]()
 
     async def noted(*_: Any) -> Any:
@@ -85,7 +85,7 @@ async def test_what_is_rung_for_is_offered_without_another_look(
 
 async def test_room_that_was_counted_is_given_away_once(office: Office) -> None:
     await office.submit(1)
-    await office.streams.publisher._look()
+    await office.streams.publisher._look_everywhere()
     await office.submit(4)
     publisher = office.streams.publisher
     assert await publisher._publish_in_counted_room({"clerk"})
@@ -96,14 +96,14 @@ async def test_room_that_was_counted_is_given_away_once(office: Office) -> None:
 
 async def test_a_count_of_the_room_grows_old(office: Office) -> None:
     await office.submit(1)
-    await office.streams.publisher._look()
+    await office.streams.publisher._look_everywhere()
     office.streams.publisher._counted_at -= COUNT_LASTS_SECONDS + 0.1
     assert not await office.streams.publisher._publish_in_counted_room({"clerk"})
 
 
 async def test_an_agent_that_no_worker_serves_is_not_offered_to_anybody(office: Office) -> None:
     await office.submit(1)
-    await office.streams.publisher._look()
+    await office.streams.publisher._look_everywhere()
     assert not await office.streams.publisher._publish_in_counted_room({"stranger"})
 
 
@@ -134,7 +134,7 @@ async def test_who_waits_for_room_is_not_forgotten_when_another_agent_is_rung_fo
     for number in range(2):
         await world.submitted("baker", number)
     await office.submit(1)
-    await office.streams.publisher._look()
+    await office.streams.publisher._look_everywhere()
     assert publisher._short == {"baker"}
     await office.submit(1)
     assert await publisher._publish_in_counted_room({"clerk"})

@@ -231,10 +231,10 @@ async def test_expired_agent_of_foreign_workers_is_forgotten_once_no_task_waits_
     world, redis, names = hand.streamed.world, hand.streamed.redis, hand.streamed.names
     handle = await hand.offered()
     await redis.ask("DEL", names.worker(hand.name))
-    await hand.streams.foreign._admit([])
+    await hand.streams.foreign._admit_workers([])
     assert await world.store.agent(world.namespace, "press") is not None, "a task waits for it"
     await handle.cancel()
-    await hand.streams.foreign._admit([])
+    await hand.streams.foreign._admit_workers([])
     assert await world.store.agent(world.namespace, "press") is None
 
 

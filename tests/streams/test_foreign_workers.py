@@ -267,7 +267,7 @@ async def test_a_heartbeat_renews_the_lease_is_logged_and_adds_no_entry(hand: Ha
     await redis.ask("DEL", names.worker(hand.name))
     task = await handle.task()
     before = await world.store.session(world.namespace, task.session_id or "")
-    entries = await hand.streams.streams.lengths()
+    entries = await hand.streams.streams.stream_lengths()
     hand.streams.foreign._progress_seconds = 0.0
     grant = names.grant(task.turn_id or "", task.epoch)
     await redis.ask("EXPIRE", grant, 5)
@@ -278,7 +278,7 @@ async def test_a_heartbeat_renews_the_lease_is_logged_and_adds_no_entry(hand: Ha
     assert before is not None
     assert after is not None
     assert after.lease_until > before.lease_until
-    assert await hand.streams.streams.lengths() == entries
+    assert await hand.streams.streams.stream_lengths() == entries
     assert "task.heartbeat" in await world.history(handle)
 
 

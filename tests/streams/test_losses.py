@@ -99,7 +99,7 @@ async def test_a_server_that_comes_back_empty_gets_groups_offers_and_dead_letter
     streams._led_at = float("-inf")
     assert await streams.is_leading()
     await streams.keep_up()
-    await streams.publisher._look()
+    await streams.publisher._look_everywhere()
     assert [letter["task_id"] for letter in await alone.letters()] == [dead.id]
     ((_, fields),) = await alone.read("somebody")
     assert fields["task_id"] == live.id
@@ -172,12 +172,12 @@ async def test_streams_are_trimmed_to_what_is_needed(streamed: Streamed) -> None
     await streams.publisher.publish_ready()
     read = [message_id for message_id, _ in await streamed.read("somebody", 4)]
     await streamed.redis.ask("XACK", streamed.names.task, "cg:workers", *read[:2])  # a foreign worker's way
-    await streams.streams.trim(results_kept=0)
+    await streams.streams.trim_all(results_kept=0)
     left = [message_id for message_id, _ in await streamed.entries(streamed.names.task)]
     assert len(left) == 3
     assert left[:2] == read[2:], "what is pending or unread stays"
     await streamed.redis.ask("XACK", streamed.names.task, "cg:workers", *read[2:])
-    await streams.streams.trim(results_kept=0)
+    await streams.streams.trim_all(results_kept=0)
     unread = [message_id for message_id, _ in await streamed.entries(streamed.names.task)]
     assert unread == left[2:], "the last that was acknowledged goes too"
 

@@ -67,10 +67,10 @@ async def test_published_results_stay_until_there_are_more_than_are_kept(streame
         await handle.cancel()
     assert await streams.results.run_once() == 5
     assert await streams.results.run_once() == 0
-    await streams.streams.trim(results_kept=3)
+    await streams.streams.trim_all(results_kept=3)
     assert len(await published(streamed)) == 5, "the orchestrators have yet to read them"
     await streams._read_reports_once()
-    await streams.streams.trim(results_kept=3)
+    await streams.streams.trim_all(results_kept=3)
     assert list(await published(streamed)) == [handle.id for handle in handles[2:]]
 
 

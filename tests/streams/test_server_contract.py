@@ -13,8 +13,7 @@ from endwell.runtime import SystemClock
 from endwell.runtime.base import Runtime
 from endwell.streams.protocol import Names
 from endwell.streams.task_streams import TaskStreams
-from endwell.testing.redis.client import Network, SimulatedRedisClient
-from endwell.testing.redis.server import Server
+from endwell.testing.redis.server import RedisNetwork, SimulatedRedis, SimulatedRedisClient
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import eventually
 
@@ -63,7 +62,7 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
     prefix = f"contract:{request.node.name}:"
     if request.param == "simulated":
         runtime = Runtime.system()
-        network = Network(Server(lambda: SystemClock().now_us() // 1000))
+        network = RedisNetwork(SimulatedRedis(lambda: SystemClock().now_us() // 1000))
 
         def simulated(*, blocking: bool = False) -> RedisClient:
             return SimulatedRedisClient(network, runtime, "test", blocking=blocking)

@@ -39,23 +39,23 @@ class ConsumerGroup:
             return False
         return True
 
-    def acknowledgement(self, ids: Sequence[str]) -> tuple[Word, ...]:
+    def acknowledge_command(self, ids: Sequence[str]) -> tuple[Word, ...]:
         """The command that acknowledges entries and leaves them on the stream."""
         return ("XACK", self.stream, self.name, *ids)
 
-    def removal(self, ids: Sequence[str]) -> list[tuple[Word, ...]]:
+    def remove_commands(self, ids: Sequence[str]) -> list[tuple[Word, ...]]:
         """The commands that acknowledge entries and delete them."""
-        return [self.acknowledgement(ids), ("XDEL", self.stream, *ids)]
+        return [self.acknowledge_command(ids), ("XDEL", self.stream, *ids)]
 
     async def acknowledge(self, ids: Sequence[str]) -> None:
         """Acknowledge entries that stay on the stream for other groups."""
         if ids:
-            await self._redis.ask(*self.acknowledgement(ids))
+            await self._redis.ask(*self.acknowledge_command(ids))
 
     async def remove(self, ids: Sequence[str]) -> None:
         """Acknowledge and delete entries."""
         if ids:
-            await self._redis.ask_all(self.removal(ids))
+            await self._redis.ask_all(self.remove_commands(ids))
 
     async def claim(self, consumer: bytes | str, ids: Sequence[str]) -> None:
         """Give pending entries to a consumer, as if it had just touched them.
@@ -74,7 +74,7 @@ class ConsumerGroup:
 
     async def consumers(self) -> list[tuple[bytes, int, int]]:
         """Name, pending entries and idle milliseconds of each consumer that the server knows."""
-        rows = map(_fields, await self._redis.ask("XINFO", "CONSUMERS", self.stream, self.name))
+        rows = map(_as_dict, await self._redis.ask("XINFO", "CONSUMERS", self.stream, self.name))
         return [(row["name"], int(row["pending"]), int(row["idle"])) for row in rows]
 
     async def delete_consumer(self, name: bytes) -> None:
@@ -110,7 +110,7 @@ class ConsumerGroup:
     async def _least_needed(self, *, only_own: bool = False) -> tuple[int, int] | None:
         """The first entry that some group has pending, or has not read yet."""
         needed = []
-        for group in map(_fields, await self._redis.ask("XINFO", "GROUPS", self.stream)):
+        for group in map(_as_dict, await self._redis.ask("XINFO", "GROUPS", self.stream)):
             if only_own and group["name"] != self.name.encode():
                 continue
             summary = await self._redis.ask("XPENDING", self.stream, group["name"])
@@ -152,7 +152,7 @@ class GroupReader:
         await self._redis.close()
 
 
-def _fields(row: Sequence[Any]) -> Mapping[str, Any]:
+def _as_dict(row: Sequence[Any]) -> Mapping[str, Any]:
     """A flat list of names and values, as the server sends a map."""
     return {row[n].decode(): row[n + 1] for n in range(0, len(row), 2)}
 

@@ -21,8 +21,6 @@ KEPT_LETTERS: Final = 100_000
 PAGE: Final = 100
 ALL_THERE: Final = ""
 """A field of the index that names no task: while it exists, the index is complete."""
-UNKNOWN_ID: Final = "?"
-"""In the index: an earlier version published the dead letter and did not record its id."""
 
 PUBLISH_LETTER: Final = """
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then return false end
@@ -103,12 +101,9 @@ class DeadLetterStream:
 
     async def remove(self, task_id: str, letter_id: str) -> None:
         """Remove the dead letter of a task, which was closed."""
-        ids = [letter_id]
-        if letter_id == UNKNOWN_ID:
-            found = (await self._ids_by_task()).get(task_id.encode())
-            ids = [] if found is None else [found.decode()]
-        deletion = [("XDEL", self._names.dlq, *ids)] if ids else []
-        await self._redis.ask_all([*deletion, ("HDEL", self._names.dead_letters, task_id)], atomic=True)
+        deletion = ("XDEL", self._names.dlq, letter_id)
+        unmarking = ("HDEL", self._names.dead_letters, task_id)
+        await self._redis.ask_all([deletion, unmarking], atomic=True)
 
     async def _ids_by_task(self) -> dict[bytes, bytes]:
         """Find the dead letters of tasks on the stream itself."""

@@ -38,7 +38,6 @@ LONGEST_NAME: Final = 300
 
 _NAME_FIELDS: Final = ("task_id", "tool_name", "turn", "worker_id", "attempt")
 _FREE_TEXTS: Final = (b"output", b"error", b"note")
-_ENCODED_TASK_FIELDS: Final = [name.encode() for name in TASK_FIELDS]
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,17}")
 _ENTRY_ID: Final = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
 _json: Final = msgspec.json.Decoder(msgspec.Raw)
@@ -73,7 +72,7 @@ class OfferEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     payload: bytes
 
     @classmethod
-    def of(cls, task: Task | ReadyTurn, turn: OfferName, payload: bytes) -> OfferEntry:
+    def from_task(cls, task: Task | ReadyTurn, turn: OfferName, payload: bytes) -> OfferEntry:
         """The offer of a task's turn, under the name of that turn."""
         return cls(
             task_id=task.id,
@@ -104,7 +103,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     payload: bytes
 
     @property
-    def offer(self) -> tuple[str, str, int]:
+    def full_key(self) -> tuple[str, str, int]:
         """The task, and the offer of it."""
         return self.task_id, self.turn_id, self.epoch
 
@@ -132,7 +131,7 @@ class ReportEntry(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.event_id)
 
     @property
-    def offer(self) -> tuple[str, str, int]:
+    def full_key(self) -> tuple[str, str, int]:
         """The task that it is about, and the offer of it."""
         return self.task_id, self.turn_id, self.epoch
 
@@ -156,17 +155,14 @@ def task_entry(offer: OfferEntry) -> list[bytes | str | int]:
 
 def read_task(message_id: str, raw: RawFields) -> Delivery | Malformed:
     """Read an entry of the task stream."""
-    delivery = _read_usual_task(message_id, raw) if raw is not None else None
-    if delivery is not None:
-        return delivery
     fields = _read_fields(TASK, message_id, raw, REQUIRED_TASK_FIELDS)
     if isinstance(fields, Malformed):
         return fields
     problem = _find_problem(fields)
     if problem is not None:
-        return _malformed(TASK, message_id, raw, "bad_field", problem)
+        return _make_malformed(TASK, message_id, raw, "bad_field", problem)
     if not _is_json(fields["payload"].encode()):
-        return _malformed(TASK, message_id, raw, "bad_payload", "payload is not JSON")
+        return _make_malformed(TASK, message_id, raw, "bad_payload", "payload is not JSON")
     return Delivery(
         message_id=message_id,
         task_id=fields["task_id"],
@@ -174,34 +170,6 @@ def read_task(message_id: str, raw: RawFields) -> Delivery | Malformed:
         epoch=int(fields["epoch"]),
         agent=fields["tool_name"],
         payload=fields["payload"].encode(),
-    )
-
-
-def _read_usual_task(message_id: str, raw: Sequence[bytes]) -> Delivery | None:
-    """Read an entry with the very fields that an orchestrator writes; None for any other.
-
-    Nearly all entries are such, and this takes half the time of looking at each field by itself.
-    """
-    if len(raw) != 2 * len(_ENCODED_TASK_FIELDS) or raw[::2] != _ENCODED_TASK_FIELDS:
-        return None
-    values = raw[1::2]
-    text = b"\n".join(values)
-    try:
-        text.decode()  # all of it at once
-    except UnicodeDecodeError:
-        return None
-    task_id, agent, payload = values[0].decode(), values[2].decode(), values[3]
-    turn, epoch = values[-2].decode(), values[-1].decode()
-    are_plain = is_plain_name(task_id) and is_plain_name(turn) and is_plain_name(agent)
-    if not are_plain or not is_whole_number(epoch) or len(text) > MAX_BYTES or not _is_json(payload):
-        return None
-    return Delivery(
-        message_id=message_id,
-        task_id=task_id,
-        turn_id=turn,
-        epoch=int(epoch),
-        agent=agent,
-        payload=payload,
     )
 
 
@@ -234,7 +202,7 @@ def read_report(entry_id: str, raw: RawFields) -> ReportEntry | Malformed:
     fields = {"epoch": "0", "message_id": "0-0", **fields}
     problem = _find_problem(fields)
     if problem is not None:
-        return _malformed(RESULT, entry_id, raw, "bad_field", problem)
+        return _make_malformed(RESULT, entry_id, raw, "bad_field", problem)
     return ReportEntry(
         entry_id=entry_id,
         task_id=fields.get("task_id", ""),
@@ -311,19 +279,19 @@ def _read_fields(
 ) -> dict[str, str] | Malformed:
     if raw is None:
         problem = "the entry was deleted before it was read"
-        return _malformed(stream, message_id, raw, "deleted_entry", problem)
+        return _make_malformed(stream, message_id, raw, "deleted_entry", problem)
     size = sum(map(len, raw))
     if size > MAX_ENTRY_BYTES:
         problem = f"the entry has {size:,} bytes; {MAX_ENTRY_BYTES:,} are allowed"
-        return _malformed(stream, message_id, raw, "oversized_entry", problem)
+        return _make_malformed(stream, message_id, raw, "oversized_entry", problem)
     try:
         texts = [part.decode() for part in raw]
     except UnicodeDecodeError:
-        return _malformed(stream, message_id, raw, "not_utf8", "a field is not UTF-8")
+        return _make_malformed(stream, message_id, raw, "not_utf8", "a field is not UTF-8")
     fields = dict(zip(texts[::2], texts[1::2], strict=False))
     missing = [name for name in required if not fields.get(name)]
     if missing:
-        return _malformed(stream, message_id, raw, "missing_fields", f"missing: {', '.join(missing)}")
+        return _make_malformed(stream, message_id, raw, "missing_fields", f"missing: {', '.join(missing)}")
     return fields
 
 
@@ -356,7 +324,7 @@ def is_whole_number(text: str) -> bool:
     return _WHOLE_NUMBER.fullmatch(text) is not None
 
 
-def _malformed(stream: str, message_id: str, raw: RawFields, reason: str, problem: str) -> Malformed:
+def _make_malformed(stream: str, message_id: str, raw: RawFields, reason: str, problem: str) -> Malformed:
     """Fields that can be read are kept whole: an entry that lacks a field can be replayed with it."""
     if reason in CUT_REASONS:
         cut = (part[:_SHOWN_CHARACTERS].decode(errors="replace") for part in raw or ())

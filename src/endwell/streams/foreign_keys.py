@@ -45,7 +45,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
 
     @property
-    def field(self) -> str:
+    def hash_field(self) -> str:
         """Its field in the hash of all grants."""
         return f"{self.turn_id}:{self.epoch}"
 
@@ -102,11 +102,11 @@ class GrantKeys:
         self._redis = redis
         self._names = names
 
-    async def give(self, grant: Grant, attempt_id: str) -> None:
+    async def give_grant(self, grant: Grant, attempt_id: str) -> None:
         """Let the worker of this attempt begin or continue, and no other."""
         key = self._names.grant(grant.turn_id, grant.epoch)
         setting = ("SET", key, attempt_id, "EX", GRANT_SECONDS)
-        listing = ("HSET", self._names.grants, grant.field, grant.task_id)
+        listing = ("HSET", self._names.grants, grant.hash_field, grant.task_id)
         await self._redis.ask_all([setting, listing], atomic=True)
 
     async def deny(self, grant: Grant) -> None:
@@ -118,7 +118,7 @@ class GrantKeys:
         """Remove grants whose attempts have lost their turns: the workers must stop."""
         if grants:
             keys = [self._names.grant(grant.turn_id, grant.epoch) for grant in grants]
-            unlisting = ("HDEL", self._names.grants, *(grant.field for grant in grants))
+            unlisting = ("HDEL", self._names.grants, *(grant.hash_field for grant in grants))
             await self._redis.ask_all([("DEL", *keys), unlisting], atomic=True)
 
     async def all_listed(self) -> list[Grant]:

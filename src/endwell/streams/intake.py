@@ -218,11 +218,11 @@ class StreamIntake:
 
     def _bury(self, bad: Malformed) -> None:
         log.error("entry %s cannot be read (%s): %s", bad.message_id, bad.reason, bad.problem)
-        self._send_later(self._streams.burial(bad, moment(self._runtime.clock.now_us())))
+        self._send_later(self._streams.bury_commands(bad, moment(self._runtime.clock.now_us())))
 
     def _pass_on(self, delivery: Delivery) -> None:
         """Let the orchestrator publish the offer again, for another worker."""
-        self._send_later(self._streams.passing(delivery, self.consumer))
+        self._send_later(self._streams.pass_on_commands(delivery, self.consumer))
 
     def _send_later(self, transaction: list[tuple[Word, ...]]) -> None:
         self._transactions.append(transaction)

@@ -55,7 +55,7 @@ class PendingEntries:
         holders = await self._find_holders(idle_ms)
         if not holders:
             return []
-        found = await self._autoclaim(consumer, idle_ms)
+        found = await self._claim_overdue(consumer, idle_ms)
         if found is None:
             found = await self._claim_by_id(consumer, idle_ms, list(holders))
         gone = await self._find_deleted([each for each in holders if each not in found])
@@ -94,7 +94,7 @@ class PendingEntries:
         rows = await self._redis.ask("XPENDING", self._stream, self._group, *words)
         return [_read_pending(row) for row in rows]
 
-    async def _autoclaim(self, consumer: str, idle_ms: int) -> dict[str, RawFields] | None:
+    async def _claim_overdue(self, consumer: str, idle_ms: int) -> dict[str, RawFields] | None:
         """Take overdue entries; None if the server does not know the command."""
         found: dict[str, RawFields] = {}
         cursor = START
@@ -133,18 +133,18 @@ def read_autoclaim_reply(reply: Sequence[Any]) -> tuple[str, dict[str, RawFields
     """Cursor and entries. Since Redis 7 a third part names deleted entries; before, they came as null."""
     entries = entries_by_id(reply[1])
     if len(reply) > 2:
-        entries |= {_text(each): None for each in reply[2] or ()}
-    return _text(reply[0]), entries
+        entries |= {_as_text(each): None for each in reply[2] or ()}
+    return _as_text(reply[0]), entries
 
 
 def entries_by_id(reply: Sequence[Any] | None) -> dict[str, RawFields]:
     """Entries by id; a deleted one may come as null, or as an id with null."""
-    return {_text(entry[0]): entry[1] for entry in reply or () if entry}
+    return {_as_text(entry[0]): entry[1] for entry in reply or () if entry}
 
 
 def _read_pending(row: Sequence[Any]) -> Pending:
     return Pending(
-        message_id=_text(row[0]), consumer=_bytes(row[1]), idle_ms=int(row[2]), deliveries=int(row[3])
+        message_id=_as_text(row[0]), consumer=_as_bytes(row[1]), idle_ms=int(row[2]), deliveries=int(row[3])
     )
 
 
@@ -161,9 +161,9 @@ def _next_id(message_id: str) -> str:
     return f"{first}-{int(second) + 1}"
 
 
-def _bytes(word: bytes | str) -> bytes:
+def _as_bytes(word: bytes | str) -> bytes:
     return word.encode() if isinstance(word, str) else word
 
 
-def _text(word: bytes | str) -> str:
+def _as_text(word: bytes | str) -> str:
     return word.decode() if isinstance(word, bytes) else word

@@ -73,35 +73,35 @@ class TaskStreams:
             commands = [("XADD", self.names.task, "*", *task_entry(offer)) for offer in offers]
             await self.redis.ask_all(commands, atomic=len(commands) > 1)
 
-    async def deliveries(self, ids: Sequence[str]) -> dict[str, Delivery]:
+    async def read_deliveries(self, ids: Sequence[str]) -> dict[str, Delivery]:
         """The usable entries of the task stream with these ids, without touching them."""
         entries = await self.tasks.entries(ids)
         read = (read_task(message_id, raw) for message_id, raw in entries.items())
         return {each.message_id: each for each in read if isinstance(each, Delivery)}
 
-    def burial(self, bad: Malformed, failed_at: str) -> list[tuple[Word, ...]]:
+    def bury_commands(self, bad: Malformed, failed_at: str) -> list[tuple[Word, ...]]:
         """The commands that make a malformed entry a dead letter; to be sent in one step.
 
         The entry is then neither lost nor read for ever.
         """
         group = self.reports if bad.stream == RESULT else self.tasks
         letter = ("XADD", self.names.dlq, "*", *malformed_letter(bad, failed_at))
-        return [letter, *group.removal((bad.message_id,))]
+        return [letter, *group.remove_commands((bad.message_id,))]
 
-    async def bury(self, bad: Sequence[Malformed], failed_at: str) -> None:
+    async def bury_entries(self, bad: Sequence[Malformed], failed_at: str) -> None:
         """Make malformed entries dead letters."""
         for each in bad:
-            await self.redis.ask_all(self.burial(each, failed_at), atomic=True)
+            await self.redis.ask_all(self.bury_commands(each, failed_at), atomic=True)
 
-    def passing(self, delivery: Delivery, consumer: str) -> list[tuple[Word, ...]]:
+    def pass_on_commands(self, delivery: Delivery, consumer: str) -> list[tuple[Word, ...]]:
         """The commands by which a worker passes a delivery on; to be sent in one step.
 
         The entry stays on the stream until the orchestrator has looked at it.
         """
         report = ("XADD", self.names.result, "*", *passed_entry(delivery, consumer))
-        return [report, self.tasks.acknowledgement((delivery.message_id,))]
+        return [report, self.tasks.acknowledge_command((delivery.message_id,))]
 
-    async def lead(self, consumer: str, seconds: float) -> Lead:
+    async def take_lead(self, consumer: str, seconds: float) -> Lead:
         """Take or keep the lead. With two leaders, some offers would be on the stream twice: no harm."""
         milliseconds = int(seconds * 1000)
         taking = ("SET", self.names.leader, consumer, "NX", "PX", milliseconds)
@@ -139,7 +139,7 @@ class TaskStreams:
         keys = (self.names.results_cursor, self.names.result)
         return bool(await self.redis.ask("EVAL", PUBLISH_RESULTS, len(keys), *keys, after, cursor, *words))
 
-    async def trim(self, *, results_kept: int) -> None:
+    async def trim_all(self, *, results_kept: int) -> None:
         """Drop entries that are no longer needed, but keep the newest published results."""
         await self.tasks.trim()
         if results_kept:
@@ -148,13 +148,13 @@ class TaskStreams:
             await self.reports.trim()
         await self.dead_letters.trim()
 
-    async def lengths(self) -> dict[str, int]:
+    async def stream_lengths(self) -> dict[str, int]:
         """How many entries each stream has."""
         streams = (self.names.task, self.names.result, self.names.dlq)
         counts = await self.redis.ask_all([("XLEN", stream) for stream in streams])
         return dict(zip(streams, map(int, counts), strict=True))
 
-    async def condition(self, idle_ms: int) -> StreamsCondition:
+    async def examine(self, idle_ms: int) -> StreamsCondition:
         """Look at the streams; entries that no consumer touched for `idle_ms` are overdue."""
         overdue: dict[str, int] = {}
         has_groups = True
@@ -166,7 +166,7 @@ class TaskStreams:
             has_groups = False
         return StreamsCondition(
             has_groups=has_groups,
-            lengths=await self.lengths(),
+            lengths=await self.stream_lengths(),
             idle_ms=overdue,
             unreadable=await self.dead_letters.unreadable_count(),
         )

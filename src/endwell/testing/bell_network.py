@@ -14,14 +14,14 @@ from endwell.runtime.loops import call_later
 from endwell.runtime.virtual.scheduler import Dice
 
 RING_SECONDS: Final = 0.002
-"""How long a ring takes at most when nothing is wrong."""
+"""Longest time that a ring takes without a fault."""
 
 Fate = Callable[[str, str, frozenset[str]], list[float]]
-"""Given ringer, listener and topics: after how many seconds the ring arrives, once for each time it does."""
+"""From ringer, listener and topics: the seconds after which the ring arrives, one for each arrival."""
 
 
 class BellNetwork:
-    """Every bell of one machine. `fate` decides what becomes of each ring."""
+    """All bells of one machine. `fate` decides when each ring arrives."""
 
     def __init__(self, dice: Dice, fate: Fate | None = None) -> None:
         self.dice = dice
@@ -42,7 +42,7 @@ class BellNetwork:
             self._bells.remove(bell)
 
     def shout(self, topics: frozenset[str]) -> None:
-        """A ring out of nowhere, to everybody."""
+        """Ring every bell, without a ringer."""
         for bell in tuple(self._bells):
             bell.deliver(topics, 0.0)
 
@@ -67,18 +67,18 @@ class SimulatedDoorbell:
         self.owner = owner
         self._network = network
         self._new_lock = new_lock
-        self._heard = Coalescer(new_lock())
+        self._coalescer = Coalescer(new_lock())
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def open(self) -> None:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._heard.start(self._loop, self._new_lock())
+            self._coalescer.start(self._loop, self._new_lock())
             self._network.join(self)
 
     async def close(self) -> None:
         self._loop = None
-        self._heard.stop()
+        self._coalescer.stop()
         self._network.leave(self)
 
     def ring(self, topics: Collection[str]) -> None:
@@ -86,17 +86,17 @@ class SimulatedDoorbell:
             self._network.carry(self, frozenset(topics))
 
     def deliver(self, topics: frozenset[str], seconds: float) -> None:
-        """Let this bell's subscribers hear it after a while."""
+        """Call this bell's subscribers after some seconds."""
         loop = self._loop
         if loop is None or loop.is_closed():
             return
         if seconds <= 0:
-            self._heard.add(topics)
+            self._coalescer.add(topics)
         else:
-            call_later(loop, seconds, partial(self._heard.add, topics))
+            call_later(loop, seconds, partial(self._coalescer.add, topics))
 
     def subscribe(self, callback: OnRing) -> Unsubscribe:
-        return self._heard.subscribe(callback)
+        return self._coalescer.subscribe(callback)
 
     def health(self) -> BellHealth:
         return BellHealth(kind="simulated", connected=self._loop is not None)

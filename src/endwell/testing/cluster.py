@@ -30,8 +30,7 @@ from endwell.testing.bell_network import BellNetwork, SimulatedDoorbell
 from endwell.testing.foreign_worker import ForeignWorker, Tool
 from endwell.testing.oracle.view import CommitStep
 from endwell.testing.receiver import Receiver, SimulatedSink
-from endwell.testing.redis.client import Network, SimulatedRedisClient
-from endwell.testing.redis.server import Server
+from endwell.testing.redis.server import RedisNetwork, SimulatedRedis, SimulatedRedisClient
 from endwell.testing.store_tap import Moment, TappedStore
 from endwell.testing.trace import Trace
 from endwell.worker.worker import Worker
@@ -63,7 +62,7 @@ class Cluster:
         self.settings = settings
         self.scheduler = VirtualScheduler(seed, sticky=sticky)
         self.network = BellNetwork(Dice(f"{seed}/bells"))
-        self.redis = Network(Server(self._redis_ms))
+        self.redis = RedisNetwork(SimulatedRedis(self._redis_ms))
         self.redis.is_slow = partial(Dice(f"{seed}/lines").happens, SLOW_ANSWERS)
         self.receiver = Receiver()
         self.tools: Callable[[ClusterMember], Mapping[str, Tool]] = lambda member: {}

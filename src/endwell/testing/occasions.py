@@ -20,8 +20,7 @@ from endwell.testing.cluster import Cluster, ClusterMember
 from endwell.testing.effect_sink import Fates
 from endwell.testing.oracle.judging import Violation
 from endwell.testing.receiver import Manner
-from endwell.testing.redis.client import Commands
-from endwell.testing.redis.client import Fate as CommandFate
+from endwell.testing.redis.server import CommandFate, RedisCommands
 from endwell.testing.store_tap import Moment
 
 T = TypeVar("T")
@@ -31,9 +30,9 @@ ActOnCommit = Callable[[ClusterMember, Sequence[c.Command]], None]
 RingFate = Callable[[list[float]], list[float]]
 """Takes the delays after which a ring would arrive, returns those after which it does."""
 ActOnEffect = Callable[[ClusterMember, str], None]
-ActOnCommands = Callable[[ClusterMember, Commands], CommandFate | None]
+ActOnCommands = Callable[[ClusterMember, RedisCommands], CommandFate | None]
 """Returns what becomes of these Redis commands of a process; None if they do not suit."""
-ActOnAnswers = Callable[[ClusterMember, Commands, list[Any]], bool]
+ActOnAnswers = Callable[[ClusterMember, RedisCommands, list[Any]], bool]
 """Receives Redis commands that took place, and their answers; returns whether they suit."""
 ActOnEntry = Callable[[bytes, list[bytes]], bool | None]
 """Receives a new stream entry; returns whether it arrives, or None if it does not suit."""
@@ -81,7 +80,7 @@ class Occasions:
         self._pending: defaultdict[Point, list[PendingFault]] = defaultdict(list)
         cluster.network.fate = self._fate_of_ring
         cluster.redis.fate = self._fate_of_commands
-        cluster.redis.done = self._commands_done
+        cluster.redis.on_executed = self._commands_done
         cluster.redis.server.accepts = self._accepts_entry
         cluster.receiver.manner = self._manner_of_receiver
         cluster.receiver.on_batch = lambda owner: self.meet("delivered", owner)
@@ -217,10 +216,10 @@ class Occasions:
         usual = self.cluster.network.arrives(ringer, listener, topics)
         return _or_else(self.meet("ring", usual, ringer, listener), usual)
 
-    def _fate_of_commands(self, owner: str, commands: Commands) -> CommandFate:
+    def _fate_of_commands(self, owner: str, commands: RedisCommands) -> CommandFate:
         return _or_else(self.meet("commands", self.cluster.members[owner], commands), "")
 
-    def _commands_done(self, owner: str, commands: Commands, answers: list[Any]) -> None:
+    def _commands_done(self, owner: str, commands: RedisCommands, answers: list[Any]) -> None:
         self.meet("answers", self.cluster.members[owner], commands, answers)
 
     def _accepts_entry(self, key: bytes, fields: list[bytes]) -> bool:

@@ -29,7 +29,7 @@ from endwell.runtime.virtual.scheduler import START_US
 from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults import all as all_faults
 from endwell.testing.installation import QueueKind, installation_for
-from endwell.testing.redis.client import Commands, Fate
+from endwell.testing.redis.server import CommandFate, RedisCommands
 from endwell.testing.simulation import Simulation, SimulationResult
 from endwell.testing.store_tap import KilledError, Moment
 from endwell.turn.context import Context
@@ -85,12 +85,12 @@ class Everything(Simulation):
         if where is not None and self._is_struck(member, where, {type(one).__name__ for one in commands}):
             raise KilledError
 
-    def _fate_of_commands(self, owner: str, commands: Commands) -> Fate:
+    def _fate_of_commands(self, owner: str, commands: RedisCommands) -> CommandFate:
         if self._is_struck(self.cluster.members[owner], "before", operations_of(commands)):
             return "silent"
         return super()._fate_of_commands(owner, commands)
 
-    def _commands_done(self, owner: str, commands: Commands, answers: list[Any]) -> None:
+    def _commands_done(self, owner: str, commands: RedisCommands, answers: list[Any]) -> None:
         super()._commands_done(owner, commands, answers)
         self._is_struck(self.cluster.members[owner], "after", operations_of(commands))
 
@@ -149,7 +149,7 @@ class Everything(Simulation):
         return next((task.id for task in self.view.tasks.values() if task.status in statuses), None)
 
 
-def operations_of(commands: Commands) -> set[str]:
+def operations_of(commands: RedisCommands) -> set[str]:
     """What the server of streams is to change, by command and key."""
     words = [(_word(each[0]), _word(key)) for each in commands for key in _keys(each)]
     return {f"{command}:{key}" for command, key in words if command in CHANGES and key in KEYS}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from endwell.operate.doctor.finding import Finding, Patient
 from endwell.redis_client import RedisClient, Refusal, Unreachable
@@ -34,43 +34,25 @@ async def find_stream_problems(patient: Patient) -> list[Finding]:
         for namespace in patient.namespaces:
             found += await _about_namespace(patient, redis, namespace)
     except (Unreachable, Refusal) as error:
-        return [_unreachable(settings.redis.url, error)]
+        message = f"no task stream at {masked(settings.redis.url)}: {error}"
+        remedy = "see whether the server runs; until then workers ask the store itself, and foreign ones wait"
+        return [Finding(code="queue_unreachable", severity="error", message=message, remedy=remedy)]
     finally:
         await redis.close()
     return found
-
-
-def _unreachable(url: str, error: Exception) -> Finding:
-    return Finding(
-        code="queue_unreachable",
-        severity="error",
-        message=f"no task stream at {masked(url)}: {error}",
-        remedy="see whether the server runs; until then workers ask the store itself, and foreign ones wait",
-    )
 
 
 async def _about_server(redis: RedisClient) -> list[Finding]:
     found = []
     policy = await eviction_policy(redis)
     if policy is not None and policy not in KEEPS_STREAMS:
-        found.append(
-            Finding(
-                code="queue_may_evict",
-                severity="warning",
-                message=f"the server may drop streams when its memory is full (maxmemory-policy {policy})",
-                remedy="set maxmemory-policy noeviction; nothing is lost without it, but work is delayed",
-                facts={"maxmemory-policy": policy},
-            )
-        )
+        message = f"the server may drop streams when its memory is full (maxmemory-policy {policy})"
+        remedy = "set maxmemory-policy noeviction; nothing is lost without it, but work is delayed"
+        found.append(_warning("queue_may_evict", message, remedy, facts={"maxmemory-policy": policy}))
     if await is_persistent(redis) is False:
-        found.append(
-            Finding(
-                code="queue_forgets",
-                severity="warning",
-                message="the server keeps nothing over a restart (appendonly no, save '')",
-                remedy="set appendonly yes: turns are published again, but unreadable entries are lost",
-            )
-        )
+        message = "the server keeps nothing over a restart (appendonly no, save '')"
+        remedy = "set appendonly yes: turns are published again, but unreadable entries are lost"
+        found.append(_warning("queue_forgets", message, remedy))
     return found
 
 
@@ -78,12 +60,12 @@ async def _about_namespace(patient: Patient, redis: RedisClient, namespace: str)
     queue = patient.settings.queue
     streams = TaskStreams(redis, Names.of(patient.settings.redis.prefix, namespace))
     patience = 2 * queue.VISIBILITY_TIMEOUT_S + 2 * queue.RECLAIM_INTERVAL_S
-    condition = await streams.condition(int(1000 * patience))
+    condition = await streams.examine(int(1000 * patience))
     lengths, names = condition.lengths, streams.names
     needed = await _needed_entries(patient, namespace)
     found = [*_missing_group(condition, needed, namespace), *_left_alone(condition, patience, namespace)]
-    found += _growing(namespace, names.task, lengths[names.task], needed)
-    found += _growing(namespace, names.result, lengths[names.result], 0)
+    found += _too_long(namespace, names.task, lengths[names.task], needed)
+    found += _too_long(namespace, names.result, lengths[names.result], 0)
     return found + _dead_letters(condition, lengths[names.dlq], namespace)
 
 
@@ -102,15 +84,9 @@ async def _needed_entries(patient: Patient, namespace: str) -> int:
 def _missing_group(condition: StreamsCondition, needed: int, namespace: str) -> list[Finding]:
     if condition.has_groups or not needed:
         return []
-    return [
-        Finding(
-            code="queue_has_no_group",
-            severity="warning",
-            message="the stream of tasks has no group: the server has lost it, or no PMO has created it",
-            remedy="see whether a PMO with queue.kind = redis runs: it creates the group and publishes again",
-            namespace=namespace,
-        )
-    ]
+    message = "the stream of tasks has no group: the server has lost it, or no PMO has created it"
+    remedy = "see whether a PMO with queue.kind = redis runs: it creates the group and publishes again"
+    return [_warning("queue_has_no_group", message, remedy, namespace)]
 
 
 def _left_alone(condition: StreamsCondition, patience: float, namespace: str) -> list[Finding]:
@@ -129,43 +105,37 @@ def _left_alone(condition: StreamsCondition, patience: float, namespace: str) ->
     ]
 
 
-def _growing(namespace: str, stream: str, length: int, needed: int) -> list[Finding]:
+def _too_long(namespace: str, stream: str, length: int, needed: int) -> list[Finding]:
     if length <= needed + SPARE_ENTRIES:
         return []
-    return [
-        Finding(
-            code="stream_grows",
-            severity="warning",
-            message=f"{stream} has {length} entries, and {needed} are needed",
-            remedy="a PMO with queue.kind = redis trims it: see whether one runs, and who else adds entries",
-            namespace=namespace,
-            facts={"stream": stream, "entries": length, "needed": needed},
-        )
-    ]
+    message = f"{stream} has {length} entries, and {needed} are needed"
+    remedy = "a PMO with queue.kind = redis trims it: see whether one runs, and who else adds entries"
+    facts = {"stream": stream, "entries": length, "needed": needed}
+    return [_warning("stream_grows", message, remedy, namespace, facts)]
 
 
 def _dead_letters(condition: StreamsCondition, length: int, namespace: str) -> list[Finding]:
     found = []
     if condition.unreadable:
-        found.append(
-            Finding(
-                code="entries_unreadable",
-                severity="warning",
-                message=f"{condition.unreadable} entries could not be read and await a verdict",
-                remedy="endwell dlq list shows them and why; replay or abandon them",
-                namespace=namespace,
-                facts={"count": condition.unreadable},
-            )
-        )
+        message = f"{condition.unreadable} entries could not be read and await a verdict"
+        remedy = "endwell dlq list shows them and why; replay or abandon them"
+        facts = {"count": condition.unreadable}
+        found.append(_warning("entries_unreadable", message, remedy, namespace, facts))
     if length > MANY_LETTERS:
-        found.append(
-            Finding(
-                code="dead_letters_pile_up",
-                severity="warning",
-                message=f"stream:dlq has {length} entries; beyond {KEPT_LETTERS} the oldest leave it",
-                remedy="endwell dlq list, then replay or abandon them; the store keeps those of tasks",
-                namespace=namespace,
-                facts={"entries": length},
-            )
-        )
+        message = f"stream:dlq has {length} entries; beyond {KEPT_LETTERS} the oldest leave it"
+        remedy = "endwell dlq list, then replay or abandon them; the store keeps those of tasks"
+        found.append(_warning("dead_letters_pile_up", message, remedy, namespace, {"entries": length}))
     return found
+
+
+def _warning(
+    code: str, message: str, remedy: str, namespace: str | None = None, facts: dict[str, Any] | None = None
+) -> Finding:
+    return Finding(
+        code=code,
+        severity="warning",
+        message=message,
+        remedy=remedy,
+        namespace=namespace,
+        facts=facts or {},
+    )

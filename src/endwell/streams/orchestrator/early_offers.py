@@ -51,7 +51,7 @@ class EarlyOffers:
         """Which offers they are."""
         return self._offers.keys()
 
-    def counts(self) -> Counter[str]:
+    def count_by_agent(self) -> Counter[str]:
         """How many there are of each agent."""
         return Counter(offer.agent for offer in self._offers.values())
 
@@ -65,10 +65,10 @@ class EarlyOffers:
             return None
         ready = [turn for turn in found if next_turn(turn).key not in self._offers][:limit]
         self._position.advance(self._namespace, agent, ready[-1].place if len(ready) == limit else None)
-        return [OfferEntry.of(turn, next_turn(turn), turn.payload) for turn in ready]
+        return [OfferEntry.from_task(turn, next_turn(turn), turn.payload) for turn in ready]
 
     async def _ready_turns(self, agent: str, limit: int, start: QueuePosition) -> list[ReadyTurn]:
-        published = self.counts()[agent] if start is START else 0
+        published = self.count_by_agent()[agent] if start is START else 0
         return await self._store.ready_turns(self._namespace, agent, limit + published, start)
 
     def _may_be_early(self, turn: ReadyTurn) -> bool:
@@ -94,7 +94,7 @@ class EarlyOffers:
         for key in keys:
             self._offers.pop(key, None)
 
-    def expire(self, after_seconds: float) -> Counter[str]:
+    def forget_expired(self, after_seconds: float) -> Counter[str]:
         """Forget offers that no worker claimed for so long; how many of each agent."""
         before = self._clock.monotonic() - after_seconds
         expired = {key: offer for key, offer in self._offers.items() if offer.published_at <= before}

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from endwell.errors import BadInput
+from endwell.machine.foreign_reports import is_grant_valid
 from endwell.machine.offers import offered_turn
 from endwell.model import commands as c
 from endwell.model import content
@@ -24,9 +25,9 @@ from endwell.policy.limits import SECOND
 from endwell.runtime.clock import Clock
 from endwell.settings import Settings
 from endwell.store.actor import Actor
+from endwell.store.contract import Store
 from endwell.streams.entries import ReportEntry
-from endwell.streams.foreign_keys import ForeignRegistration, Grant
-from endwell.streams.orchestrator.grants import ForeignGrants
+from endwell.streams.foreign_keys import ForeignRegistration, Grant, GrantKeys
 from endwell.streams.task_streams import TaskStreams
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class ForeignWorkers:
         attempt, grant = attempt_of(report), _grant_of(report)
         task = await self._store.find_task(self._namespace, report.task_id)
         if task is not None and await self._claim_turn(task, report, attempt):
-            await self._streams.grants.give(grant, attempt)
+            await self._streams.grants.give_grant(grant, attempt)
         elif await self._is_on_offer(report):
             return False
         else:
@@ -114,11 +115,11 @@ class ForeignWorkers:
     async def _session_of(self, name: str) -> Session | None:
         """The live session of a worker; a new one if the worker has registered."""
         now = await self._store.now()
-        for session in await self._sessions():
+        for session in await self._foreign_sessions():
             if session.name == name and session.lease_until > now:
                 return session
         worker = await self._streams.registrations.find(name)
-        return None if worker is None else (await self._admit([worker])).get(name)
+        return None if worker is None else (await self._admit_workers([worker])).get(name)
 
     async def _hand_in(self, report: ReportEntry) -> None:
         task = await self._store.find_task(self._namespace, report.task_id)
@@ -139,17 +140,17 @@ class ForeignWorkers:
 
         The report may name any entry: only one that offers this very turn is removed.
         """
-        entry = (await self._streams.deliveries((report.message_id,))).get(report.message_id)
-        if entry is None or entry.offer != report.offer:
+        entry = (await self._streams.read_deliveries((report.message_id,))).get(report.message_id)
+        if entry is None or entry.full_key != report.full_key:
             return
         task = await self._store.find_task(self._namespace, report.task_id)
-        if task is None or (task.id, task.turn_id, task.epoch) != report.offer or task.attempt_id is None:
+        if task is None or (task.id, task.turn_id, task.epoch) != report.full_key or task.attempt_id is None:
             await self._streams.tasks.remove((report.message_id,))
 
     async def _sign_off(self, name: str) -> None:
         """Hand back the turns of a worker that leaves, which counts as no crash, and end its session."""
         await self._streams.registrations.remove(name)
-        for session in await self._sessions():
+        for session in await self._foreign_sessions():
             if session.name == name:
                 about = {"session_id": session.id, "reason": "drain", "hands_back": True}
                 await self._actor.commit((self._actor.command(c.CloseSession, **about),))
@@ -173,8 +174,8 @@ class ForeignWorkers:
         workers = {worker.name: worker for worker in await self._streams.registrations.all_live()}
         if not workers and self._has_none:
             return
-        await self._admit(list(workers.values()))
-        sessions = await self._sessions()
+        await self._admit_workers(list(workers.values()))
+        sessions = await self._foreign_sessions()
         self._has_none = not sessions
         for session in sessions:
             await self._renew_lease(session, is_registered=session.name in workers)
@@ -195,14 +196,14 @@ class ForeignWorkers:
         await self._actor.commit((heartbeat,))
         for task in fresh.values():  # a grant expires, and a worker without one stops
             grant = Grant(task_id=task.id, turn_id=task.turn_id or "", epoch=task.epoch)
-            await self._streams.grants.give(grant, task.attempt_id or "")
+            await self._streams.grants.give_grant(grant, task.attempt_id or "")
         await self._record_progress([task for task, idle_us in held if idle_us < self._progress_idle])
 
     async def _held_by(self, session: Session) -> list[tuple[Task, int]]:
         """The turns that a worker holds by its pending entries, each with the microseconds it was idle."""
         pending = await self._streams.tasks.pending.held_by(session.name, HELD_LIMIT)
         idle_us = {each.message_id: each.idle_ms * 1000 for each in pending}
-        entries = await self._streams.deliveries(list(idle_us))
+        entries = await self._streams.read_deliveries(list(idle_us))
         ids = [entry.task_id for entry in entries.values()]
         found = await self._store.tasks_by_ids(self._namespace, ids) if ids else []
         tasks = {task.id: task for task in found if task.session_id == session.id}
@@ -229,21 +230,21 @@ class ForeignWorkers:
             self._progressed[attempt] = now
             await self._actor.commit((self._actor.command(c.Progress, task_id=task.id, attempt_id=attempt),))
 
-    async def _sessions(self) -> list[Session]:
+    async def _foreign_sessions(self) -> list[Session]:
         found = await self._store.open_sessions(self._namespace)
         return [session for session in found if is_foreign(session)]
 
-    async def _admit(self, workers: Sequence[ForeignRegistration]) -> dict[str, Session]:
+    async def _admit_workers(self, workers: Sequence[ForeignRegistration]) -> dict[str, Session]:
         """Register the agents of these workers and open the sessions that are missing, in one commit."""
         known = await self._store.agents(self._namespace)
         now = await self._store.now()
         wanted = [tool for worker in workers for tool in worker.tools]
         specs = rules.plan_registration(known, wanted, self._allowed, now)
-        sessions = await self._sessions()
+        sessions = await self._foreign_sessions()
         live = {session.name for session in sessions if session.lease_until > now}
         room = max(rules.MAX_WORKERS - len(sessions), 0)
         new = [worker for worker in workers if worker.name not in live][:room]
-        commands: list[c.Command] = [self._opening(worker, [*known, *specs]) for worker in new]
+        commands: list[c.Command] = [self._session_opening(worker, [*known, *specs]) for worker in new]
         if specs or any(spec.foreign_until is not None and spec.foreign_until <= now for spec in known):
             commands.append(self._actor.command(c.RegisterAgents, agents=specs, drops_expired=True))
         replies = await self._actor.commit(commands) if commands else []
@@ -253,7 +254,9 @@ class ForeignWorkers:
                 raise reply.refusal
         return {reply.session.name: reply.session for reply in replies if reply.session is not None}
 
-    def _opening(self, worker: ForeignRegistration, registered: Sequence[c.AgentSpec]) -> c.OpenSession:
+    def _session_opening(
+        self, worker: ForeignRegistration, registered: Sequence[c.AgentSpec]
+    ) -> c.OpenSession:
         names = {spec.name for spec in registered}
         served = rules.select_served(registered, worker.tools, self._allowed)
         return self._actor.command(
@@ -267,6 +270,42 @@ class ForeignWorkers:
             concurrency=worker.slots,
             lease=self._lease,
         )
+
+
+class ForeignGrants:
+    """Revokes grants whose attempts no longer hold their turns, whichever way that ended.
+
+    The server lists all grants, so that an orchestrator also finds those that another one gave.
+    """
+
+    def __init__(self, store: Store, keys: GrantKeys, *, namespace: str) -> None:
+        self._store = store
+        self._keys = keys
+        self._namespace = namespace
+
+    async def refuse(self, grant: Grant) -> None:
+        """Tell the worker that asked that there is nothing to do; the grant of a live attempt stands."""
+        await self.revoke_lost([grant])
+        await self._keys.deny(grant)
+
+    async def revoke_all_lost(self) -> int:
+        """Revoke every grant whose attempt has lost its turn; how many."""
+        return await self.revoke_lost(await self._keys.all_listed())
+
+    async def revoke_lost(self, grants: list[Grant]) -> int:
+        """Revoke those of these grants whose attempts have lost their turns; how many."""
+        if not grants:
+            return 0
+        attempts = await self._keys.attempts_of(grants)
+        ids = sorted({grant.task_id for grant in grants})
+        tasks = {task.id: task for task in await self._store.tasks_by_ids(self._namespace, ids)}
+        lost = [
+            grant
+            for grant, attempt in zip(grants, attempts, strict=True)
+            if not is_grant_valid(tasks.get(grant.task_id), grant.turn_id, grant.epoch, attempt)
+        ]
+        await self._keys.revoke(lost)
+        return len(lost)
 
 
 def attempt_of(report: ReportEntry) -> str:

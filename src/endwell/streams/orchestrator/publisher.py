@@ -95,7 +95,7 @@ class OfferPublisher:
         self._with_more = set()
         self._has_ended = self._has_ended or f"ended:{self._namespace}" in rung
         if now >= self._look_at or EVERYTHING in rung:
-            await self._look()
+            await self._look_everywhere()
         elif agents and await self._publish_in_counted_room(agents):
             self._look_at = min(self._look_at, self._runtime.clock.monotonic() + LOOK_SOON_SECONDS)
         elif self._is_worth_counting:
@@ -103,7 +103,7 @@ class OfferPublisher:
             if now >= self._count_at:
                 await self._count_again()
         elif agents:
-            await self._look()
+            await self._look_everywhere()
         return self._next_run()
 
     def _agents_of(self, topics: Collection[str]) -> set[str]:
@@ -122,9 +122,9 @@ class OfferPublisher:
 
     @property
     def _count_at(self) -> float:
-        return self._counted_at + COUNT_AGAIN_SECONDS if self._ahead() else -math.inf
+        return self._counted_at + COUNT_AGAIN_SECONDS if self._offers_ahead() else -math.inf
 
-    async def _look(self) -> None:
+    async def _look_everywhere(self) -> None:
         """Publish what any agent has ready, and plan the next look."""
         self._has_ended = False
         found = await self._probe.ask()
@@ -158,7 +158,7 @@ class OfferPublisher:
         await self._early.forget_claimed()  # before counting: a claim in between then counts twice, not never
         now = await self._store.now() if now is None else now
         found = await self._store.feeding(self._namespace, now, None if agents is None else list(agents))
-        self._room = FreeSlots(found, self._ahead(), self._early.counts())
+        self._room = FreeSlots(found, self._offers_ahead(), self._early.count_by_agent())
         self._counted_at = self._runtime.clock.monotonic()
         return await self._publish(found.ready)
 
@@ -200,7 +200,7 @@ class OfferPublisher:
         self._early.record(early)
         return early + await self._dispatch_and_publish(to_dispatch)
 
-    def _ahead(self) -> int:
+    def _offers_ahead(self) -> int:
         """How many offers may wait on the stream for a slot: as many as start in a moment at this pace."""
         return self._recent.within(AHEAD_SECONDS)
 
@@ -222,7 +222,7 @@ class OfferPublisher:
         ]
         await self._publish_dispatched(lost)
         await self._early.forget_claimed()
-        again = lost + await self._dispatch_and_publish(self._early.expire(self._again_seconds))
+        again = lost + await self._dispatch_and_publish(self._early.forget_expired(self._again_seconds))
         self.republished += len(again)
         return len(again)
 
@@ -241,7 +241,7 @@ class OfferPublisher:
         turn = None if task is None else offered_turn(task)
         if task is not None and turn is not None and turn.key == key:
             card = await self._store.card(self._namespace, task.payload_card)
-            await self._publish_dispatched((OfferEntry.of(task, turn, card.content),))
+            await self._publish_dispatched((OfferEntry.from_task(task, turn, card.content),))
 
     async def _dispatch_and_publish(self, limits: Mapping[str, int]) -> list[OfferEntry]:
         """Dispatch ready turns in the store, then publish those that are not on the stream already."""
@@ -274,7 +274,7 @@ class OfferPublisher:
 
 def _entries_of(offers: Sequence[Offer]) -> list[OfferEntry]:
     return [
-        OfferEntry.of(offer.task, turn, offer.payload)
+        OfferEntry.from_task(offer.task, turn, offer.payload)
         for offer in offers
         if (turn := offered_turn(offer.task)) is not None
     ]

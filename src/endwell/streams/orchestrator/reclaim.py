@@ -57,14 +57,14 @@ class StreamReclaimer:
         before = self.reclaimed
         read = [(each, read_task(each.message_id, each.raw)) for each in overdue]
         bad = [entry for each, entry in read if isinstance(entry, Malformed) and each.raw is not None]
-        await self._streams.bury(bad, moment(self._runtime.clock.now_us()))
+        await self._streams.bury_entries(bad, moment(self._runtime.clock.now_us()))
         deleted = [each.message_id for each, _ in read if each.raw is None]
         good = [(each, entry) for each, entry in read if isinstance(entry, Delivery)]
-        served = await self._judge(good)
+        served = await self._judge_entries(good)
         await self._streams.tasks.remove([*deleted, *served])
         return self.reclaimed - before
 
-    async def _judge(self, entries: Sequence[tuple[Overdue, Delivery]]) -> list[str]:
+    async def _judge_entries(self, entries: Sequence[tuple[Overdue, Delivery]]) -> list[str]:
         """Give entries back to live holders; returns the other ones, which have served."""
         ids = [entry.task_id for _, entry in entries]
         tasks = {task.id: task for task in await self._store.tasks_by_ids(self._actor.namespace, ids)}
@@ -84,6 +84,7 @@ class StreamReclaimer:
             return False  # no worker claimed it, and its offer will be published again
         session = await self._store.session(self._actor.namespace, task.session_id or "")
         now = await self._store.now()  # for each entry anew: the page may have waited for the store
+        holder = _printable_name(overdue.old_consumer) or (session.name if session is not None else "")
         command = self._actor.command(
             c.Reclaim,
             task_id=task.id,
@@ -91,7 +92,7 @@ class StreamReclaimer:
             session_id=task.session_id or "",
             # A foreign worker's lease is its entry; one of ours has its lease in the store.
             reason="visibility_timeout" if is_foreign(session) else "lease_lapsed",
-            old_consumer=_printable(overdue.old_consumer) or (session.name if session is not None else ""),
+            old_consumer=holder,
             new_consumer=self._consumer,
             message_id=overdue.message_id,
             evidence=evidence_about(session, self._runtime, self._absence, now),
@@ -105,7 +106,7 @@ class StreamReclaimer:
         return False
 
 
-def _printable(consumer: bytes) -> str:
+def _printable_name(consumer: bytes) -> str:
     """A consumer's name as the log can keep it: any client of the server may have chosen it."""
     return clean_text(consumer.decode(errors="replace"), LONGEST_NAME)
 

@@ -49,7 +49,7 @@ class ResultPublisher:
             return 0
         cursor, count = await self.find_cursor(), 0
         while page := await next_page(self._store, self._namespace, cursor, PAGE):
-            entries = await self._entries([logged.event for logged in page])
+            entries = await self._result_entries([logged.event for logged in page])
             after, cursor = cursor, page[-1].cursor
             if not await self._streams.publish_results(entries, after=after, cursor=cursor):
                 break  # another orchestrator has published them
@@ -77,17 +77,18 @@ class ResultPublisher:
         await self._streams.dead_letters.compare_all_again()
         return True
 
-    async def _entries(self, events: Sequence[Event]) -> list[Sequence[Word]]:
+    async def _result_entries(self, events: Sequence[Event]) -> list[Sequence[Word]]:
         endings = {event.task_id: event for event in events if type(event.fact) in STATUSES}
         if not endings:
             return []
         turns = {event.task_id: event.fact for event in events if isinstance(event.fact, f.TurnEnded)}
         results = await self._store.results_by_ids(self._namespace, list(endings))
         return [
-            await self._entry(task, output, endings[task.id], turns.get(task.id)) for task, output in results
+            await self._result_entry(task, output, endings[task.id], turns.get(task.id))
+            for task, output in results
         ]
 
-    async def _entry(
+    async def _result_entry(
         self, task: Task, output: bytes | None, ending: Event, turn: f.TurnEnded | None
     ) -> Sequence[Word]:
         status = STATUSES[type(ending.fact)]

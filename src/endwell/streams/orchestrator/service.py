@@ -110,9 +110,9 @@ class StreamOrchestratorService:
             "upkeep": self._upkeep_once,
             "grants": self._revoke_once,
         }
-        self._loops = [
-            self._runtime.spawn(self._repeat(once), f"endwell-stream-{name}") for name, once in loops.items()
-        ]
+        for name, once in loops.items():
+            loop = self._runtime.spawn(self._run_repeatedly(once), f"endwell-stream-{name}")
+            self._loops.append(loop)
 
     async def close(self) -> None:
         """Stop at any point: each step may be repeated. The lead goes to another orchestrator."""
@@ -129,7 +129,7 @@ class StreamOrchestratorService:
         await self._redis.close()
         await self._reader.close()
 
-    async def _repeat(self, once: Callable[[], Awaitable[None]]) -> None:
+    async def _run_repeatedly(self, once: Callable[[], Awaitable[None]]) -> None:
         backoff = Backoff(self._runtime)
         while not self._stop.is_set():
             try:
@@ -223,7 +223,7 @@ class StreamOrchestratorService:
         """Whether this orchestrator publishes; asked of the server several times in a lead's duration."""
         now = self._runtime.clock.monotonic()
         if now - self._led_at >= self._lead_seconds / 3:
-            lead = await self.streams.lead(self.consumer, self._lead_seconds)
+            lead = await self.streams.take_lead(self.consumer, self._lead_seconds)
             if lead == "new":
                 self._publish_all_again()  # the groups may have been lost and created again
                 self._kept_up_at = self._published_at = -math.inf
@@ -243,7 +243,7 @@ class StreamOrchestratorService:
         if not read:
             return
         bad = [each for each in read if isinstance(each, Malformed)]
-        await self.streams.bury(bad, moment(await self._store.now()))
+        await self.streams.bury_entries(bad, moment(await self._store.now()))
         good = [each for each in read if isinstance(each, ReportEntry)]
         await self.streams.reports.acknowledge([each.entry_id for each in good if each.is_published])
         reports = [each for each in good if not each.is_published]
@@ -259,8 +259,8 @@ class StreamOrchestratorService:
 
     async def _handle_passed(self, report: ReportEntry) -> None:
         """Publish the offer again; if no worker ever served its agent, make it a dead letter."""
-        entry = (await self.streams.deliveries((report.message_id,))).get(report.message_id)
-        if entry is None or entry.offer != report.offer:
+        entry = (await self.streams.read_deliveries((report.message_id,))).get(report.message_id)
+        if entry is None or entry.full_key != report.full_key:
             return  # a report may name any entry: only its own offer is touched
         if await self._store.agent(self._namespace, entry.agent) is None:
             await self._bury_unknown(entry)
@@ -286,7 +286,7 @@ class StreamOrchestratorService:
             problem=f"no worker has ever served the tool {entry.agent}",
             shown={"task_id": entry.task_id, "tool_name": entry.agent, "payload": payload},
         )
-        await self.streams.bury((bad,), moment(self._runtime.clock.now_us()))
+        await self.streams.bury_entries((bad,), moment(self._runtime.clock.now_us()))
 
     async def _revoke_once(self) -> None:
         """A turn was taken from a session: if its worker is foreign, its grant must go."""
@@ -321,7 +321,7 @@ class StreamOrchestratorService:
             await self.reclaimer.run_once()
         await self.publisher.republish_unclaimed()
         await self._delete_silent_consumers()
-        await self.streams.trim(results_kept=self._settings.queue.results_kept)
+        await self.streams.trim_all(results_kept=self._settings.queue.results_kept)
 
     async def _delete_silent_consumers(self) -> None:
         """Delete consumers without entries that were silent for long; one that returns is created again."""

@@ -1,4 +1,4 @@
-"""Foreign workers sign off, and strangers forge what they say: anyone may write on the streams."""
+"""Foreign workers sign off, and other clients of the server forge entries."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def stranger_forges_results(sim: Simulation, dice: Dice) -> None:
             said = {"task_id": task_id, "status": status, "turn": turn_id, "epoch": epoch, "worker_id": name}
             said |= {"message_id": "1-1", "attempt": attempt, "output": f'"{FORGED}"', "error": FORGED}
             said |= {"note": FORGED}
-            put_entry(sim, RESULT.encode(), _fields(said))
+            put_entry(sim, RESULT.encode(), _as_fields(said))
         return bool(rows)
 
     sim.once(when, every=0.5)
@@ -63,11 +63,11 @@ def stranger_forges_tool_names(sim: Simulation, dice: Dice) -> None:
             tool = "job" if agent == "abroad" else "abroad"
             sim.happened("stranger_forges_tool_names", "redis", f"{task_id} of {agent} for {tool}")
             said = {"task_id": task_id, "tool_name": tool, "payload": "{}", "turn": turn_id, "epoch": epoch}
-            put_entry(sim, TASK.encode(), _fields(said))
+            put_entry(sim, TASK.encode(), _as_fields(said))
         return bool(rows)
 
     sim.once(when, every=0.05)
 
 
-def _fields(said: dict[str, object]) -> list[bytes]:
+def _as_fields(said: dict[str, object]) -> list[bytes]:
     return [str(part).encode() for pair in said.items() for part in pair]

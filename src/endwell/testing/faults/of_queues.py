@@ -1,4 +1,4 @@
-"""The server of streams forgets, doubles, delays and resurrects; its lines break; foreign workers die."""
+"""The server of streams loses, doubles, delays and resurrects entries; connections break; workers die."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from endwell.runtime.virtual.scheduler import Dice
 from endwell.streams.protocol import DLQ, ORCHESTRATOR_GROUP, RESULT, TASK, WORKERS_GROUP
 from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults.registry import fault
-from endwell.testing.redis.client import Commands, Fate
-from endwell.testing.redis.server import Server
+from endwell.testing.redis.server import CommandFate, RedisCommands, SimulatedRedis
 from endwell.testing.simulation import Simulation
 
 TASKS: Final = TASK.encode()
@@ -18,49 +17,49 @@ RESULTS: Final = RESULT.encode()
 LATE_SECONDS: Final = (0.5, 8, 60)
 
 
-def _server(sim: Simulation) -> Server:
+def _server_of(sim: Simulation) -> SimulatedRedis:
     return sim.cluster.redis.server
 
 
-def _when_in_use(sim: Simulation, act: Callable[[], None]) -> None:
-    """As soon as something is pending or on its way."""
+def _once_in_use(sim: Simulation, act: Callable[[], None]) -> None:
+    """Act as soon as an entry is pending or on the task stream."""
 
-    def when() -> bool:
-        stream = _server(sim).stream(TASKS)
+    def act_if_in_use() -> bool:
+        stream = _server_of(sim).find_stream(TASKS)
         group = None if stream is None else stream.groups.get(WORKERS_GROUP.encode())
         is_used = stream is not None and bool(stream.entries or (group is not None and group.pending))
         if is_used:
             act()
         return is_used
 
-    sim.once(when, every=0.5)
+    sim.once(act_if_in_use, every=0.5)
 
 
-def _spoil_tasks(sim: Simulation, name: str, times: int, again: Callable[[list[bytes]], None]) -> None:
-    """The next task entries do not arrive; `again` sees to what becomes of them."""
+def _withhold_tasks(sim: Simulation, name: str, times: int, on_entry: Callable[[list[bytes]], None]) -> None:
+    """Lose the next task entries, and call `on_entry` with each."""
 
-    def act(key: bytes, fields: list[bytes]) -> bool | None:
+    def withhold(key: bytes, fields: list[bytes]) -> bool | None:
         if key != TASKS:
             return None
-        sim.happened(name, "redis", _about(fields))
-        again(fields)
+        sim.happened(name, "redis", _subject(fields))
+        on_entry(fields)
         return False
 
-    sim.spoil_entries(act, times=times)
+    sim.spoil_entries(withhold, times=times)
 
 
-def _is_read_by_us(key: bytes, fields: list[bytes]) -> bool:
-    """Turns and reports; not the results that are published for others."""
+def _is_for_us(key: bytes, fields: list[bytes]) -> bool:
+    """Whether it is an offer or a report, and no result that is published for other programs."""
     return key == TASKS or (key == RESULTS and b"event_id" not in fields[::2])
 
 
-def _about(fields: list[bytes]) -> str:
+def _subject(fields: list[bytes]) -> str:
     return fields[1].decode(errors="replace") if len(fields) > 1 else ""
 
 
 def put_entry(sim: Simulation, key: bytes, fields: list[bytes]) -> None:
-    """As if it had been sent once more; nothing is done to it on the way."""
-    server = _server(sim)
+    """Add an entry that no other fault will touch."""
+    server = _server_of(sim)
     accepts, server.accepts = server.accepts, lambda key, fields: True
     try:
         server.answer(("XADD", key, "*", *fields))
@@ -74,12 +73,12 @@ def _put_later(sim: Simulation, key: bytes, fields: list[bytes], seconds: float)
 
 @fault(weight=5, needs="queue")
 def entry_lost(sim: Simulation, dice: Dice) -> None:
-    """An entry is acknowledged by the server and then gone, as after a failover."""
+    """The server confirms an entry and then loses it, as in a failover."""
 
     def act(key: bytes, fields: list[bytes]) -> bool | None:
-        if not _is_read_by_us(key, fields):
+        if not _is_for_us(key, fields):
             return None
-        sim.happened("entry_lost", "redis", _about(fields))
+        sim.happened("entry_lost", "redis", _subject(fields))
         return False
 
     sim.spoil_entries(act, times=dice.choice((1, 2, 5)))
@@ -91,9 +90,9 @@ def entry_doubled(sim: Simulation, dice: Dice) -> None:
     seconds = dice.choice((0, *LATE_SECONDS))
 
     def act(key: bytes, fields: list[bytes]) -> bool | None:
-        if not _is_read_by_us(key, fields):
+        if not _is_for_us(key, fields):
             return None
-        sim.happened("entry_doubled", "redis", _about(fields))
+        sim.happened("entry_doubled", "redis", _subject(fields))
         _put_later(sim, key, fields, seconds)
         return True
 
@@ -102,9 +101,9 @@ def entry_doubled(sim: Simulation, dice: Dice) -> None:
 
 @fault(weight=4, needs="queue")
 def entry_late(sim: Simulation, dice: Dice) -> None:
-    """An entry for workers comes much later than it was put."""
+    """An entry for workers arrives much later than it was sent."""
     seconds = dice.choice((5, 45, 200))
-    _spoil_tasks(sim, "entry_late", 1, lambda fields: _put_later(sim, TASKS, fields, seconds))
+    _withhold_tasks(sim, "entry_late", 1, lambda fields: _put_later(sim, TASKS, fields, seconds))
 
 
 @fault(weight=3, needs="queue")
@@ -114,17 +113,17 @@ def entries_out_of_order(sim: Simulation, dice: Dice) -> None:
     def again(fields: list[bytes]) -> None:
         _put_later(sim, TASKS, fields, dice.random() * 3)
 
-    _spoil_tasks(sim, "entries_out_of_order", 4, again)
+    _withhold_tasks(sim, "entries_out_of_order", 4, again)
 
 
 @fault(weight=5, needs="queue")
 def entry_resurrected(sim: Simulation, dice: Dice) -> None:
-    """Something that was said long ago is on its stream again."""
+    """Old entries are on their streams again."""
 
     def when() -> bool:
-        found = [(key, fields) for key, fields in sim.entries if _is_read_by_us(key, fields)]
+        found = [(key, fields) for key, fields in sim.entries if _is_for_us(key, fields)]
         for key, fields in dice.sample(found, min(3, len(found))):
-            sim.happened("entry_resurrected", "redis", _about(fields))
+            sim.happened("entry_resurrected", "redis", _subject(fields))
             put_entry(sim, key, fields)
         return bool(found)
 
@@ -133,15 +132,15 @@ def entry_resurrected(sim: Simulation, dice: Dice) -> None:
 
 @fault(weight=4, needs="queue")
 def stream_trimmed(sim: Simulation, dice: Dice) -> None:
-    """Somebody trims the streams to a length that is much too short."""
+    """Another client trims the streams much too short."""
     length = dice.choice((0, 0, 1))
 
     def act() -> None:
         sim.happened("stream_trimmed", "redis", f"to {length}")
         for key in (TASKS, RESULTS):
-            _server(sim).answer(("XTRIM", key, "MAXLEN", length))
+            _server_of(sim).answer(("XTRIM", key, "MAXLEN", length))
 
-    _when_in_use(sim, act)
+    _once_in_use(sim, act)
 
 
 @fault(weight=4, needs="queue")
@@ -152,32 +151,32 @@ def server_forgets_everything(sim: Simulation, dice: Dice) -> None:
         sim.happened("server_forgets_everything", "redis")
         if dice.happens(0.5):
             sim.cluster.redis.cut_all()
-        _server(sim).flush()
+        _server_of(sim).remove_all()
 
-    _when_in_use(sim, act)
+    _once_in_use(sim, act)
 
 
 @fault(weight=4, needs="queue")
 def server_forgets_the_last_seconds(sim: Simulation, dice: Dice) -> None:
-    """A replica takes over that has not heard the last seconds: what came is gone, what went is back."""
+    """A replica takes over that lags behind: new entries are gone, deleted ones are back."""
     seconds = dice.choice((1, 1, 5, 30))
 
     def act() -> None:
-        before = _server(sim).snapshot()
+        before = _server_of(sim).snapshot()
 
         def fail_over() -> None:
             sim.happened("server_forgets_the_last_seconds", "redis", f"{seconds} s")
             sim.cluster.redis.cut_all()
-            _server(sim).restore(before)
+            _server_of(sim).restore(before)
 
         sim.cluster.scheduler.run_after(seconds, lambda: None if sim.is_calm else fail_over())
 
-    _when_in_use(sim, act)
+    _once_in_use(sim, act)
 
 
 @fault(weight=3, needs="queue")
 def groups_forgotten(sim: Simulation, dice: Dice) -> None:
-    """A stream is evicted, or its group removed: whoever reads hears NOGROUP."""
+    """A stream is evicted, or its group removed: readers get NOGROUP."""
     losses = (
         ("DEL", TASK),
         ("DEL", RESULT),
@@ -189,14 +188,14 @@ def groups_forgotten(sim: Simulation, dice: Dice) -> None:
 
     def act() -> None:
         sim.happened("groups_forgotten", "redis", " ".join(words))
-        _server(sim).answer(words)
+        _server_of(sim).answer(words)
 
-    _when_in_use(sim, act)
+    _once_in_use(sim, act)
 
 
 @fault(weight=4, needs="queue")
 def server_away(sim: Simulation, dice: Dice) -> None:
-    """For a while nobody reaches the server."""
+    """For a while no process reaches the server."""
     seconds = dice.choice((1, 20, 90, 400))
 
     def come_back() -> None:
@@ -208,7 +207,7 @@ def server_away(sim: Simulation, dice: Dice) -> None:
         sim.cluster.redis.cut_all()
         sim.cluster.scheduler.run_after(seconds, come_back)
 
-    _when_in_use(sim, act)
+    _once_in_use(sim, act)
 
 
 @fault(weight=4, needs="queue")
@@ -221,38 +220,26 @@ def lines_cut(sim: Simulation, dice: Dice) -> None:
         sim.cluster.redis.cut_all()
         sim.spoil_lines(lambda member, commands: "cut", times=times, within=60)
 
-    _when_in_use(sim, act)
+    _once_in_use(sim, act)
 
 
-WORTH: Final = frozenset(
-    (
-        "XADD",
-        "XACK",
-        "XCLAIM",
-        "XAUTOCLAIM",
-        "XREADGROUP",
-        "XGROUP",
-        "SET",
-        "DEL",
-        "HSET",
-        "XDEL",
-        "XTRIM",
-        "EVAL",
-    )
+SWALLOWED_COMMANDS: Final = (
+    *("DEL", "EVAL", "HSET", "SET", "XACK", "XADD", "XAUTOCLAIM"),
+    *("XCLAIM", "XDEL", "XGROUP", "XREADGROUP", "XTRIM"),
 )
 
 
-def _names(commands: Commands) -> set[str]:
+def _command_names(commands: RedisCommands) -> set[str]:
     return {str(words[0]) for words in commands}
 
 
 @fault(weight=6, needs="queue")
 def answer_of_the_server_swallowed(sim: Simulation, dice: Dice) -> None:
-    """Commands take place, and whoever sent them hears that the line broke."""
-    wanted = dice.choice(sorted(WORTH))
+    """Commands are executed, and their sender is told that the connection broke."""
+    wanted = dice.choice(SWALLOWED_COMMANDS)
 
-    def act(member: ClusterMember, commands: Commands) -> Fate | None:
-        if wanted not in _names(commands):
+    def act(member: ClusterMember, commands: RedisCommands) -> CommandFate | None:
+        if wanted not in _command_names(commands):
             return None
         sim.happened("answer_of_the_server_swallowed", member.name, wanted)
         return "swallowed"
@@ -262,10 +249,10 @@ def answer_of_the_server_swallowed(sim: Simulation, dice: Dice) -> None:
 
 @fault(weight=4, needs="queue")
 def line_leads_nowhere(sim: Simulation, dice: Dice) -> None:
-    """What one process sends to the server is never answered, and not refused either."""
+    """One process gets neither an answer nor an error from the server."""
     seconds, victim = dice.choice((10, 60, 200)), list[str]()
 
-    def act(member: ClusterMember, commands: Commands) -> Fate | None:
+    def act(member: ClusterMember, commands: RedisCommands) -> CommandFate | None:
         if not victim and member.kind != "client":
             victim.append(member.name)
             sim.happened("line_leads_nowhere", member.name, f"{seconds} s")
@@ -276,11 +263,13 @@ def line_leads_nowhere(sim: Simulation, dice: Dice) -> None:
 
 @fault(weight=6, always=1, needs="queue")
 def killed_between_two_commands(sim: Simulation, dice: Dice) -> None:
-    """A process dies when the server has done what it was told, and before it hears of it."""
+    """A process dies when the server has executed its command, and before the answer."""
     wanted = dice.choice(("XADD", "XACK", "XCLAIM", "XREADGROUP", "SET", "HSET", "XAUTOCLAIM", "EVAL"))
 
-    def act(member: ClusterMember, commands: Commands, answers: list[Any]) -> bool:
-        if wanted not in _names(commands) or (wanted == "XREADGROUP" and not isinstance(answers[0], list)):
+    def act(member: ClusterMember, commands: RedisCommands, answers: list[Any]) -> bool:
+        if wanted not in _command_names(commands) or (
+            wanted == "XREADGROUP" and not isinstance(answers[0], list)
+        ):
             return False
         sim.happened("killed_between_two_commands", member.name, wanted)
         sim.kill(member, down_seconds=dice.choice((2, 20, 90)))
@@ -297,7 +286,7 @@ def orchestrator_frozen_while_it_publishes(sim: Simulation, dice: Dice) -> None:
     if name not in sim.kept:
         sim.keep(name, "pmo", seconds=1800.0)
 
-    def act(member: ClusterMember, commands: Commands, answers: list[Any]) -> bool:
+    def act(member: ClusterMember, commands: RedisCommands, answers: list[Any]) -> bool:
         looks = [words for words in commands if words[0] in ("GET", "HMGET") and words[1] == wanted]
         if member.kind != "pmo" or not looks:
             return False
@@ -315,9 +304,9 @@ def clock_of_the_server_jumps(sim: Simulation, dice: Dice) -> None:
 
     def act() -> None:
         sim.happened("clock_of_the_server_jumps", "redis", f"{seconds:.0f} s")
-        _server(sim).offset_ms += round(seconds * 1000)
+        _server_of(sim).offset_ms += round(seconds * 1000)
 
-    _when_in_use(sim, act)
+    _once_in_use(sim, act)
 
 
 NONSENSE: Final[tuple[tuple[bytes, tuple[bytes, ...]], ...]] = (
@@ -336,7 +325,7 @@ NONSENSE: Final[tuple[tuple[bytes, tuple[bytes, ...]], ...]] = (
 
 @fault(weight=2, needs="queue")
 def stranger_writes_nonsense(sim: Simulation, dice: Dice) -> None:
-    """Somebody puts entries on the streams that say nothing usable."""
+    """Another client adds entries that cannot be used."""
     sim.happened("stranger_writes_nonsense", "redis")
     for key, fields in dice.sample(NONSENSE, 3):
         put_entry(sim, key, list(fields))
@@ -356,7 +345,7 @@ def on_foreign(sim: Simulation, act: Callable[[ClusterMember], None]) -> None:
 
 @fault(weight=4, always=1, needs="queue")
 def foreign_worker_killed(sim: Simulation, dice: Dice) -> None:
-    """A foreign worker dies with entries in its hands."""
+    """A foreign worker dies while it holds turns."""
 
     def act(member: ClusterMember) -> None:
         sim.happened("foreign_worker_killed", member.name, f"held {member.held}")
@@ -367,7 +356,7 @@ def foreign_worker_killed(sim: Simulation, dice: Dice) -> None:
 
 @fault(weight=4, needs="queue")
 def foreign_worker_frozen(sim: Simulation, dice: Dice) -> None:
-    """A foreign worker stands still until its entries were taken back, then says how they ended."""
+    """A foreign worker stands still until its turns were reclaimed, then reports on them."""
     seconds = sim.lease_seconds * (1.2 + 2 * dice.random())
 
     def act(member: ClusterMember) -> None:

@@ -1,4 +1,4 @@
-"""What must hold of foreign workers: no stranger speaks for a turn, and no grant outlives its attempt."""
+"""Invariants of foreign workers: no other client reports on a turn, and no grant outlives its attempt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from endwell.testing.oracle.registry import invariant
 from endwell.testing.oracle.view import OracleView
 
 FORGED: Final = "forged by a stranger"
-"""What every forged report says: as result, error and note."""
+"""The result, error and note of every forged report."""
 _FORGED_HASH: Final = fingerprint(f'"{FORGED}"'.encode())
 _AGENTS: Final = "SELECT agents FROM sessions WHERE id = ?"
 

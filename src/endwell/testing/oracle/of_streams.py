@@ -1,4 +1,4 @@
-"""What must hold of the streams when all is over: they carried hints, and none of them is left."""
+"""Invariants of the streams: at the end no entry is left, and each dead letter and result is there once."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from endwell.model.session import FOREIGN_HOST
 from endwell.streams.protocol import DLQ, RESULT, TASK
 from endwell.testing.oracle.registry import invariant
 from endwell.testing.oracle.view import OracleView
-from endwell.testing.redis.server import Server
-from endwell.testing.redis.stream import written
+from endwell.testing.redis.server import SimulatedRedis
+from endwell.testing.redis.stream import write_id
 
 _SESSION: Final = "SELECT host, lease_until FROM sessions WHERE id = ? AND ended_at IS NULL"
 LAPSED: Final = ("lease_lapsed", "visibility_timeout")
 
 
 @invariant("commit")
-def nobody_is_robbed(view: OracleView) -> Iterator[str]:
-    """A turn is taken from a worker of ours only when its lease has lapsed, whatever its entry looks like."""
+def live_workers_keep_their_turns(view: OracleView) -> Iterator[str]:
+    """A turn of one of our own workers is reclaimed only when its lease has lapsed."""
     for step in view.steps:
         fact = step.fact
         if not isinstance(fact, f.TaskReclaimed) or fact.reason not in LAPSED:
@@ -36,22 +36,22 @@ def nothing_is_left_on_the_streams(view: OracleView) -> Iterator[str]:
     if view.streams is None:
         return
     for name in (TASK, RESULT):
-        stream = view.streams.stream(name.encode())
+        stream = view.streams.find_stream(name.encode())
         if stream is None:
             continue
         for each, fields in stream.entries.items():
             if name == RESULT and b"event_id" in fields[::2]:
                 continue  # a published result, which stays for others
-            yield f"{written(each).decode()} lies on {name}: {_words(fields)}"
+            yield f"{write_id(each).decode()} lies on {name}: {_first_words(fields)}"
         for group in stream.groups.values():
             for each, given in group.pending.items():
-                yield f"{written(each).decode()} of {name} is pending with {given.consumer.decode()}"
+                yield f"{write_id(each).decode()} of {name} is pending with {given.consumer.decode()}"
 
 
 @invariant("rest")
 def results_are_published_once(view: OracleView) -> Iterator[str]:
-    """No end of a task is on the stream of results twice, whichever orchestrators published it."""
-    stream = view.streams.stream(RESULT.encode()) if view.streams is not None else None
+    """The end of a task is published once, even by several orchestrators."""
+    stream = view.streams.find_stream(RESULT.encode()) if view.streams is not None else None
     entries = stream.entries.values() if stream is not None else ()
     said = (dict(zip(fields[::2], fields[1::2], strict=True)) for fields in entries)
     found = Counter(each[b"event_id"].decode() for each in said if b"event_id" in each)
@@ -60,10 +60,10 @@ def results_are_published_once(view: OracleView) -> Iterator[str]:
 
 @invariant("rest")
 def dead_letters_are_on_their_stream(view: OracleView) -> Iterator[str]:
-    """Each open dead letter of a task is on the stream once, and no other task is there."""
+    """Each open dead letter of a task is on the stream once, and no closed one is."""
     if view.streams is None:
         return
-    found = Counter(_letters(view.streams))
+    found = Counter(_letters_of_tasks(view.streams))
     wanted = {row[0] for row in view.ask("SELECT task_id FROM dead_letters WHERE status = 'open'")}
     yield from (f"the letter of {task_id} is not on the stream" for task_id in sorted(wanted - found.keys()))
     yield from (
@@ -74,14 +74,14 @@ def dead_letters_are_on_their_stream(view: OracleView) -> Iterator[str]:
     )
 
 
-def _letters(streams: Server) -> Iterator[str]:
-    """Letters of tasks; those of entries that could not be read name their entry."""
-    stream = streams.stream(DLQ.encode())
+def _letters_of_tasks(streams: SimulatedRedis) -> Iterator[str]:
+    """The tasks with a dead letter; those of unreadable entries name their entry."""
+    stream = streams.find_stream(DLQ.encode())
     for fields in stream.entries.values() if stream is not None else ():
         said = dict(zip(fields[::2], fields[1::2], strict=True))
         if not said[b"message_id"]:
             yield said[b"task_id"].decode()
 
 
-def _words(fields: list[bytes]) -> str:
+def _first_words(fields: list[bytes]) -> str:
     return " ".join(part.decode(errors="replace")[:40] for part in fields[:8])

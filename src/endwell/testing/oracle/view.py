@@ -20,7 +20,7 @@ from endwell.store.side_rows import DeadLetter, KeptWait, Key, RowsBeside
 from endwell.testing.captured_log import CapturedLog
 from endwell.testing.effect_sink import Outside
 from endwell.testing.receiver import Receiver
-from endwell.testing.redis.server import Server
+from endwell.testing.redis.server import SimulatedRedis
 
 _EVENTS: Final = f"SELECT seq, {', '.join(EVENT_FIELDS)} FROM events WHERE seq > ? ORDER BY seq"  # noqa: S608
 _TASK: Final = f"SELECT {', '.join(FIELDS)} FROM tasks WHERE namespace = ? AND id = ?"  # noqa: S608
@@ -67,7 +67,7 @@ class OracleView:
         self.live_pids: frozenset[int] = frozenset()
         self.live_names: frozenset[str] = frozenset()
         self.log: CapturedLog | None = None
-        self.streams: Server | None = None
+        self.streams: SimulatedRedis | None = None
         self.receiver: Receiver | None = None
         self.owed: dict[int, str] = {}
         self.bad_deliveries: list[str] = []

@@ -1,1 +1,1 @@
-"""A Redis server that is none: its streams in memory, its clock virtual, its lines as bad as need be."""
+"""A Redis server in memory: its clock is virtual, and its connections are as bad as a test needs."""

@@ -1,0 +1,123 @@
+"""The commands of the simulated server about entries of streams, and the product's scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from endwell.redis_client import Refusal
+from endwell.streams.dead_letter_stream import PUBLISH_LETTER
+from endwell.streams.task_streams import PUBLISH_RESULTS
+from endwell.testing.redis.keyspace import SYNTAX, Args, Command, KeySpace, parse_number
+from endwell.testing.redis.stream import Stream, parse_id, write_entry, write_id
+
+Threshold = tuple[bytes, bytes]
+"""MAXLEN or MINID, and the value."""
+
+
+def _take_threshold(words: Args) -> Threshold | None:
+    """Take `MAXLEN|MINID [~|=] value` from the front of these words."""
+    if not words or words[0].upper() not in (b"MAXLEN", b"MINID"):
+        return None
+    kind = words.pop(0).upper()
+    if words[0] in (b"~", b"="):
+        words.pop(0)
+    return kind, words.pop(0)
+
+
+def _add(server: KeySpace, args: Args) -> bytes:
+    key, options = args[0], args[1:]
+    threshold = _take_threshold(options)
+    wanted, fields = options[0], options[1:]
+    if not fields or len(fields) % 2:
+        raise Refusal("ERR wrong number of arguments for 'xadd' command")
+    stream = server.find_stream(key)
+    if stream is None:
+        stream = server.keys[key] = Stream()
+    if wanted == b"*":
+        entry_id = stream.add(server.now_ms, fields)
+    else:
+        entry_id = parse_id(wanted)
+        if entry_id <= stream.last:
+            raise Refusal("ERR The ID specified in XADD is equal or smaller than the target stream top item")
+        stream.entries[entry_id], stream.last = fields, entry_id
+    if threshold is not None:
+        stream.trim(*threshold)
+    if not server.accepts(key, fields):
+        stream.remove([entry_id])
+    server.wake(key)
+    return write_id(entry_id)
+
+
+def _count(server: KeySpace, args: Args) -> int:
+    stream = server.find_stream(args[0])
+    return 0 if stream is None else len(stream.entries)
+
+
+def _read_range(server: KeySpace, args: Args) -> list[Any]:
+    stream = server.find_stream(args[0])
+    first, last = parse_id(args[1]), parse_id(args[2], number=2**64 - 1)
+    limit = parse_number(args[4]) if len(args) > 4 else None
+    found = [] if stream is None else [write_entry(*each) for each in stream.entries_between(first, last)]
+    return found[:limit]
+
+
+def _delete(server: KeySpace, args: Args) -> int:
+    stream = server.find_stream(args[0])
+    ids = [parse_id(each) for each in args[1:]]
+    return 0 if stream is None else stream.remove(ids)
+
+
+def _trim(server: KeySpace, args: Args) -> int:
+    stream = server.find_stream(args[0])
+    threshold = _take_threshold(rest := args[1:])
+    if threshold is None or rest:
+        raise Refusal(SYNTAX)
+    return 0 if stream is None else stream.trim(*threshold)
+
+
+def _publish_results(server: KeySpace, keys: Args, args: Args) -> int:
+    cursor, stream = keys
+    if server.execute(("GET", cursor)) != args[0]:
+        return 0
+    words = args[2:]
+    while words:
+        count = int(words[0])
+        server.execute(("XADD", stream, "*", *words[1 : 1 + count]))
+        words = words[1 + count :]
+    server.execute(("SET", cursor, args[1]))
+    return 1
+
+
+def _publish_letter(server: KeySpace, keys: Args, args: Args) -> bytes | None:
+    index, stream = keys
+    if server.execute(("HMGET", index, args[0])) != [None]:
+        return None
+    letter_id: bytes = server.execute(("XADD", stream, "*", *args[1:]))
+    server.execute(("HSET", index, args[0], letter_id))
+    return letter_id
+
+
+_SCRIPTS: Final[dict[bytes, Callable[[KeySpace, Args, Args], Any]]] = {
+    PUBLISH_RESULTS.encode(): _publish_results,
+    PUBLISH_LETTER.encode(): _publish_letter,
+}
+
+
+def _run_script(server: KeySpace, args: Args) -> Any:
+    """EVAL: the product's scripts, known by their text; each runs in one step."""
+    count = int(args[1])
+    script = _SCRIPTS.get(args[0])
+    if script is None:
+        raise Refusal("ERR the simulated server does not know this script")
+    return script(server, args[2 : 2 + count], args[2 + count :])
+
+
+STREAM_COMMANDS: Final[dict[str, Command]] = {
+    "XADD": _add,
+    "XLEN": _count,
+    "XRANGE": _read_range,
+    "XDEL": _delete,
+    "XTRIM": _trim,
+    "EVAL": _run_script,
+}
