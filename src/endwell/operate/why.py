@@ -14,6 +14,7 @@ from endwell.model.moments import moment
 from endwell.model.session import Session, doing_of
 from endwell.model.task import Task, error_of, has_wait_rows, open_waits
 from endwell.operate.awaited import MOST_WAITS_SHOWN, is_served, waiting_for
+from endwell.operate.holders import ending, locks
 from endwell.policy.limits import SECOND
 from endwell.settings import Settings
 from endwell.store.contract import Store
@@ -75,7 +76,7 @@ async def why(store: Store, namespace: str, task_id: str, *, pace: Pace) -> dict
         "ended_at_the_latest": moment(latest_end(task, pace.tick_seconds)),
         "owner": task.owner,
         "actions": _actions(task, {wait["kind"] for wait in awaited}),
-        "notes": await _blocked(store, task, session) or _notes(task, live, session, now, pace.tick_seconds),
+        "notes": await _all_notes(store, task, live, session, now, pace.tick_seconds),
     }
 
 
@@ -84,6 +85,19 @@ def latest_end(task: Task, tick_seconds: float) -> int | None:
     if task.is_ended:
         return task.ended_at
     return None if task.held_since is not None else task.ends_by + int(2 * tick_seconds * SECOND)
+
+
+async def _all_notes(
+    store: Store, task: Task, live: list[Session], holder: Session | None, now: int, tick_seconds: float
+) -> list[str]:
+    """Who keeps others from writing, and what else is to be known, as far as it can be trusted then."""
+    if blocked := await _blocked(store, task, holder):
+        return blocked
+    locking = [] if task.is_ended else await store.lock_holders()
+    notes = [f"{locks(one)}. To end it: {ending(one)}" for one in locking]
+    if any(one.hides_life for one in locking):
+        return notes
+    return notes + _notes(task, live, holder, now, tick_seconds)
 
 
 async def _blocked(store: Store, task: Task, holder: Session | None) -> list[str]:

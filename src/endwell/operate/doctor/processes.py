@@ -30,7 +30,7 @@ async def settings(patient: Patient) -> list[Finding]:
 async def workers(patient: Patient) -> list[Finding]:
     """Every agent that has work has a live worker, and each worker's own watchdog ticks."""
     found: list[Finding] = []
-    if patient.facts.get("blocked_by") is not None:
+    if await _is_blind(patient):
         return found  # heartbeats cannot be written: none of them can be seen to live
     now = await patient.store.now()
     for namespace in patient.namespaces:
@@ -42,6 +42,13 @@ async def workers(patient: Patient) -> list[Finding]:
         late += IDLE_INTERVALS * patient.settings.worker.heartbeat_seconds  # which tell the time of a tick
         found += [_late(namespace, one, now) for one in live if _is_late(one, now, late)]
     return found
+
+
+async def _is_blind(patient: Patient) -> bool:
+    """Whether somebody keeps the signs of life from being written; another finding says who."""
+    if patient.facts.get("blocked_by") is not None:
+        return True
+    return any(holder.hides_life for holder in await patient.store.lock_holders())
 
 
 async def _unserved(patient: Patient, namespace: str, live: list[Session], now: int) -> list[Finding]:
@@ -93,7 +100,7 @@ def _late(namespace: str, session: Session, now: int) -> Finding:
 async def supervisors(patient: Patient) -> list[Finding]:
     """Some PMO has ticked within three intervals. Where nothing runs or waits, it is only worth a word."""
     found: list[Finding] = []
-    if patient.facts.get("blocked_by") is not None:
+    if await _is_blind(patient):
         return found  # ticks cannot be written either
     now = await patient.store.now()
     patience = LATE_INTERVALS * patient.settings.pmo.watchdog_interval_seconds

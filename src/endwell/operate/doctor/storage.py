@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from endwell.model.moments import moment
 from endwell.operate.doctor.finding import Finding, Patient
+from endwell.operate.holders import age, ending, locks, named
 from endwell.policy.limits import SECOND
 from endwell.runtime.processes import has_lost_locks, host_name
 from endwell.store.migrations import migrations
-from endwell.store.positions import LogHolder
+from endwell.store.positions import LockHolder, LogHolder
 
 OLDEST_SQLITE: Final = (3, 51, 3)
 """Before this, two connections that write at once could damage a file with a write-ahead log."""
@@ -75,6 +76,7 @@ async def database(patient: Patient) -> list[Finding]:
         *postgres_settings(patient.facts),
         *await _idle_transactions(patient),
         *await _log_holders(patient),
+        *[locking(one) for one in await patient.store.lock_holders()],
     ]
 
 
@@ -140,27 +142,35 @@ async def _log_holders(patient: Patient) -> list[Finding]:
 
 def holding(one: LogHolder) -> Finding:
     """What the doctor says of a writer of events that stays open."""
-    is_prepared = one.pid is None
-    who = f"the prepared transaction {one.prepared_as}" if is_prepared else f"process {one.pid}"
-    name = "" if is_prepared else f"{one.application or 'nameless'}, "
-    age = "" if one.seconds is None else f" for {one.seconds} s"
-    quoted = (one.prepared_as or "").replace("'", "''")
     return Finding(
         code="log_held_back",
         severity="error",
-        message=f"{who} of PostgreSQL ({name}database {one.database}) wrote "
-        f"events and has kept its transaction open{age}: relay and tail wait for it",
-        remedy=f"COMMIT PREPARED '{quoted}' or ROLLBACK PREPARED '{quoted}'"
-        if is_prepared
-        else f"SELECT pg_terminate_backend({one.pid})",
-        facts={
-            "pid": one.pid,
-            "name": one.application,
-            "seconds": one.seconds,
-            "database": one.database,
-            "prepared_as": one.prepared_as,
-        },
+        message=f"{named(one)} wrote events and has kept its transaction open{age(one)}: "
+        "relay and tail wait for it",
+        remedy=ending(one),
+        facts=_facts(one),
     )
+
+
+def locking(one: LockHolder) -> Finding:
+    """What the doctor says of a transaction that keeps others from writing."""
+    return Finding(
+        code="locks_held",
+        severity="error",
+        message=locks(one),
+        remedy=ending(one),
+        facts={**_facts(one), "tables": one.tables.split(", ")},
+    )
+
+
+def _facts(one: LogHolder) -> dict[str, Any]:
+    return {
+        "pid": one.pid,
+        "name": one.application,
+        "seconds": one.seconds,
+        "database": one.database,
+        "prepared_as": one.prepared_as,
+    }
 
 
 def sqlite_settings(facts: Mapping[str, Any]) -> list[Finding]:
