@@ -89,7 +89,8 @@ def test_secrets_are_masked_wherever_they_stand_in_a_text() -> None:
     assert masked.endswith("sorry: a@b")
     for odd in ("//t0ken@db/x", "https:/hooks.test/t0ken", "http:hooks.test/t0ken", "redis://t0ken@db"):
         assert "t0ken" not in output.without_secrets(f"no answer from ({odd}) yet"), odd
-    for plain in ("ann@example.com", "a//b", "note: http: nothing", "key=order-42", "12:30"):
+    approval = "01m7t5s89je8abjnk253gfeqf4.s.1:(1.1)approve@074ceb30bd8d30ae#1"
+    for plain in (approval, "ann@example.com", "a//b", "note: http: nothing", "key=order-42", "12:30"):
         assert output.without_secrets(f"about {plain}, sorry") == f"about {plain}, sorry"
 
 

