@@ -18,9 +18,7 @@ from endwell.runtime.clock import MICROSECONDS
 from endwell.testing.cluster import Cluster, ClusterMember
 from endwell.testing.effect_sink import Fates
 from endwell.testing.oracle.judging import Violation
-from endwell.testing.receiver import Manner
 from endwell.testing.redis.server import CommandFate, RedisCommands
-from endwell.testing.store_tap import Moment
 
 Act = Callable[..., Any]
 """Called with what happens at a point; returns None if that does not suit the fault."""
