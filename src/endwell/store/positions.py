@@ -7,7 +7,7 @@ from abc import abstractmethod
 import msgspec
 
 from endwell.store.log import Logged, position_of
-from endwell.store.stream_reads import Carrying
+from endwell.store.stream_reads import StreamReads
 
 
 class LogHolder(msgspec.Struct, frozen=True):
@@ -20,7 +20,7 @@ class LogHolder(msgspec.Struct, frozen=True):
     prepared_as: str | None
 
 
-class Positions(Carrying):
+class Positions(StreamReads):
     """Reads the log by position. A later event of a task has a higher position than an earlier one."""
 
     @abstractmethod
