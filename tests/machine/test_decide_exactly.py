@@ -160,7 +160,7 @@ def test_an_offer_has_its_clocks_and_says_how_it_travels() -> None:
     )
 
     assert answered(queued_task(), to(c.Dispatch, slot=3)) == Decision(facts=(offered,))
-    carried = answered(queued_task(), to(c.Dispatch, slot=3, is_carried=True))
+    carried = answered(queued_task(), to(c.Dispatch, slot=3, is_streamed=True))
     assert carried.facts == (replace(offered, is_offered=False),)
     quiet = answered(queued_task(), to(c.Dispatch, slot=3), OFF)
     assert quiet.facts == (replace(offered, ring_at=None, dispatch_by=None),)

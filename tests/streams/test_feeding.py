@@ -73,7 +73,7 @@ async def test_what_is_rung_for_is_offered_without_another_look(
         raise AssertionError("there was no need to look")
 
     monkeypatch.setattr(office.streams.publisher._probe, "ask", noted)
-    monkeypatch.setattr(office.streams._store, "feeding", noted)
+    monkeypatch.setattr(office.streams._store, "stream_demand", noted)
     monkeypatch.setattr(publishing, "LOOK_SOON_SECONDS", 3600)
     office.streams.publisher._look_at += 3600  # no look is due for long
     await office.submit(1)

@@ -175,7 +175,7 @@ def _dispatch(task: Task, command: c.Dispatch, now: int, limits: Limits, seen: E
     ring_at = None if limits.ring_after is None else now + limits.ring_after
     dispatch_by = None if limits.dispatch_timeout is None else now + limits.dispatch_timeout
     offered = _dispatched(task, command.slot, now, limits)
-    about = {"ring_at": ring_at, "dispatch_by": dispatch_by, "is_offered": not command.is_carried}
+    about = {"ring_at": ring_at, "dispatch_by": dispatch_by, "is_offered": not command.is_streamed}
     return Decision(facts=(replace(offered, **about),))
 
 

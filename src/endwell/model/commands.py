@@ -82,10 +82,10 @@ class Resubmit(Submit, frozen=True, kw_only=True):
 
 
 class Dispatch(TaskCommand, frozen=True, kw_only=True):
-    """Offer a ready task to workers with free slots. `is_carried`: by a stream, not by the inbox."""
+    """Offer a ready task to workers with free slots. `is_streamed`: by a stream, not by the inbox."""
 
     slot: int | None = None
-    is_carried: bool = False
+    is_streamed: bool = False
 
 
 class Claim(AttemptCommand, frozen=True, kw_only=True):
@@ -338,13 +338,13 @@ class DispatchNext(Command, frozen=True, kw_only=True):
     """Offer up to `limit` ready tasks of one agent. The door finds them and makes a Dispatch for each.
 
     `may_offer_suspect`: also a task that crashed its workers, because no worker claims it by itself.
-    `is_carried`: as in `Dispatch`.
+    `is_streamed`: as in `Dispatch`.
     """
 
     agent: str
     limit: int
     may_offer_suspect: bool = False
-    is_carried: bool = False
+    is_streamed: bool = False
 
 
 class SettleChildren(Command, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ def single_command(
             actor=command.actor,
             task_id=task.id,
             slot=slot,
-            is_carried=command.is_carried,
+            is_streamed=command.is_streamed,
         )
     return c.Claim(
         command_id=command_id,

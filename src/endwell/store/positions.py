@@ -7,7 +7,7 @@ from abc import abstractmethod
 import msgspec
 
 from endwell.store.log import Logged, position_of
-from endwell.store.stream_reads import Carrying
+from endwell.store.stream_reads import StreamReads
 
 
 class LogHolder(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class LockHolder(LogHolder, frozen=True):
         return "sessions" in self.tables.split(", ")
 
 
-class Positions(Carrying):
+class Positions(StreamReads):
     """Reads the log by position. A later event of a task has a higher position than an earlier one."""
 
     @abstractmethod

@@ -443,21 +443,17 @@ SELECT DISTINCT p.agent FROM p WHERE p.priority IS NOT NULL AND
      AND t.status = 'queued' AND t.priority = p.priority) <= $2;
 
 -- name: serving
--- Who could take turns, and what they have already ($2 is now): how many turns of each agent are offered and not
--- taken; live workers with what they serve, what they hold and their slots.
-SELECT 'offered', agent, '', count(*), 0 FROM tasks WHERE namespace = $1 AND status = 'dispatched' GROUP BY agent
+-- Which workers could take more turns ($2 is now): how many turns of each agent are dispatched and not claimed;
+-- live workers with what they serve, what they hold and their slots.
+SELECT 'dispatched', agent, '', count(*), 0 FROM tasks WHERE namespace = $1 AND status = 'dispatched' GROUP BY agent
 UNION ALL
 SELECT 'worker', s.id, s.agents,
        (SELECT count(*) FROM tasks t WHERE t.namespace = $1 AND t.session_id = s.id AND t.session_id IS NOT NULL),
        s.concurrency
 FROM sessions s WHERE s.namespace = $1 AND s.ended_at IS NULL AND s.kind = 'worker' AND s.lease_until > $2;
 
--- name: offered_counts
--- How many turns of each agent are offered and not yet taken.
-SELECT agent, count(*) FROM tasks WHERE namespace = $1 AND status = 'dispatched' GROUP BY agent;
-
--- name: offers_standing
--- Dispatched turns of one agent that nobody has taken, with what was asked.
+-- name: dispatched_offers
+-- Turns of one agent that are dispatched and not claimed, with their payloads.
 SELECT {t.columns}, c.content FROM tasks t
 LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.payload_card
 WHERE t.namespace = $1 AND t.agent = $2 AND t.status = 'dispatched'

@@ -1,4 +1,4 @@
-"""Questions of an orchestrator whose turns a stream carries: what could be offered, and who could take it."""
+"""Questions of an orchestrator that publishes turns on a stream: which are ready, and who could take them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from endwell.model.task import Task
 from endwell.store.rows import Offer
 
 
-class Serving(NamedTuple):
-    """A live worker: what it serves, how many tasks it holds, how many it may."""
+class ServingWorker(NamedTuple):
+    """A live worker: what it serves, how many tasks it holds, how many it may hold."""
 
     session_id: str
     agents: tuple[str, ...]
@@ -21,27 +21,27 @@ class Serving(NamedTuple):
     slots: int
 
 
-class Feeding(NamedTuple):
-    """Agents with something ready, turns of each that are offered and not taken, and who could take more."""
+class StreamDemand(NamedTuple):
+    """Agents with ready turns, how many of each are dispatched and not claimed, and the live workers."""
 
     ready: list[str]
-    offered: dict[str, int]
-    workers: list[Serving]
+    dispatched: dict[str, int]
+    workers: list[ServingWorker]
 
     @classmethod
     def of(cls, ready: Sequence[str], rows: Iterable[Sequence[Any]]) -> Self:
-        """These agents, and the rows of one question, each of which says what it is about."""
+        """Build from the agents with ready turns, and the rows of the `serving` query."""
         found = cls(list(ready), {}, [])
         for what, name, serves, count, slots in rows:
-            if what == "offered":
-                found.offered[name] = count
+            if what == "dispatched":
+                found.dispatched[name] = count
             else:
-                found.workers.append(Serving(name, tuple(serves.split()), count, slots))
+                found.workers.append(ServingWorker(name, tuple(serves.split()), count, slots))
         return found
 
 
 class QueuePosition(NamedTuple):
-    """Behind this task of an agent: the order in which ready tasks are taken."""
+    """A place behind a task, in the order in which ready tasks of an agent are taken."""
 
     priority: int | None
     run_at: int | None
@@ -52,7 +52,7 @@ START = QueuePosition(None, None, None)
 
 
 class ReadyTurn(msgspec.Struct, frozen=True, gc=False):
-    """As much of a ready task as it takes to offer its next turn on a stream; `slots`: its agent's limit."""
+    """What an offer needs to know of a ready task; `slots`: the concurrency limit of its agent."""
 
     id: str
     agent: str
@@ -71,17 +71,17 @@ class ReadyTurn(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def payload(self) -> bytes:
-        """What was asked; whoever takes a task whose card is gone finds out by its hash."""
+        """The payload; if its card is gone, the worker that claims the task notices by the hash."""
         return self.content or b"null"
 
     @property
     def place(self) -> QueuePosition:
-        """Where it stands in its agent's row."""
+        """Its place among the ready tasks of its agent."""
         return QueuePosition(self.priority, self.run_at, self.id)
 
 
-class Carrying(ABC):
-    """Each is one named query, or a few."""
+class StreamReads(ABC):
+    """Each question is one named query, or a few."""
 
     @abstractmethod
     async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
@@ -91,23 +91,21 @@ class Carrying(ABC):
     async def ready_turns(
         self, namespace: str, agent: str, limit: int, after: QueuePosition = START
     ) -> list[ReadyTurn]:
-        """Ready tasks of an agent in the order in which they are to be taken, from behind a place on."""
+        """Ready tasks of an agent behind a position, in the order in which they are taken."""
 
     async def epochs_of_queued(self, namespace: str, ids: Sequence[str]) -> dict[str, int]:
         """Which of these tasks are queued, and in which epoch."""
         return {row[0]: row[1] for row in await self._rows("epochs_of_queued", namespace, list(ids))}
 
-    async def feeding(self, namespace: str, now: int, ready: Sequence[str] | None = None) -> Feeding:
-        """What could be offered, and who could take it. `ready`: the agents that have something, if known."""
+    async def stream_demand(
+        self, namespace: str, now: int, ready: Sequence[str] | None = None
+    ) -> StreamDemand:
+        """Which turns are ready, and who could take more. `ready`: the agents with ready turns, if known."""
         if ready is None:
             ready = [row[0] for row in await self._rows("ready_agents", namespace, now)]
-        return Feeding.of(ready, await self._rows("serving", namespace, now))
+        return StreamDemand.of(ready, await self._rows("serving", namespace, now))
 
-    async def offered_counts(self, namespace: str) -> dict[str, int]:
-        """How many turns of each agent are offered and not yet taken."""
-        return {row[0]: row[1] for row in await self._rows("offered_counts", namespace)}
-
-    async def offers_standing(self, namespace: str, agent: str, limit: int) -> list[Offer]:
-        """Turns of an agent that are offered and not yet taken, most urgent first."""
-        rows = await self._rows("offers_standing", namespace, agent, limit)
+    async def dispatched_offers(self, namespace: str, agent: str, limit: int) -> list[Offer]:
+        """Turns of an agent that are dispatched and not claimed, most urgent first."""
+        rows = await self._rows("dispatched_offers", namespace, agent, limit)
         return [Offer(Task(*row[:-1]), row[-1] or b"null") for row in rows]

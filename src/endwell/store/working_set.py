@@ -252,7 +252,7 @@ class WorkingSet:
         status = task.status
         if status == s.RUNNING:
             return
-        if type(command) is c.Dispatch and command.is_carried:
+        if type(command) is c.Dispatch and command.is_streamed:
             return  # the stream itself wakes whoever may take it
         if status in _TO_BE_TAKEN:
             self.bells.add(_work_topic(task.namespace, task.agent, task.channel))

@@ -163,7 +163,7 @@ class SimulatedInstallation(Occasions):
             self.overhear(commands)
             if self.parts.relay and any(isinstance(one, c.MoveCursor) for one in commands):
                 self.oracle.judge_move()
-        self.act_on(member, moment, commands)
+        self.meet(moment, member, commands)
 
     def _note_change(self, what: str, about: str) -> None:
         turn = CURRENT_TURN.get()

@@ -90,34 +90,34 @@ async def test_a_turn_already_offered_comes_before_a_queued_task(world: World) -
     assert await world.store.offered_count("default", "coder") == 0
 
 
-@pytest.mark.parametrize("is_carried", [False, True])
+@pytest.mark.parametrize("is_streamed", [False, True])
 async def test_only_a_turn_that_no_stream_carries_lies_in_the_inbox_however_often_it_is_rung_for(
-    world: World, is_carried: bool
+    world: World, is_streamed: bool
 ) -> None:
     await world.open_session()
     await world.queued_task()
-    (offer,) = (await world.reply(replace(world.dispatch_next(), is_carried=is_carried))).taken
+    (offer,) = (await world.reply(replace(world.dispatch_next(), is_streamed=is_streamed))).taken
     world.advance(11)
     rung = await world.do(world.to(c.ClockFired, offer.task))
     assert "task.rang_again" in await world.history(rung)
-    assert len(await world.store.inbox_page("default")) == (0 if is_carried else 2)
+    assert len(await world.store.inbox_page("default")) == (0 if is_streamed else 2)
     await world.do(world.finish(await world.claim(rung)))
     rows = await world.store.inbox_page("default")
-    assert {row.status for row in rows} == (set() if is_carried else {"consumed"})
+    assert {row.status for row in rows} == (set() if is_streamed else {"consumed"})
     assert await world.problems() == []
 
 
 async def test_a_turn_that_a_stream_carries_comes_with_what_was_asked(world: World) -> None:
     """Whoever reads the stream may know nothing else, and never asks the store."""
     await world.store.one(world.submit(payload=b'{"width":640}'))
-    (offer,) = (await world.reply(replace(world.dispatch_next(), is_carried=True))).taken
+    (offer,) = (await world.reply(replace(world.dispatch_next(), is_streamed=True))).taken
     assert offer.payload == b'{"width":640}'
 
 
 async def test_an_offer_that_is_delivered_twice_is_granted_once(world: World) -> None:
     """Two workers ask for the same turns at the same moment, each by a store of its own."""
     await world.store.commit([world.submit() for _ in range(40)])
-    reply = await world.reply(replace(world.dispatch_next(limit=40), is_carried=True))
+    reply = await world.reply(replace(world.dispatch_next(limit=40), is_streamed=True))
     stores = [world.store, await world.another_store()]
     claims: list[list[c.Command]] = []
     for number in range(len(stores)):
@@ -144,12 +144,12 @@ async def test_it_is_told_what_could_be_offered_and_who_could_take_it(world: Wor
     await world.queued_task(agent="tester", delay=60 * SECOND)
     await world.store.one(world.dispatch_next())
     world.advance(2)
-    found = await world.store.feeding("default", await world.store.now())
-    assert (found.ready, found.offered) == (["coder"], {"coder": 1})
+    found = await world.store.stream_demand("default", await world.store.now())
+    assert (found.ready, found.dispatched) == (["coder"], {"coder": 1})
     (worker,) = found.workers
     assert (worker.session_id, worker.held) == (held.session_id, 1), "the other one's lease has lapsed"
     world.advance(59)
-    later = await world.store.feeding("default", await world.store.now())
+    later = await world.store.stream_demand("default", await world.store.now())
     assert (sorted(later.ready), later.workers) == (["coder", "tester"], [])
 
 

@@ -231,14 +231,14 @@ async def test_after_a_commit_it_is_said_whom_it_concerns(world: World) -> None:
     assert "ended:default" in world.bells
 
 
-@pytest.mark.parametrize("is_carried", [False, True])
+@pytest.mark.parametrize("is_streamed", [False, True])
 async def test_an_offer_rings_for_workers_unless_a_stream_brings_it_to_them(
-    world: World, is_carried: bool
+    world: World, is_streamed: bool
 ) -> None:
     await world.queued_task()
     world.bells.clear()
-    await world.reply(replace(world.dispatch_next(), is_carried=is_carried))
-    assert world.bells == (set() if is_carried else {"work:default:coder"})
+    await world.reply(replace(world.dispatch_next(), is_streamed=is_streamed))
+    assert world.bells == (set() if is_streamed else {"work:default:coder"})
 
 
 async def test_work_on_a_channel_of_its_own_rings_by_that_channel(world: World) -> None:

@@ -70,11 +70,10 @@ async def test_a_round_of_feeding_a_stream_asks_nothing_that_is_planned_anew(
         return []
 
     monkeypatch.setattr(store._questions, "ask", noted)
-    await store.feeding("default", await store.now())
+    await store.stream_demand("default", await store.now())
     await store.ready_turns("default", "coder", 10)
     await store.epochs_of_queued("default", ["t"])
-    await store.offered_counts("default")
-    await store.offers_standing("default", "coder", 10)
+    await store.dispatched_offers("default", "coder", 10)
     monkeypatch.undo()
     await world.close()
 

@@ -47,7 +47,7 @@ def asked_of(store: Store) -> Iterator[list[str]]:
 
 def carried(world: World, limit: int = 1, agent: str = "coder") -> c.DispatchNext:
     return c.DispatchNext(
-        command_id=world.new_id(), namespace="default", agent=agent, limit=limit, is_carried=True
+        command_id=world.new_id(), namespace="default", agent=agent, limit=limit, is_streamed=True
     )
 
 

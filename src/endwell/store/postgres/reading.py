@@ -229,7 +229,7 @@ class Reading:
         """How many offered turns, how many suspects, what makes a suspect, and whether with payloads."""
         crashes = max(self._limits.crash_limit - 1, 1)
         if isinstance(command, c.DispatchNext):
-            return 0, 1, crashes, command.is_carried
+            return 0, 1, crashes, command.is_streamed
         return reach(command), int(command.may_take_suspect), crashes, True
 
     def _offer(self, row: Any) -> Offer:

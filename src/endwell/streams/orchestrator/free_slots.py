@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from endwell.store.stream_reads import Feeding
+from endwell.store.stream_reads import StreamDemand
 
 AHEAD_SLOTS = 8
 """Most offers for each slot that may be ahead on the stream: workers continue with them until more come."""
@@ -14,7 +14,7 @@ class FreeSlots:
     """The free slots of live workers. Workers that serve several agents have their slots once."""
 
     def __init__(
-        self, found: Feeding | None = None, ahead: int = 0, early: Mapping[str, int] | None = None
+        self, found: StreamDemand | None = None, ahead: int = 0, early: Mapping[str, int] | None = None
     ) -> None:
         self._free: dict[str, int] = {}
         self._serving: dict[str, list[str]] = {}
@@ -25,7 +25,7 @@ class FreeSlots:
             self._free[worker.session_id] = max(worker.slots + share - worker.held, 0)
             for agent in worker.agents:
                 self._serving.setdefault(agent, []).append(worker.session_id)
-        for counts in (found.offered, early or {}):
+        for counts in (found.dispatched, early or {}):
             for agent, count in counts.items():
                 self.take(agent, count)
 

@@ -157,7 +157,9 @@ class OfferPublisher:
         """
         await self._early.forget_claimed()  # before counting: a claim in between then counts twice, not never
         now = await self._store.now() if now is None else now
-        found = await self._store.feeding(self._namespace, now, None if agents is None else list(agents))
+        found = await self._store.stream_demand(
+            self._namespace, now, None if agents is None else list(agents)
+        )
         self._room = FreeSlots(found, self._offers_ahead(), self._early.count_by_agent())
         self._counted_at = self._runtime.clock.monotonic()
         return await self._publish(found.ready)
@@ -208,8 +210,9 @@ class OfferPublisher:
         """Publish again the offers that were not claimed for a while; how many."""
         now = self._runtime.clock.monotonic()
         dispatched: list[OfferEntry] = []
-        for agent in await self._store.offered_counts(self._namespace):
-            found = await self._store.offers_standing(self._namespace, agent, UNCLAIMED_LIMIT)
+        demand = await self._store.stream_demand(self._namespace, await self._store.now(), ())
+        for agent in demand.dispatched:
+            found = await self._store.dispatched_offers(self._namespace, agent, UNCLAIMED_LIMIT)
             dispatched += _entries_of(found)
         keys = {offer.key for offer in dispatched}
         self._published_at = {key: at for key, at in self._published_at.items() if key in keys}
@@ -256,7 +259,7 @@ class OfferPublisher:
         """Dispatch ready turns of all agents in one commit."""
         commands = [
             self._actor.command(
-                DispatchNext, agent=agent, limit=limit, may_offer_suspect=True, is_carried=True
+                DispatchNext, agent=agent, limit=limit, may_offer_suspect=True, is_streamed=True
             )
             for agent, limit in limits.items()
         ]

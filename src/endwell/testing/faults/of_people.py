@@ -226,13 +226,13 @@ def stale_write(sim: Simulation, dice: Dice) -> None:
     def stale_commands() -> list[c.AttemptCommand]:
         return [one for one in sim.overheard if _is_stale(sim, one) and _is_running(sim, one)]
 
-    def is_claim(member: ClusterMember, commands: Sequence[c.Command]) -> bool:
-        return any(isinstance(one, c.ClaimNext) for one in commands) and bool(stale_commands())
-
-    def send(member: ClusterMember, commands: Sequence[c.Command]) -> None:
+    def send_after_claim(member: ClusterMember, commands: Sequence[c.Command]) -> bool | None:
+        if not any(isinstance(one, c.ClaimNext) for one in commands) or not stale_commands():
+            return None
         _send_again(sim, "stale_write", dice.choice(stale_commands()))
+        return True
 
-    sim.arm("committed", is_claim, send, within=2000)
+    sim.on("committed", send_after_claim, within=2000)
 
 
 @fault(weight=3)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from endwell.model import commands as c
 from endwell.runtime.virtual.scheduler import Dice
 from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults.registry import fault
-from endwell.testing.occasions import ActOnEffect, ArmedMoment
+from endwell.testing.occasions import Act, TransactionPoint
 from endwell.testing.simulation import Simulation
 from endwell.testing.store_tap import KilledError
 
@@ -50,18 +51,20 @@ def worker_killed_at_an_await(sim: Simulation, dice: Dice) -> None:
     on_busy_worker(sim, dice, "worker_killed_at_an_await", "", kill)
 
 
-def _kill_at(sim: Simulation, dice: Dice, name: str, moment: ArmedMoment) -> None:
+def names_of(commands: Sequence[c.Command]) -> str:
+    return " ".join(sorted({type(one).__name__ for one in commands}))
+
+
+def _kill_at(sim: Simulation, dice: Dice, name: str, point: TransactionPoint) -> None:
     wanted = dice.choice((c.TaskCommand, c.AttemptCommand, c.Finish, c.ClaimNext, c.Submit, c.Command))
 
-    def is_meant(member: ClusterMember, commands: Sequence[c.Command]) -> bool:
-        return has_substance(commands) and any(isinstance(command, wanted) for command in commands)
-
     def kill(member: ClusterMember, commands: Sequence[c.Command]) -> None:
-        sim.happened(name, member.name, " ".join(sorted({type(one).__name__ for one in commands})))
-        sim.kill(member, down_seconds=dice.choice((1, 10, 60)))
-        raise KilledError
+        if has_substance(commands) and any(isinstance(command, wanted) for command in commands):
+            sim.happened(name, member.name, names_of(commands))
+            sim.kill(member, down_seconds=dice.choice((1, 10, 60)))
+            raise KilledError
 
-    sim.arm(moment, is_meant, kill)
+    sim.on(point, kill)
 
 
 @fault(weight=4, always=1)
@@ -76,7 +79,7 @@ def killed_after_a_commit(sim: Simulation, dice: Dice) -> None:
     _kill_at(sim, dice, "killed_after_a_commit", "committed")
 
 
-def _kill_in_effect(sim: Simulation, dice: Dice, name: str) -> ActOnEffect:
+def _kill_in_effect(sim: Simulation, dice: Dice, name: str) -> Act:
     def kill(member: ClusterMember, key: str) -> None:
         sim.happened(name, member.name, key)
         sim.kill(member, down_seconds=dice.choice((2, 40)))
@@ -88,13 +91,15 @@ def _kill_in_effect(sim: Simulation, dice: Dice, name: str) -> ActOnEffect:
 @fault(weight=6)
 def killed_before_the_world_changes(sim: Simulation, dice: Dice) -> None:
     """A worker is killed inside an effect, just before the outside world changes."""
-    sim.before_change.append(_kill_in_effect(sim, dice, "killed_before_the_world_changes"))
+    kill = _kill_in_effect(sim, dice, "killed_before_the_world_changes")
+    sim.on("before_change", kill, within=math.inf)
 
 
 @fault(weight=3, always=1)
 def killed_after_the_world_changed(sim: Simulation, dice: Dice) -> None:
     """A worker is killed inside an effect, after the outside world has changed and before its record."""
-    sim.after_change.append(_kill_in_effect(sim, dice, "killed_after_the_world_changed"))
+    kill = _kill_in_effect(sim, dice, "killed_after_the_world_changed")
+    sim.on("after_change", kill, within=math.inf)
 
 
 @fault(weight=1)
@@ -177,16 +182,14 @@ def worker_told_to_leave(sim: Simulation, dice: Dice) -> None:
 def supervisor_killed(sim: Simulation, dice: Dice) -> None:
     """A supervisor is killed inside a commit that moves tasks."""
 
-    def is_meant(member: ClusterMember, commands: Sequence[c.Command]) -> bool:
-        return member.kind == "pmo" and any(isinstance(one, c.TaskCommand) for one in commands)
-
     def kill(member: ClusterMember, commands: Sequence[c.Command]) -> None:
-        sim.happened("supervisor_killed", member.name, type(commands[0]).__name__)
-        sim.kill(member, down_seconds=dice.choice((5, 120, 400)))
-        raise KilledError
+        if member.kind == "pmo" and any(isinstance(one, c.TaskCommand) for one in commands):
+            sim.happened("supervisor_killed", member.name, type(commands[0]).__name__)
+            sim.kill(member, down_seconds=dice.choice((5, 120, 400)))
+            raise KilledError
 
-    moments: tuple[ArmedMoment, ...] = ("commit", "committed")
-    sim.arm(dice.choice(moments), is_meant, kill)
+    points: tuple[TransactionPoint, ...] = ("commit", "committed")
+    sim.on(dice.choice(points), kill)
 
 
 @fault(weight=3)
@@ -194,14 +197,14 @@ def supervisor_frozen(sim: Simulation, dice: Dice) -> None:
     """A supervisor freezes for many ticks, then continues its tick."""
     seconds = sim.tick_seconds * (2 + 10 * dice.random())
 
-    def is_meant(member: ClusterMember, commands: Sequence[c.Command]) -> bool:
-        return member.kind == "pmo" and has_substance(commands)
-
-    def freeze(member: ClusterMember, commands: Sequence[c.Command]) -> None:
+    def freeze(member: ClusterMember, commands: Sequence[c.Command]) -> bool | None:
+        if member.kind != "pmo" or not has_substance(commands):
+            return None
         sim.happened("supervisor_frozen", member.name, f"{seconds:.0f} s")
         sim.freeze(member, seconds)
+        return True
 
-    sim.arm("committed", is_meant, freeze)
+    sim.on("committed", freeze)
 
 
 @fault(weight=3)

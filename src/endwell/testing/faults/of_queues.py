@@ -81,7 +81,7 @@ def entry_lost(sim: Simulation, dice: Dice) -> None:
         sim.happened("entry_lost", "redis", _subject(fields))
         return False
 
-    sim.spoil_entries(act, times=dice.choice((1, 2, 5)))
+    sim.on("entry", act, times=dice.choice((1, 2, 5)))
 
 
 @fault(weight=5, needs="queue")
@@ -96,7 +96,7 @@ def entry_doubled(sim: Simulation, dice: Dice) -> None:
         _put_later(sim, key, fields, seconds)
         return True
 
-    sim.spoil_entries(act, times=dice.choice((1, 3)))
+    sim.on("entry", act, times=dice.choice((1, 3)))
 
 
 @fault(weight=4, needs="queue")
@@ -218,7 +218,7 @@ def lines_cut(sim: Simulation, dice: Dice) -> None:
     def act() -> None:
         sim.happened("lines_cut", "redis")
         sim.cluster.redis.cut_all()
-        sim.spoil_lines(lambda member, commands: "cut", times=times, within=60)
+        sim.on("commands", lambda member, commands: "cut", times=times, within=60)
 
     _once_in_use(sim, act)
 
@@ -244,7 +244,7 @@ def answer_of_the_server_swallowed(sim: Simulation, dice: Dice) -> None:
         sim.happened("answer_of_the_server_swallowed", member.name, wanted)
         return "swallowed"
 
-    sim.spoil_lines(act, times=dice.choice((1, 1, 3)))
+    sim.on("commands", act, times=dice.choice((1, 1, 3)))
 
 
 @fault(weight=4, needs="queue")
@@ -258,7 +258,7 @@ def line_leads_nowhere(sim: Simulation, dice: Dice) -> None:
             sim.happened("line_leads_nowhere", member.name, f"{seconds} s")
         return "silent" if [member.name] == victim else None
 
-    sim.spoil_lines(act, times=100_000, within=seconds)
+    sim.on("commands", act, times=100_000, within=seconds)
 
 
 @fault(weight=6, always=1, needs="queue")
@@ -275,7 +275,7 @@ def killed_between_two_commands(sim: Simulation, dice: Dice) -> None:
         sim.kill(member, down_seconds=dice.choice((2, 20, 90)))
         return True
 
-    sim.after_commands(act)
+    sim.on("answers", act)
 
 
 @fault(weight=4, needs="queue")
@@ -289,12 +289,12 @@ def orchestrator_frozen_while_it_publishes(sim: Simulation, dice: Dice) -> None:
     def act(member: ClusterMember, commands: RedisCommands, answers: list[Any]) -> bool:
         looks = [words for words in commands if words[0] in ("GET", "HMGET") and words[1] == wanted]
         if member.kind != "pmo" or not looks:
-            return False
+            return None
         sim.happened("orchestrator_frozen_while_it_publishes", member.name, f"{wanted}, {seconds} s")
         sim.freeze(member, seconds)
         return True
 
-    sim.after_commands(act)
+    sim.on("answers", act)
 
 
 @fault(weight=3, needs="queue")

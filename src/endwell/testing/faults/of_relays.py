@@ -17,7 +17,7 @@ def _spoil_batches(sim: Simulation, name: str, manner: Manner, times: int) -> No
             sim.happened(name, "receiver", f"of {owner}")
         return manner
 
-    sim.spoil_receiver(take_badly, times=times)
+    sim.on("batch", take_badly, times=times)
 
 
 @fault(weight=3, needs="relay")
@@ -54,19 +54,21 @@ def line_to_the_receiver_breaks(sim: Simulation, dice: Dice) -> None:
 def supervisor_killed_after_telling(sim: Simulation, dice: Dice) -> None:
     """A supervisor dies after a delivery, before its cursor moves."""
 
-    def kill(owner: str) -> None:
+    def kill(owner: str) -> bool:
         sim.happened("supervisor_killed_after_telling", owner)
         sim.kill(sim.cluster.members[owner], down_seconds=dice.choice((5, 60)))
+        return True
 
-    sim.after_delivery(kill)
+    sim.on("delivered", kill)
 
 
 @fault(weight=3, needs="relay")
 def supervisor_frozen_after_telling(sim: Simulation, dice: Dice) -> None:
     """A supervisor freezes between a delivery and its cursor, until another supervisor holds the cursor."""
 
-    def freeze(owner: str) -> None:
+    def freeze(owner: str) -> bool:
         sim.happened("supervisor_frozen_after_telling", owner)
         sim.freeze(sim.cluster.members[owner], dice.choice((20, 100, 300)))
+        return True
 
-    sim.after_delivery(freeze)
+    sim.on("delivered", freeze)

@@ -2,59 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import apsw
 
 from endwell.model import commands as c
 from endwell.runtime.virtual.scheduler import Dice
 from endwell.testing.cluster import ClusterMember
-from endwell.testing.faults.of_processes import busy_workers, has_substance
+from endwell.testing.faults.of_processes import busy_workers, has_substance, names_of
 from endwell.testing.faults.registry import fault
-from endwell.testing.occasions import ArmedMoment
+from endwell.testing.occasions import TransactionPoint
 from endwell.testing.simulation import Simulation
 
+MANY: int = 100_000
 
-def _break_transactions(
-    sim: Simulation, name: str, moment: ArmedMoment, error: type[apsw.Error], times: int
+
+def _break_for_one(
+    sim: Simulation,
+    name: str,
+    point: TransactionPoint,
+    error: type[apsw.Error],
+    times: int,
+    suits: Callable[[Sequence[c.Command]], bool] = has_substance,
 ) -> None:
-    """Break the next transactions of the process that first has one."""
+    """Break the next transactions of the process that first has one that suits."""
     victim: list[ClusterMember] = []
 
-    def is_meant(member: ClusterMember, commands: Sequence[c.Command]) -> bool:
-        return member is victim[0] if victim else has_substance(commands)
-
     def break_it(member: ClusterMember, commands: Sequence[c.Command]) -> None:
-        if not victim:
+        if not victim and suits(commands):
             victim.append(member)
-            sim.happened(name, member.name, " ".join(sorted({type(one).__name__ for one in commands})))
-        raise error(name)
+            sim.happened(name, member.name, names_of(commands))
+        if victim and member is victim[0]:
+            raise error(name)
 
-    sim.arm(moment, is_meant, break_it, times=times)
+    sim.on(point, break_it, times=times)
 
 
 @fault(weight=4)
 def file_busy_for_a_moment(sim: Simulation, dice: Dice) -> None:
     """Another process holds the file when a transaction begins; a moment later it is free."""
-    _break_transactions(sim, "file_busy_for_a_moment", "begin", apsw.BusyError, 1)
+    _break_for_one(sim, "file_busy_for_a_moment", "begin", apsw.BusyError, 1)
 
 
 @fault(weight=4)
 def file_busy_too_long(sim: Simulation, dice: Dice) -> None:
     """Another process holds the file for longer than a transaction waits."""
-    _break_transactions(sim, "file_busy_too_long", "begin", apsw.BusyError, dice.randint(2, 12))
+    _break_for_one(sim, "file_busy_too_long", "begin", apsw.BusyError, dice.randint(2, 12))
 
 
 @fault(weight=4)
 def commit_fails(sim: Simulation, dice: Dice) -> None:
     """The disk refuses a commit; nothing of it is kept."""
-    _break_transactions(sim, "commit_fails", "commit", apsw.IOError, dice.choice((1, 1, 3)))
+    _break_for_one(sim, "commit_fails", "commit", apsw.IOError, dice.choice((1, 1, 3)))
 
 
 @fault(weight=6)
 def answer_of_a_commit_lost(sim: Simulation, dice: Dice) -> None:
     """A commit takes place, and its process receives an error."""
-    _break_transactions(sim, "answer_of_a_commit_lost", "committed", apsw.IOError, 1)
+    _break_for_one(sim, "answer_of_a_commit_lost", "committed", apsw.IOError, 1)
+
+
+@fault(weight=3)
+def reading_fails(sim: Simulation, dice: Dice) -> None:
+    """Reads of the store fail for a moment."""
+    times = dice.choice((1, 2, 6))
+    _break_for_one(sim, "reading_fails", "read", apsw.IOError, times, lambda commands: True)
 
 
 @fault(weight=3)
@@ -63,33 +75,14 @@ def disk_full(sim: Simulation, dice: Dice) -> None:
     seconds = dice.choice((1, 15, 120, 400))
     until: list[int] = []
 
-    def break_it(member: ClusterMember, commands: Sequence[c.Command]) -> None:
-        if not until:
+    def refuse_commit(member: ClusterMember, commands: Sequence[c.Command]) -> None:
+        if not until and has_substance(commands):
             until.append(sim.elapsed_us + seconds * 1_000_000)
             sim.happened("disk_full", "machine", f"{seconds} s")
-        raise apsw.FullError("disk_full")
+        if until and sim.elapsed_us < until[0]:
+            raise apsw.FullError("disk_full")
 
-    def is_meant(member: ClusterMember, commands: Sequence[c.Command]) -> bool:
-        return has_substance(commands) if not until else sim.elapsed_us < until[0]
-
-    sim.arm("commit", is_meant, break_it, times=100_000, within=300 + seconds)
-
-
-@fault(weight=3)
-def reading_fails(sim: Simulation, dice: Dice) -> None:
-    """Reads of the store fail for a moment."""
-    victim: list[ClusterMember] = []
-
-    def is_meant(member: ClusterMember, commands: Sequence[c.Command]) -> bool:
-        return not victim or member is victim[0]
-
-    def break_it(member: ClusterMember, commands: Sequence[c.Command]) -> None:
-        if not victim:
-            victim.append(member)
-            sim.happened("reading_fails", member.name)
-        raise apsw.IOError("reading_fails")
-
-    sim.arm("read", is_meant, break_it, times=dice.choice((1, 2, 6)))
+    sim.on("commit", refuse_commit, times=MANY, within=300 + seconds)
 
 
 @fault(weight=3)
@@ -99,18 +92,17 @@ def store_away_past_the_lease(sim: Simulation, dice: Dice) -> None:
     spares_one, begun = dice.happens(0.3), list[int]()
     spared: list[ClusterMember] = []
 
-    def is_meant(member: ClusterMember, commands: Sequence[c.Command]) -> bool:
-        if begun:
-            return sim.elapsed_us < begun[0] + seconds * 1_000_000 and member not in spared
-        return bool(commands) and has_substance(commands) and bool(busy_workers(sim))
+    def begin_outage(member: ClusterMember) -> None:
+        begun.append(sim.elapsed_us)
+        others = [one for one in sim.cluster.members.values() if one is not member]
+        spared.extend(dice.choices(others, k=1) if spares_one and others else ())
+        sim.happened("store_away_past_the_lease", "machine", f"{seconds:.0f} s")
 
-    def break_it(member: ClusterMember, commands: Sequence[c.Command]) -> None:
-        if not begun:
-            begun.append(sim.elapsed_us)
-            others = [one for one in sim.cluster.members.values() if one is not member]
-            spared.extend(dice.choices(others, k=1) if spares_one and others else ())
-            sim.happened("store_away_past_the_lease", "machine", f"{seconds:.0f} s")
-        raise apsw.IOError("store_away_past_the_lease")
+    def refuse(member: ClusterMember, commands: Sequence[c.Command]) -> None:
+        if not begun and commands and has_substance(commands) and busy_workers(sim):
+            begin_outage(member)
+        if begun and sim.elapsed_us < begun[0] + seconds * 1_000_000 and member not in spared:
+            raise apsw.IOError("store_away_past_the_lease")
 
-    sim.arm("begin", is_meant, break_it, times=100_000, within=300 + int(seconds))
-    sim.arm("read", lambda member, commands: bool(begun) and is_meant(member, ()), break_it, times=100_000)
+    sim.on("begin", refuse, times=MANY, within=300 + int(seconds))
+    sim.on("read", refuse, times=MANY)
