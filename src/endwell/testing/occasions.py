@@ -18,20 +18,30 @@ from endwell.runtime.clock import MICROSECONDS
 from endwell.testing.cluster import Cluster, ClusterMember
 from endwell.testing.effect_sink import Fates
 from endwell.testing.oracle.judging import Violation
-from endwell.testing.redis.server import CommandFate, RedisCommands
 
 Act = Callable[..., Any]
 """Called with what happens at a point; returns None if that does not suit the fault."""
 RingFate = Callable[[list[float]], list[float]]
 """Takes the delays after which a ring would arrive, returns those after which it does."""
-ActOnEffect = Callable[[ClusterMember, str], None]
-ActOnCommands = Callable[[ClusterMember, RedisCommands], CommandFate | None]
-"""Returns what becomes of these Redis commands of a process; None if they do not suit."""
-ActOnAnswers = Callable[[ClusterMember, RedisCommands, list[Any]], bool]
-"""Receives Redis commands that took place, and their answers; returns whether they suit."""
-ActOnEntry = Callable[[bytes, list[bytes]], bool | None]
-"""Receives a new stream entry; returns whether it arrives, or None if it does not suit."""
-ArmedMoment = Literal["begin", "commit", "committed", "read"]
+TransactionPoint = Literal["begin", "commit", "committed", "read"]
+"""Act on a member and its commands; may raise what the database would raise."""
+Point = (
+    TransactionPoint
+    | Literal[
+        "ring",  # delays, ringer, listener: returns other delays
+        "commands",  # member, Redis commands: returns what becomes of them
+        "answers",  # member, Redis commands that took place, their answers
+        "entry",  # key and fields of a new stream entry: returns whether it arrives
+        "batch",  # owner of a relay that sends: returns how the receiver takes the batch
+        "delivered",  # owner of a relay whose batch was taken
+        "before_change",  # member, effect key: the outside world is about to change
+        "after_change",
+        "step",  # a step's function begins
+        "effect",  # an effect's function begins
+        "effect_error",  # an effect's function has changed the world
+        "tool",  # a person is about to answer a tool call
+    ]
+)
 REFUSED: Final = "What is stale, or contradicts an answer that was given, is refused."
 
 
@@ -56,9 +66,10 @@ class Occasions:
         self.last_beats: dict[str, c.Heartbeat] = {}
         self.entries: deque[tuple[bytes, list[bytes]]] = deque(maxlen=100)
         self._pending: defaultdict[Point, list[PendingFault]] = defaultdict(list)
-        cluster.network.fate = self._fate_of_ring
-        cluster.redis.fate = self._fate_of_commands
-        cluster.redis.on_executed = self._commands_done
+        members, network = cluster.members, cluster.network
+        network.fate = lambda *ring: self._fate_of_ring(network.arrives(*ring), *ring)
+        cluster.redis.fate = lambda owner, commands: self.meet("commands", members[owner], commands) or ""
+        cluster.redis.on_executed = lambda owner, *done: self.meet("answers", members[owner], *done)
         cluster.redis.server.accepts = self._accepts_entry
         cluster.receiver.manner = lambda owner, messages: self.meet("batch", owner) or ""
         cluster.receiver.on_batch = lambda owner: self.meet("delivered", owner)
@@ -144,18 +155,11 @@ class Occasions:
         members = self.cluster.members.values()
         return next((one for one in members if one.process.pid == pid), None)
 
-    def _until(self, seconds: float) -> float:
-        return math.inf if seconds == math.inf else self.elapsed_us + round(seconds * MICROSECONDS)
-
-    def _fate_of_ring(self, ringer: str, listener: str, topics: frozenset[str]) -> list[float]:
-        usual = self.cluster.network.arrives(ringer, listener, topics)
-        return _or_else(self.meet("ring", usual, ringer, listener), usual)
-
-    def _fate_of_commands(self, owner: str, commands: RedisCommands) -> CommandFate:
-        return _or_else(self.meet("commands", self.cluster.members[owner], commands), "")
-
-    def _commands_done(self, owner: str, commands: RedisCommands, answers: list[Any]) -> None:
-        self.meet("answers", self.cluster.members[owner], commands, answers)
+    def _fate_of_ring(
+        self, usual: list[float], ringer: str, listener: str, topics: frozenset[str]
+    ) -> list[float]:
+        found = self.meet("ring", usual, ringer, listener)
+        return usual if found is None else list(found)
 
     def _accepts_entry(self, key: bytes, fields: list[bytes]) -> bool:
         self.entries.append((key, fields))

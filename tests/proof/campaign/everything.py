@@ -29,7 +29,8 @@ from endwell.runtime.virtual.scheduler import START_US
 from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults import all as all_faults
 from endwell.testing.installation import QueueKind, installation_for
-from endwell.testing.redis.server import CommandFate, RedisCommands
+from endwell.testing.occasions import Point
+from endwell.testing.redis.server import RedisCommands
 from endwell.testing.simulation import Simulation, SimulationResult
 from endwell.testing.store_tap import KilledError, Moment
 from endwell.turn.context import Context
@@ -85,14 +86,14 @@ class Everything(Simulation):
         if where is not None and self._is_struck(member, where, {type(one).__name__ for one in commands}):
             raise KilledError
 
-    def _fate_of_commands(self, owner: str, commands: RedisCommands) -> CommandFate:
-        if self._is_struck(self.cluster.members[owner], "before", operations_of(commands)):
+    def meet(self, point: Point, *given: Any) -> Any:
+        """Kill the process also before or after its Redis commands."""
+        if point == "commands" and self._is_struck(given[0], "before", operations_of(given[1])):
             return "silent"
-        return super()._fate_of_commands(owner, commands)
-
-    def _commands_done(self, owner: str, commands: RedisCommands, answers: list[Any]) -> None:
-        super()._commands_done(owner, commands, answers)
-        self._is_struck(self.cluster.members[owner], "after", operations_of(commands))
+        answer = super().meet(point, *given)
+        if point == "answers":
+            self._is_struck(given[0], "after", operations_of(given[1]))
+        return answer
 
     def _is_struck(self, member: ClusterMember, where: str, operations: set[str]) -> bool:
         """Whether this is the boundary at which somebody is to die next; then it is dead now."""

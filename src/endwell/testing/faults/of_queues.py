@@ -45,7 +45,7 @@ def _withhold_tasks(sim: Simulation, name: str, times: int, on_entry: Callable[[
         on_entry(fields)
         return False
 
-    sim.spoil_entries(withhold, times=times)
+    sim.on("entry", withhold, times=times)
 
 
 def _is_for_us(key: bytes, fields: list[bytes]) -> bool:
@@ -266,11 +266,11 @@ def killed_between_two_commands(sim: Simulation, dice: Dice) -> None:
     """A process dies when the server has executed its command, and before the answer."""
     wanted = dice.choice(("XADD", "XACK", "XCLAIM", "XREADGROUP", "SET", "HSET", "XAUTOCLAIM", "EVAL"))
 
-    def act(member: ClusterMember, commands: RedisCommands, answers: list[Any]) -> bool:
+    def act(member: ClusterMember, commands: RedisCommands, answers: list[Any]) -> bool | None:
         if wanted not in _command_names(commands) or (
             wanted == "XREADGROUP" and not isinstance(answers[0], list)
         ):
-            return False
+            return None
         sim.happened("killed_between_two_commands", member.name, wanted)
         sim.kill(member, down_seconds=dice.choice((2, 20, 90)))
         return True
@@ -286,7 +286,7 @@ def orchestrator_frozen_while_it_publishes(sim: Simulation, dice: Dice) -> None:
     if name not in sim.kept:
         sim.keep(name, "pmo", seconds=1800.0)
 
-    def act(member: ClusterMember, commands: RedisCommands, answers: list[Any]) -> bool:
+    def act(member: ClusterMember, commands: RedisCommands, answers: list[Any]) -> bool | None:
         looks = [words for words in commands if words[0] in ("GET", "HMGET") and words[1] == wanted]
         if member.kind != "pmo" or not looks:
             return None
