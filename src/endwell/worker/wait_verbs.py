@@ -59,7 +59,7 @@ class WaitVerbs:
             if card is not None:
                 shape = self._shape(tool_name, result)
                 return await answers.tool_value(self._bench, tool_name, answers.record_of(card), shape)
-            raise self._bench.wait(await self._tool_call(call, tool_name, arguments, timeout))
+            raise self._bench.wait(step, await self._tool_call(call, tool_name, arguments, timeout))
         except (ToolFailed, ToolTimeout) as error:
             await self._circles.failed(BRANCH.get(), tool_name, error)
             raise
@@ -122,7 +122,8 @@ class WaitVerbs:
             spec = await self._known(agent_name)
             left = await self._left()
             call = self._call(known_as, "call", _call_patience(timeout, left), name=agent)
-            raise self._bench.wait(self._with_child(call, spec, agent_key, payload, left, on_parent_end))
+            asked = self._with_child(call, spec, agent_key, payload, left, on_parent_end)
+            raise self._bench.wait(step, asked)
         except CallFailed as error:
             await self._circles.failed(BRANCH.get(), agent, error)
             raise
@@ -179,7 +180,7 @@ class WaitVerbs:
             patience = await self._approval_patience(within)
             call = self._call(known_as, "approval", patience, name=asked_question(question), asking=asking)
             asked = replace(call, by=who, quorum=checked_quorum(quorum, who))
-            raise self._bench.wait(Suspended((asked,)))
+            raise self._bench.wait(step, Suspended((asked,)))
         finally:
             self._bench.end(step)
 
@@ -200,7 +201,7 @@ class WaitVerbs:
                 return
             within = microseconds(duration, "duration", least=0.0) or 0
             await self._refuse_beyond_deadline(within, "sleep")
-            raise Suspended((self._call(step, "timer", within, name=name),))
+            raise self._bench.wait(step, Suspended((self._call(step, "timer", within, name=name),)))
         finally:
             self._bench.end(step)
 
@@ -221,7 +222,8 @@ class WaitVerbs:
                 record = answers.record_of(card)
                 return await answers.signal_value(self._bench, signal, record, _shape_of(result))
             patience = _call_patience(within, await self._left())
-            raise Suspended((self._call(known_as, "signal", patience, name=signal),))
+            call = self._call(known_as, "signal", patience, name=signal)
+            raise self._bench.wait(step, Suspended((call,)))
         finally:
             self._bench.end(step)
 

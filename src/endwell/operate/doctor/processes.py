@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from endwell.errors import BadSetting
-from endwell.model.session import Session
+from endwell.model.session import Session, is_foreign
 from endwell.operate.bounds import bounds as bounds_of
 from endwell.operate.doctor.finding import Finding, Patient
 from endwell.pmo.relay.service import CURSOR
@@ -73,7 +73,7 @@ def _lapsed(namespace: str, session: Session, now: int) -> Finding:
     return Finding(
         code="worker_lapsed",
         severity="warning",
-        message=f"worker {session.name} (pid {session.pid} on {session.host}) was last heard of "
+        message=f"worker {session.name} ({_place(session)}) was last heard of "
         f"{(now - session.heartbeat_at) / SECOND:.0f} s ago",
         remedy="a PMO takes its tasks back by itself; see why that process stopped",
         namespace=namespace,
@@ -81,8 +81,13 @@ def _lapsed(namespace: str, session: Session, now: int) -> Finding:
     )
 
 
+def _place(session: Session) -> str:
+    return "a foreign one" if is_foreign(session) else f"pid {session.pid} on {session.host}"
+
+
 def _is_late(session: Session, now: int, seconds: float) -> bool:
-    return now - (session.ticked_at or session.started_at) > seconds * SECOND
+    """A foreign worker has no watchdog that could be late."""
+    return not is_foreign(session) and now - (session.ticked_at or session.started_at) > seconds * SECOND
 
 
 def _late(namespace: str, session: Session, now: int) -> Finding:
