@@ -13,6 +13,7 @@ from endwell import Context, Fail
 from endwell.doorbell.contract import BellHealth
 from endwell.machine import clocks
 from endwell.model.commands import AgentSpec, Block, RegisterAgents
+from endwell.model.session import FOREIGN_HOST
 from endwell.operate import bounds as operate_bounds
 from endwell.operate import relay as operate_relay
 from endwell.operate.doctor import storage
@@ -116,6 +117,14 @@ async def test_work_without_a_worker_and_a_worker_without_a_heartbeat(office: Wo
     office.clock.advance(2)
     findings = await found(office)
     assert {"worker_lapsed", "no_live_worker"} <= findings.keys()
+
+
+async def test_foreign_worker_has_no_watchdog_that_could_be_late(office: World) -> None:
+    await office.silent_session("clerk", lease_seconds=60, host=FOREIGN_HOST)
+    office.clock.advance(59)
+    assert "watchdog_late" not in await found(office)
+    office.clock.advance(2)
+    assert "a foreign one" in (await found(office))["worker_lapsed"]["message"]
 
 
 async def test_a_clock_that_nobody_fires(office: World) -> None:

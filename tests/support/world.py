@@ -235,7 +235,7 @@ class World:
         return reply.taken
 
     async def silent_session(
-        self, agent: str, *, concurrency: int = 10, lease_seconds: float = 30.0
+        self, agent: str, *, concurrency: int = 10, lease_seconds: float = 30.0, host: str = "elsewhere"
     ) -> Session:
         """A session of a worker that does nothing by itself: the test says what it does."""
         session = Session(self, self.app.runtime.ids.new())
@@ -247,7 +247,7 @@ class World:
                 session_id=session.id,
                 kind="worker",
                 name="silent",
-                host="elsewhere",
+                host=host,
                 pid=1,
                 agents=(agent,),
                 concurrency=concurrency,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -264,3 +264,27 @@ async def test_what_leaves_a_task_group_counts_as_what_is_in_it(world: World) ->
     await eventually(ended)
     assert await handle.result(PATIENCE_SECONDS) == "rested"
     assert "task.retry_scheduled" not in await world.history(handle)
+
+
+@pytest.mark.parametrize("verb", ["call", "tool", "sleep", "wait_signal"])
+async def test_two_waits_of_one_name_at_once_are_refused(world: World, verb: str) -> None:
+    """`asyncio.gather` would wait for one after the other, at a cost that grows with the square."""
+
+    @world.app.agent("other")
+    async def other(payload: Any = None) -> str:
+        return "answer"
+
+    @world.app.agent("clerk", retries=0)
+    async def run(ctx: Context) -> None:
+        waits: dict[str, Callable[[], Awaitable[Any]]] = {
+            "call": lambda: ctx.call("other"),
+            "tool": lambda: ctx.tool("outside"),
+            "sleep": lambda: ctx.sleep(0.01),
+            "wait_signal": lambda: ctx.wait_signal("go"),
+        }
+        await asyncio.gather(*(waits[verb]() for _ in range(3)))
+
+    await world.working()
+    with pytest.raises(TaskFailed) as failed:
+        await (await world.submitted("clerk")).result(PATIENCE_SECONDS)
+    assert failed.value.deliverable["error"]["code"] == "ambiguous_step"

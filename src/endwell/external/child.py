@@ -138,6 +138,8 @@ class ChildTurn:
         bench = await self._bench() if agent.signature.wants_context else None
         try:
             return await self._with(bench, payload, limit)
+        except Suspended as waiting:
+            raise waiting if bench is None else bench.left_by(waiting) from None
         finally:
             if bench is not None:
                 await bench.runs.close()

@@ -106,6 +106,8 @@ class Recorder:
         self._referred: dict[str, Card] = {}
         self._numbers: Counter[str] = Counter()
         self._in_flight: set[str] = set()
+        self._waiting: set[str] = set()
+        self._ambiguous: AmbiguousStep | None = None
         self._rejoined: dict[str, str] = {}
         self._asking_bytes = 0
         self.doing: dict[str, int] = {}
@@ -239,10 +241,7 @@ class Recorder:
         _check_name(name)
         place = f"({BRANCH.get()}){name}"
         if place in self._in_flight:
-            raise AmbiguousStep(
-                f"two steps named {name!r} at once: after a crash nobody could tell which is which",
-                hint="give them different names, or run them in the branches of ctx.gather(...)",
-            )
+            raise self._two_at_once(name, place)
         self._in_flight.add(place)
         rejoined = self.runs.rejoined(name, call) if call else None
         if rejoined is not None:
@@ -251,15 +250,32 @@ class Recorder:
         self._numbers[place] += 1
         return f"{self.run}:{place}#{self._numbers[place]}"
 
+    def _two_at_once(self, name: str, place: str) -> AmbiguousStep:
+        error = AmbiguousStep(
+            f"two steps named {name!r} at once: after a crash nobody could tell which is which",
+            hint="give them different names, or run them in the branches of ctx.gather(...)",
+        )
+        if place in self._waiting:
+            self._ambiguous = error
+        return error
+
+    def left_by(self, error: BaseException) -> BaseException:
+        """What the turn is left by: one that waits for the first of two steps of one name has failed.
+
+        Whoever asked for both at once may have heard only that the first waits.
+        """
+        return self._ambiguous or error if isinstance(error, Suspended) else error
+
     def end(self, step: str, call: str = "") -> None:
-        """The step is no longer in flight; an effect may still be carried out."""
-        place = self._rejoined.pop(step, None) or step_place(step).rpartition("#")[0]
-        self._in_flight.discard(place)
+        """The step is no longer in flight, unless it waits; an effect may still be carried out."""
+        place = self._rejoined.pop(step, None) or _place_of(step)
+        if place not in self._waiting:
+            self._in_flight.discard(place)
         if call:
             branch, _, name = place.removeprefix("(").partition(")")
             self.runs.end_ask(EffectAsk(branch, name, call, step))
 
-    def wait(self, one: Suspended) -> BaseException:
+    def wait(self, step: str, one: Suspended) -> BaseException:
         """What a verb raises to wait: an error where the branches of the turn would ask with too much.
 
         Each branch is refused as it comes, so that what they ask with never lies in memory all at once.
@@ -267,6 +283,7 @@ class Recorder:
         too_much = refuse_too_many(one.calls, self._asking_bytes + one.size)
         if too_much is None:
             self._asking_bytes += one.size
+            self._waiting.add(_place_of(step))
         return too_much or one
 
     def drop_wait(self, one: Suspended) -> None:
@@ -296,6 +313,11 @@ class Recorder:
 def _failed_before(record: Card, turn_id: str | None) -> bool:
     said = msgspec.json.decode(record.content)
     return said["status"] in _FAILED and said.get("turn") != turn_id
+
+
+def _place_of(step: str) -> str:
+    """A step's branch and name, without its number."""
+    return step_place(step).rpartition("#")[0]
 
 
 def reference(record: Card) -> str | None:

@@ -288,6 +288,7 @@ class Turns:
                     await turn.bench.runs.close()
         except BaseException as raised:  # SystemExit too is an agent's failure, not the worker's end
             error = meant(raised)
+            error = error if turn.bench is None else turn.bench.left_by(error)
             turn.is_lost = turn.is_lost or isinstance(error, StaleAttempt | HandedOver)
             if turn.is_lost:
                 return ()

@@ -58,10 +58,9 @@ class WaitVerbs:
             await self._circles.called(BRANCH.get(), tool_name, arguments, is_new=card is None)
             if card is not None:
                 shape = self._shape(tool_name, result)
-                return await wait_results.tool_value(
-                    self._bench, tool_name, wait_results.record_of(card), shape
-                )
-            raise self._bench.wait(await self._tool_call(call, tool_name, arguments, timeout))
+                record = wait_results.record_of(card)
+                return await wait_results.tool_value(self._bench, tool_name, record, shape)
+            raise self._bench.wait(step, await self._tool_call(call, tool_name, arguments, timeout))
         except (ToolFailed, ToolTimeout) as error:
             await self._circles.failed(BRANCH.get(), tool_name, error)
             raise
@@ -126,7 +125,8 @@ class WaitVerbs:
             spec = await self._known(agent_name)
             left = await self._left()
             call = self._call(known_as, "call", _call_patience(timeout, left), name=agent)
-            raise self._bench.wait(self._with_child(call, spec, agent_key, payload, left, on_parent_end))
+            asked = self._with_child(call, spec, agent_key, payload, left, on_parent_end)
+            raise self._bench.wait(step, asked)
         except CallFailed as error:
             await self._circles.failed(BRANCH.get(), agent, error)
             raise
@@ -183,7 +183,7 @@ class WaitVerbs:
             patience = await self._approval_patience(within)
             call = self._call(known_as, "approval", patience, name=asked_question(question), asking=asking)
             asked = replace(call, by=who, quorum=checked_quorum(quorum, who))
-            raise self._bench.wait(Suspended((asked,)))
+            raise self._bench.wait(step, Suspended((asked,)))
         finally:
             self._bench.end(step)
 
@@ -204,7 +204,7 @@ class WaitVerbs:
                 return
             within = microseconds(duration, "duration", least=0.0) or 0
             await self._refuse_beyond_deadline(within, "sleep")
-            raise Suspended((self._call(step, "timer", within, name=name),))
+            raise self._bench.wait(step, Suspended((self._call(step, "timer", within, name=name),)))
         finally:
             self._bench.end(step)
 
@@ -225,7 +225,8 @@ class WaitVerbs:
                 record = wait_results.record_of(card)
                 return await wait_results.signal_value(self._bench, signal, record, _shape_of(result))
             patience = _call_patience(within, await self._left())
-            raise Suspended((self._call(known_as, "signal", patience, name=signal),))
+            call = self._call(known_as, "signal", patience, name=signal)
+            raise self._bench.wait(step, Suspended((call,)))
         finally:
             self._bench.end(step)
 

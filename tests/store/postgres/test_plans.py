@@ -33,6 +33,7 @@ READS = (
     "next_start_of_some",
     "next_start",
     "long_ready",
+    "expired_claims",
     *sorted(STEADY_QUESTIONS - {"clock", "log_end"}),
 )
 WRITES = ("move_tasks", "set_slots", "mark_inbox", "close_dead_letter", "close_approval", "answer_wait")
@@ -54,6 +55,21 @@ async def test_no_statement_of_the_door_reads_a_whole_table(postgres_database: P
             narrow = {"tasks_ready": "agent", "tasks_pkey": "id"}.get(index, "namespace")
             assert re.search(rf"\b{narrow}\b", condition), f"{name} reads a whole backlog by {index}"
     await connection.close()
+
+
+async def test_looking_for_answers_does_not_read_every_message_there_ever_was(
+    postgres_database: PostgresDatabase,
+) -> None:
+    world = World(postgres_database)
+    await world.open()
+    await world.close()
+    connection = await asyncpg.connect(postgres_database.url, server_settings=COMMITTING)
+    await connection.execute(f"PREPARE looks AS {QUERIES['answers_waiting']}")
+    plan = "\n".join(row[0] for row in await connection.fetch("EXPLAIN EXECUTE looks(NULL, NULL, NULL)"))
+    await connection.close()
+    conditions = re.findall(r"on agent_inbox .*\n\s+Index Cond: (.*)", plan)
+    assert conditions, plan
+    assert all("message_type" in condition for condition in conditions), plan
 
 
 async def test_a_round_of_feeding_a_stream_asks_nothing_that_is_planned_anew(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import apsw
@@ -11,6 +12,30 @@ from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
 from endwell.store.sqlite.statements import QUERIES
 from endwell.store.sqlite.store import SqliteStore
+
+TICKS = (
+    "lapsed_resumes",
+    "pending_resumes",
+    "answers_waiting",
+    "due_waits",
+    "undelivered",
+    "processing_since",
+    "expired_claims",
+    "next_wait",
+    "last_tick",
+    "offered_to_some",
+    "ready_for_some",
+    "next_start_of_some",
+    "due",
+    "lapsed_sessions",
+    "long_ready",
+    "pending_since",
+    "held_tasks",
+    "next_start",
+)
+"""What workers and supervisors ask at each tick."""
+HISTORY = "tasks|agent_inbox|cards|events|turn_waiting_tools|turn_resume_ledger"
+WHOLE_HISTORY = rf"(_autoindex_({HISTORY})_1|inbox_once|PRIMARY KEY) \(namespace=\?\)$|^SCAN ({HISTORY})\b"
 
 
 async def test_asking_in_a_tight_loop_lets_others_run(tmp_path: Path) -> None:
@@ -40,3 +65,17 @@ async def test_dead_letters_are_followed_by_an_index_and_never_sorted(tmp_path: 
     plan = [str(row[3]) for row in rows]
     assert len(plan) == 1, plan
     assert "USING INDEX dead_letters_changed" in plan[0]
+
+
+async def test_no_question_of_a_tick_reads_all_there_ever_was(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    store = SqliteStore(path, limits=Limits(), runtime=Runtime.system())
+    await store.open()
+    await store.close()
+    connection = apsw.Connection(str(path))
+    for name in TICKS:
+        nothing = [None] * len(set(re.findall(r"\?\d+", QUERIES[name])))
+        rows = connection.execute(f"EXPLAIN QUERY PLAN {QUERIES[name]}", nothing).fetchall()
+        read_whole = [row[3] for row in rows if re.search(WHOLE_HISTORY, str(row[3]))]
+        assert not read_whole, f"{name}: {read_whole}"
+    connection.close()

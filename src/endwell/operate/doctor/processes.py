@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from endwell.errors import BadSetting
-from endwell.model.session import Session
+from endwell.model.session import Session, is_foreign
 from endwell.operate.bounds import bounds as bounds_of
 from endwell.operate.doctor.finding import Finding, Patient, error, warning
 from endwell.pmo.relay.service import CURSOR
@@ -32,11 +32,9 @@ async def workers(patient: Patient) -> list[Finding]:
     if await patient.is_blocked():
         return found  # no heartbeat can be stored
     now = await patient.store.now()
-    watchdog, beat = (
-        patient.settings.worker.watchdog_interval_seconds,
-        patient.settings.worker.heartbeat_seconds,
-    )
-    patience = LATE_INTERVALS * watchdog + IDLE_INTERVALS * beat  # a heartbeat brings the time of a tick
+    worker = patient.settings.worker
+    patience = LATE_INTERVALS * worker.watchdog_interval_seconds
+    patience += IDLE_INTERVALS * worker.heartbeat_seconds  # a heartbeat brings the time of a tick
     for namespace in patient.namespaces:
         sessions = [s for s in await patient.store.open_sessions(namespace) if s.kind == "worker"]
         live = [session for session in sessions if session.lease_until > now]
@@ -44,7 +42,7 @@ async def workers(patient: Patient) -> list[Finding]:
         found += [_lapsed(namespace, session, now) for session in sessions if session.lease_until <= now]
         for session in live:
             age = (now - (session.ticked_at or session.started_at)) / SECOND
-            if age > patience:
+            if age > patience and not is_foreign(session):  # which has no watchdog
                 found.append(_late(namespace, session, age))
     return found
 
@@ -71,12 +69,15 @@ def _lapsed(namespace: str, session: Session, now: int) -> Finding:
     age = (now - session.heartbeat_at) / SECOND
     return warning(
         "worker_lapsed",
-        f"the last heartbeat of worker {session.name} (pid {session.pid} on {session.host}) "
-        f"was {age:.0f} s ago",
+        f"the last heartbeat of worker {session.name} ({_place(session)}) was {age:.0f} s ago",
         "a PMO reclaims its tasks by itself; find out why that process stopped",
         namespace=namespace,
         session=session.id,
     )
+
+
+def _place(session: Session) -> str:
+    return "a foreign worker" if is_foreign(session) else f"pid {session.pid} on {session.host}"
 
 
 def _late(namespace: str, session: Session, age: float) -> Finding:

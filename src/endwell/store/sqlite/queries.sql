@@ -306,7 +306,7 @@ JOIN cards c ON c.namespace = w.namespace
   AND c.id < w.task_id || '.a.' || substr(w.tool_call_id, length(w.task_id) + 4) || char(127)
 WHERE NOT EXISTS (SELECT 1 FROM agent_inbox i WHERE i.namespace = w.namespace AND i.task_id = w.task_id
       AND (i.status = 'pending' OR i.status = 'skipped' AND w.deadline > $2)
-      AND i.message_type <> 'turn' AND i.correlation_id = w.tool_call_id)
+      AND i.message_type IN ('tool_result', 'child', 'timeout') AND i.correlation_id = w.tool_call_id)
 GROUP BY w.task_id, w.tool_call_id LIMIT $3;
 
 -- name: cards_by_ids
