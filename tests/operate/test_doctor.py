@@ -124,7 +124,7 @@ async def test_foreign_worker_has_no_watchdog_that_could_be_late(office: World) 
     office.clock.advance(59)
     assert "watchdog_late" not in await found(office)
     office.clock.advance(2)
-    assert "a foreign one" in (await found(office))["worker_lapsed"]["message"]
+    assert "a foreign worker" in (await found(office))["worker_lapsed"]["message"]
 
 
 async def test_a_clock_that_nobody_fires(office: World) -> None:
