@@ -1,8 +1,7 @@
 """The turns that a worker holds: each runs beside the others and ends once, in a few commands or in silence.
 
 In silence when the attempt was lost meanwhile: a stale worker has nothing to say. A turn keeps its slot
-until all its functions have really ended, and a function in a thread cannot be ended from outside. At a high
-pace more turns are taken than there are slots; they wait for one, or are handed back if it takes too long.
+until all its functions have really ended, and a function in a thread cannot be ended from outside.
 """
 
 from __future__ import annotations
@@ -10,10 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from contextvars import copy_context
 from typing import Any
 
 from endwell.errors import StaleAttempt
@@ -47,8 +43,6 @@ Ending = tuple[c.TaskCommand, ...]
 """What a turn's end is to the store: the tasks that it calls, then the one command that ends it."""
 Ended = Callable[[str, Ending], None]
 """Told the attempt of a turn that is over, and what there is to say of it; no attempt when a slot is free."""
-LONGEST_WAIT_SECONDS = 0.5
-"""For so long a turn may wait for a slot that was about to become free when it was taken."""
 LeaseLeft = Callable[[], float]
 """For how many seconds the worker's lease still holds, by its own clock."""
 
@@ -70,7 +64,6 @@ class Turn:
         "task",
         "threads",
         "verbs",
-        "waits_since",
     )
 
     def __init__(self, task: Task, payload: bytes, actor: str, lease_left: LeaseLeft) -> None:
@@ -79,7 +72,6 @@ class Turn:
         self.actor = actor
         self.attempt_id = task.attempt_id or ""
         self._lease_left = lease_left
-        self.waits_since = 0.0
         self.has_begun = False
         self.is_lost = False
         self.is_over = False
@@ -127,7 +119,6 @@ class Turns:
         settings: WorkerSettings,
         limits: Limits,
         *,
-        slots: int,
         effects: EffectStore | None,
         calls: RunningCalls,
         directory: Directory,
@@ -143,17 +134,13 @@ class Turns:
         self._limits = limits
         self._effects = effects
         self._calls = calls
-        self._context = copy_context()
         self._lease_left = lease_left
         self._ended = ended
         self._held: dict[str, Turn] = {}
-        self._slots = slots
-        self._taken = 0
-        self._waiting: deque[Turn] = deque()
 
     @property
     def count(self) -> int:
-        """How many are held or wait, with functions that go on although their turn is over."""
+        """How many are held, with functions that go on although their turn is over."""
         return len(self._held)
 
     def live(self) -> tuple[Turn, ...]:
@@ -194,34 +181,7 @@ class Turns:
         """Run a claimed turn."""
         turn = Turn(offer.task, offer.payload, actor, self._lease_left)
         self._held[turn.attempt_id] = turn
-        if self._taken < self._slots:
-            self._start(turn)
-        else:
-            turn.waits_since = self._runtime.clock.monotonic()
-            self._waiting.append(turn)
-
-    def _start(self, turn: Turn) -> None:
-        self._taken += 1
-        # not in the context of the turn, or of the effect, whose end made room for this one
-        start = self._context.copy().run
-        turn.runner = start(self._runtime.start, self._run(turn), turn.task.id)
-
-    @property
-    def seconds_to_hand_back(self) -> float:
-        """When `hand_back_waiting` has something to do, unless a slot becomes free before."""
-        if not self._waiting:
-            return math.inf
-        return self._waiting[0].waits_since + LONGEST_WAIT_SECONDS - self._runtime.clock.monotonic()
-
-    def hand_back_waiting(self, for_seconds: float = LONGEST_WAIT_SECONDS) -> bool:
-        """Turns that have waited for a slot for so long: somebody else may have one. Were there any?"""
-        before, is_any = self._runtime.clock.monotonic() - for_seconds, False
-        while self._waiting and self._waiting[0].waits_since <= before:
-            turn = self._waiting.popleft()
-            about = (turn.task, turn.attempt_id, f"{turn.attempt_id}.end", turn.actor)
-            self._over(turn, (endings.hand_back(*about),))
-            is_any = True
-        return is_any
+        turn.runner = self._runtime.start(self._run(turn), turn.task.id)
 
     def abandon(self, attempt_id: str) -> None:
         """The attempt is no longer ours: cancel it and say nothing of how it ends."""
@@ -261,18 +221,7 @@ class Turns:
     def _give_slot_back(self, turn: Turn) -> bool:
         if not turn.is_over or turn.has_threads:
             return False
-        if self._held.pop(turn.attempt_id, None) is None:
-            return False
-        if turn.runner is not None:
-            self._taken -= 1
-            self._start_next()
-        return True
-
-    def _start_next(self) -> None:
-        while self._waiting and self._taken < self._slots:
-            turn = self._waiting.popleft()
-            if not turn.is_over:
-                self._start(turn)
+        return self._held.pop(turn.attempt_id, None) is not None
 
     async def _outcome(self, turn: Turn) -> Ending:
         """Whatever the function does, it ends its turn and nothing else."""

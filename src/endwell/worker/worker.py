@@ -34,7 +34,6 @@ from endwell.turn.directory import Directory
 from endwell.turn.endings import attempt_of, fitting, hand_back, tell_refused
 from endwell.turn.turns import Ending, Turns
 from endwell.turn.versions import OtherVersions
-from endwell.worker.capacity import Capacity
 from endwell.worker.health import Health
 from endwell.worker.heartbeat import HeldWork
 from endwell.worker.session import PAUSE_SECONDS, WorkerSession
@@ -98,7 +97,6 @@ class Worker:
         self._may_be_work = True
         self._was_full = False
         self._others = OtherVersions(store, namespace, agents)
-        self._capacity = Capacity(self.concurrency, runtime.clock)
         self._beside: asyncio.Task[None] | None = None
         self._stopping = False
         self.refused = 0
@@ -113,7 +111,6 @@ class Worker:
             self._agents,
             self._settings,
             self._limits,
-            slots=self.concurrency,
             effects=effects,
             calls=calls,
             directory=self.directory,
@@ -203,8 +200,6 @@ class Worker:
     async def run_once(self) -> bool:
         """Hand in what has ended and take what is ready. False when there was nothing to do."""
         await self._runtime.sleep(0)  # let turns that are about to end, end: one commit for all of them
-        if self._turns.hand_back_waiting():
-            self._capacity.waited_in_vain()
         if self._intake is not None and self._intake.is_up:
             return await self._take_delivered(self._intake)
         claim = self._claim()
@@ -317,11 +312,11 @@ class Worker:
 
     def _share(self, free: int) -> int:
         """Of a backlog the other line takes its part."""
-        return min(free, (self._capacity.most + 1) // 2) if self._has_other_line else free
+        return min(free, (self.concurrency + 1) // 2) if self._has_other_line else free
 
     @property
     def _free(self) -> int:
-        return self._capacity.most - self._turns.count - sum(self._claiming.values())
+        return self.concurrency - self._turns.count - sum(self._claiming.values())
 
     def _settle(self, endings: Sequence[Ending], replies: Sequence[Reply]) -> list[Ending]:
         """What the store could not take, for another try."""
@@ -340,7 +335,6 @@ class Worker:
             if isinstance(ending[-1], c.Suspend):
                 self.watch.nudge()  # its waits may be over before the next tick
                 self._runtime.spawn(self._after_suspend(settled), "endwell-deliver")
-        self._capacity.ended(len(done))
         if self._intake is not None and done:
             self._intake.done(done)
         return unsettled
@@ -409,8 +403,7 @@ class Worker:
             return
         self._wake.clear()  # what it stood for has been seen to
         poll = self._poll_seconds
-        late = max(0.0, self._turns.seconds_to_hand_back)
-        rung = await self._runtime.wait(self._wake, min(start, poll, late))
+        rung = await self._runtime.wait(self._wake, min(start, poll))
         if not rung and start <= poll:
             self._may_be_work = True
         elif not rung or self._poll_seconds <= 0:
@@ -468,7 +461,6 @@ class Worker:
 
     async def _drain(self) -> None:
         """Finish what runs, within the limit; hand the rest back, which costs the tasks nothing."""
-        self._turns.hand_back_waiting(for_seconds=0.0)
         deadline = self._runtime.clock.monotonic() + self._settings.drain_seconds
         while self._outbox or self._turns.live():
             left = deadline - self._runtime.clock.monotonic()
