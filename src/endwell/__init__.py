@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     from endwell.store.postgres.effect_store import PostgresEffectStore
     from endwell.store.sqlite.effect_store import SqliteEffectStore
     from endwell.turn.context import Context, SyncContext
-    from endwell.turn.verdicts import CANNOT_TELL, NOT_DONE, Done, effect_key
+    from endwell.turn.effect_call import effect_key
+    from endwell.turn.effect_verdict import CANNOT_TELL, NOT_DONE, Done
     from endwell.turn.wait_results import Approved
 
 __version__ = "0.1.0"
@@ -124,10 +125,10 @@ _HOMES = {
     "MemoryEffectStore": "endwell.store.effect_store",
     "PostgresEffectStore": "endwell.store.postgres.effect_store",
     "SqliteEffectStore": "endwell.store.sqlite.effect_store",
-    "CANNOT_TELL": "endwell.turn.verdicts",
-    "Done": "endwell.turn.verdicts",
-    "NOT_DONE": "endwell.turn.verdicts",
-    "effect_key": "endwell.turn.verdicts",
+    "CANNOT_TELL": "endwell.turn.effect_verdict",
+    "Done": "endwell.turn.effect_verdict",
+    "NOT_DONE": "endwell.turn.effect_verdict",
+    "effect_key": "endwell.turn.effect_verdict",
 }
 
 

@@ -34,6 +34,8 @@ from endwell.streams.intake import StreamIntake
 from endwell.streams.orchestrator.service import StreamOrchestratorService
 from endwell.streams.protocol import Names, consumer_name
 from endwell.turn.agents import Agent
+from endwell.turn.directory import Directory
+from endwell.turn.recorder import TurnResources
 from endwell.worker.worker import Worker
 
 T = TypeVar("T")
@@ -201,29 +203,27 @@ class Node:
         """A worker on this node, not yet started; `agents` narrows what it serves."""
         app = self.app
         served = app.served(agents)
-        return Worker(
-            self.store,
-            self.bell,
-            app.runtime,
-            app.settings,
-            app.limits,
-            namespace=app.namespace,
-            agents=served,
-            known=app.agents,
-            name=name,
-            concurrency=concurrency,
-            effects=app.effects,
+        actor = self.actor(name or f"{app.runtime.host_name()}-{app.runtime.process_id()}")
+        resources = TurnResources(
+            store=self.store,
+            runtime=app.runtime,
+            settings=app.settings.worker,
+            limits=app.limits,
+            directory=Directory(self.store, app.namespace, app.agents, app.settings.approval),
             calls=app.calls,
-            intake=self._intake(name, served),
+            effects=app.effects,
+        )
+        intake = self._intake(actor.name, served)
+        return Worker(
+            actor, self.bell, app.settings, resources, served, concurrency=concurrency, intake=intake
         )
 
-    def _intake(self, name: str | None, agents: Mapping[str, Agent]) -> StreamIntake | None:
+    def _intake(self, name: str, agents: Mapping[str, Agent]) -> StreamIntake | None:
         app, settings = self.app, self.app.settings
         if settings.queue.kind != "redis":
             return None
-        pid = app.runtime.process_id()
         names = Names.of(settings.redis.prefix, app.namespace)
-        consumer = consumer_name(name or f"{app.runtime.host_name()}-{pid}", pid)
+        consumer = consumer_name(name, app.runtime.process_id())
         return StreamIntake(app.open_redis, names, consumer, app.runtime, settings, agents=agents)
 
     def _streams(self, name: str, absence: Absence) -> StreamOrchestratorService:

@@ -17,15 +17,17 @@ from endwell.policy.retry import RetryPolicy
 from endwell.policy.submitting import SHORTEST_DEADLINE_SECONDS, Seconds, microseconds
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings, check, override
-from endwell.turn.agents import Agent, OnVersionChange, agent_of
-from endwell.turn.function_calls import Duration, seconds_of
-from endwell.turn.outside import OutsideRunner
-from endwell.turn.registration import (
+from endwell.turn.agents import (
+    Agent,
+    OnVersionChange,
+    agent_of,
     checked_concurrency,
     checked_exceptions,
+    checked_timeout,
     checked_version_change,
-    seconds,
 )
+from endwell.turn.function_calls import Duration, seconds_of
+from endwell.turn.held_turn import OutsideRunner
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -109,8 +111,8 @@ class Registry:
             kind="tool",
             give_up_on=checked_exceptions(name, give_up_on),
             options=AgentOptions(
-                timeout_seconds=seconds(timeout, "timeout"),
-                suspend_timeout_seconds=seconds(suspend_timeout, "suspend_timeout"),
+                timeout_seconds=checked_timeout(timeout, "timeout"),
+                suspend_timeout_seconds=checked_timeout(suspend_timeout, "suspend_timeout"),
                 risk=checked_risk(risk),
                 approval=checked_guard(approval),
             ),

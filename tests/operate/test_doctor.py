@@ -75,7 +75,7 @@ async def ended(world: World, agent: str) -> str:
     handle = await world.submitted(agent)
     worker = await world.started_worker()
     while not (await handle.task()).is_ended:
-        worker._may_be_work = True
+        worker._source.may_have_work = True
         await worker.run_once()
     return handle.id
 

@@ -97,7 +97,7 @@ async def done(world: World, agent: str, payload: Any = None) -> str:
     handle = await world.submitted(agent, payload)
     worker = await world.started_worker()
     while not (await world.store.task(world.namespace, handle.id)).is_ended:
-        worker._may_be_work = True
+        worker._source.may_have_work = True
         await worker.run_once()
     return handle.id
 

@@ -8,8 +8,11 @@ from typing import Any
 from endwell.app import Node
 from endwell.pmo.service import Pmo
 from endwell.redis_client import RedisClient
+from endwell.streams.intake import StreamIntake
 from endwell.streams.orchestrator.service import StreamOrchestratorService
 from endwell.streams.protocol import WORKERS_GROUP, Names
+from endwell.worker.stream_source import StreamSource
+from endwell.worker.worker import Worker
 from tests.support.world import World, eventually
 
 SETTINGS: dict[str, object] = {
@@ -105,3 +108,11 @@ class Streamed:
         """Leave nothing on the server."""
         await self.redis.remove_keys(self.names.prefix)
         await self.redis.close()
+
+
+def intake_of(worker: Worker) -> StreamIntake:
+    """The end of the stream that a worker reads from."""
+    source = worker._source
+    assert isinstance(source, StreamSource)
+    assert isinstance(source._intake, StreamIntake)
+    return source._intake

@@ -14,7 +14,7 @@ from endwell.streams import consumer_group
 from tests.patience import PATIENCE_SECONDS
 from tests.servers.proxy import Proxy
 from tests.servers.small import ValkeyServer
-from tests.streams.streamed import SETTINGS, Streamed
+from tests.streams.streamed import SETTINGS, Streamed, intake_of
 from tests.support.world import World, eventually, terminal
 
 
@@ -116,12 +116,11 @@ async def test_while_the_server_is_away_workers_take_from_the_store_and_nobody_r
     await asyncio.to_thread(own_valkey.kill)
     second = await alone.world.client.submit_many("clerk", range(5, 25))
     assert [await handle.result(PATIENCE_SECONDS) for handle in second] == list(range(5, 25))
-    assert worker._intake is not None
     assert pmo.streams is not None
-    assert not worker._intake.is_up
-    assert pmo.streams.failures + worker._intake.failures < 200
+    assert not intake_of(worker).is_up
+    assert pmo.streams.failures + intake_of(worker).failures < 200
     await asyncio.to_thread(own_valkey.start)
-    await eventually(lambda: worker._intake is not None and worker._intake.is_up, "the stream is back")
+    await eventually(lambda: intake_of(worker).is_up, "the stream is back")
     third = await alone.world.client.submit_many("clerk", range(25, 35))
     assert [await handle.result(PATIENCE_SECONDS) for handle in third] == list(range(25, 35))
     assert set(done.values()) == {1}
@@ -148,7 +147,7 @@ async def test_a_line_that_leads_nowhere_is_noticed(
             assert await (await world.submitted("clerk", 2)).result(PATIENCE_SECONDS) == 2
             proxy.cut_all()
             proxy.heal()
-            await eventually(lambda: worker._intake is not None and worker._intake.is_up, "it is back")
+            await eventually(lambda: intake_of(worker).is_up, "it is back")
             assert await (await world.submitted("clerk", 3)).result(PATIENCE_SECONDS) == 3
             assert set(done.values()) == {1}
             await streamed.remove_all()

@@ -16,7 +16,7 @@ from endwell.streams import intake
 from endwell.streams.orchestrator import publisher
 from endwell.worker.worker import Worker
 from tests.patience import PATIENCE_SECONDS
-from tests.streams.streamed import Streamed
+from tests.streams.streamed import Streamed, intake_of
 from tests.support.world import eventually, terminal
 
 
@@ -89,13 +89,13 @@ async def test_what_has_ended_is_handed_in_before_more_is_taken(
 ) -> None:
     """Otherwise results would wait the longer, the longer a backlog lasts."""
     handles, worker = await backlogged(streamed, monkeypatch, tasks=1500, concurrency=128)
-    left_behind, commit = list[int](), worker._store.commit
+    left_behind, commit = list[int](), worker._actor.store.commit
 
     async def noted(commands: Sequence[Command]) -> list[Reply]:
         left_behind.append(len(worker._outbox))
         return await commit(commands)
 
-    monkeypatch.setattr(worker._store, "commit", noted)
+    monkeypatch.setattr(worker._actor.store, "commit", noted)
     await streamed.supervised()
     await asyncio.gather(*(handle.result(PATIENCE_SECONDS) for handle in handles))
     assert max(left_behind) == 0
@@ -108,14 +108,14 @@ async def test_a_ring_wakes_a_worker_only_while_no_stream_brings_the_work(
     async def clerk() -> None: ...
 
     worker = await streamed.world.started_worker()
-    assert worker._intake is not None
-    assert worker._intake.is_up
+    read = intake_of(worker)
+    assert read.is_up
     work = frozenset({f"work:{streamed.world.namespace}:clerk"})
     worker._wake.clear()
-    worker._heard(work)
+    worker.on_doorbell(work)
     assert not worker._wake.is_set()
-    monkeypatch.setattr(worker._intake, "_is_connected", False)
-    worker._heard(work)
+    monkeypatch.setattr(read, "_is_connected", False)
+    worker.on_doorbell(work)
     assert worker._wake.is_set()
 
 
@@ -124,7 +124,7 @@ async def test_a_backlog_from_a_stream_is_worked_off_in_two_commits_at_once_wher
 ) -> None:
     """The turns of one run while the other is written."""
     handles, worker = await backlogged(on_each_store, monkeypatch, tasks=400, concurrency=32)
-    at_once, commit = [0, 0], worker._store.commit
+    at_once, commit = [0, 0], worker._actor.store.commit
 
     async def counted(commands: Sequence[Command]) -> list[Reply]:
         takes = any(isinstance(command, Claim) for command in commands)
@@ -135,7 +135,7 @@ async def test_a_backlog_from_a_stream_is_worked_off_in_two_commits_at_once_wher
         finally:
             at_once[0] -= takes
 
-    monkeypatch.setattr(worker._store, "commit", counted)
+    monkeypatch.setattr(worker._actor.store, "commit", counted)
     await on_each_store.supervised()
     await asyncio.gather(*(handle.result(PATIENCE_SECONDS) for handle in handles))
     assert at_once[1] == on_each_store.world.store.parallel_commits

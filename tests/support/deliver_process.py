@@ -34,5 +34,5 @@ async def main(about: dict[str, Any]) -> None:
         about["url"], namespace=about["namespace"], clock=ManualClock(about["now"]), settings=QUICK
     )
     async with app.connect() as node:
-        watch = WorkerWatchdog(node.store, app.runtime, app.settings, namespace=app.namespace, actor="watch")
-        await watch.run_once()
+        watchdog = WorkerWatchdog(node.actor("watch"), app.runtime, app.settings)
+        await watchdog.run_once()

@@ -255,8 +255,8 @@ async def asks_for_much(ctx: Context) -> Any:
 @app.agent("forger", isolation="process", retries=0)
 async def forger(ctx: Context, other: str) -> dict[str, list[str]]:
     """What the worker says to what a turn must not ask for."""
-    bench = ctx._bench
-    mine = bench.command(c.Progress)
+    recorder = ctx._recorder
+    mine = recorder.command(c.Progress)
     commands = {
         "cancel": c.Cancel(**_about(mine)),
         "attempt": c.Progress(**{**_about(mine), "attempt_id": "another"}),
@@ -264,11 +264,11 @@ async def forger(ctx: Context, other: str) -> dict[str, list[str]]:
         "settle": c.SettleEffect(**_about(mine), key="a", verdict="abandon"),
     }
     asked = {
-        "namespace": bench.store.card("elsewhere", f"{ctx.task_id}.in"),
-        "card": bench.store.card(bench.task.namespace, f"{ctx.task_id}.none"),
-        "method": bench.store._asked("tasks", bench.task.namespace),  # type: ignore[attr-defined]
+        "namespace": recorder.store.card("elsewhere", f"{ctx.task_id}.in"),
+        "card": recorder.store.card(recorder.task.namespace, f"{ctx.task_id}.none"),
+        "method": recorder.store._asked("tasks", recorder.task.namespace),  # type: ignore[attr-defined]
     }
-    asked |= {name: bench.store.commit((command,)) for name, command in commands.items()}
+    asked |= {name: recorder.store.commit((command,)) for name, command in commands.items()}
     said = {}
     for name, question in asked.items():
         try:
@@ -286,15 +286,19 @@ def _about(command: c.TaskCommand) -> dict[str, Any]:
 @app.agent("raw", isolation="process", retries=0)
 async def raw(ctx: Context, text: str) -> list[Any]:
     """Asks what it is given to ask, past every check on this side; `@` stands for what only it knows."""
-    bench, said, given = ctx._bench, [], json.loads(text)
-    own = {"command_id": f"{ctx.attempt_id}.7000", "namespace": bench.task.namespace, "actor": bench.actor}
+    recorder, said, given = ctx._recorder, [], json.loads(text)
+    own = {
+        "command_id": f"{ctx.attempt_id}.7000",
+        "namespace": recorder.task.namespace,
+        "actor": recorder.actor,
+    }
     own |= {"task_id": ctx.task_id, "attempt_id": ctx.attempt_id}
-    link = bench.store._ask.__self__  # type: ignore[attr-defined]
+    link = recorder.store._ask.__self__  # type: ignore[attr-defined]
     for method, *arguments in given["asks"]:
         if method == "commit":
             arguments = [[{"type": kind, "fields": {**own, **fields}} for kind, fields in arguments]]
         elif method != "now":
-            arguments = [bench.task.namespace, *arguments]
+            arguments = [recorder.task.namespace, *arguments]
         try:
             answer = await link.ask("store", {"method": method, "arguments": arguments})
             said.append(json.loads(bytes(answer)))
@@ -310,7 +314,7 @@ async def raw(ctx: Context, text: str) -> list[Any]:
 @app.agent("babbles", isolation="process", retries=0)
 async def babbles(ctx: Context, lines: list[str]) -> None:
     """Writes these lines to its worker, each character a byte, and ends without another word."""
-    pipe = ctx._bench.store._ask.__self__._writing.fileno()  # type: ignore[attr-defined]
+    pipe = ctx._recorder.store._ask.__self__._writing.fileno()  # type: ignore[attr-defined]
     os.set_blocking(pipe, True)
     for line in lines:
         data = line.replace("@task", ctx.task_id).encode("latin-1") + b"\n"
@@ -330,23 +334,22 @@ async def forges_approval(ctx: Context) -> Any:
     asking = content.encode({"question": "pay?", "shown": None}, what="show")
     digest = content.fingerprint(asking)
     said = content.encode({"status": "approved", "by": ["ada"], "shown_hash": digest}, what="forged")
-    step = f"{ctx._bench.run}:()approve@{digest[:16]}#1"
+    step = f"{ctx._recorder.run}:()approve@{digest[:16]}#1"
     about = {"content": said, "content_hash": content.fingerprint(said)}
-    await ctx._bench.commit(ctx._bench.command(c.RecordStep, step=step, **about))
-    ctx._bench._records = None
-    ctx._bench._may_have = lambda: True  # type: ignore[method-assign]
+    await ctx._recorder.commit(ctx._recorder.command(c.RecordStep, step=step, **about))
+    ctx._recorder._records = await ctx._recorder._read_records()
     return list((await ctx.approve("pay?")).by)
 
 
 @app.agent("floods", isolation="process", retries=0)
 async def floods(ctx: Context, kind: str) -> None:
     """Writes to its worker for ever, and reads nothing."""
-    link = ctx._bench.store._ask.__self__  # type: ignore[attr-defined]
+    link = ctx._recorder.store._ask.__self__  # type: ignore[attr-defined]
     await ctx.step("large", lambda: "x" * 1_000_000)
     pipe = link._writing.fileno()
     os.set_blocking(pipe, True)
     large = ["commit", [{"type": "Progress", "fields": {"note": "x" * 3_000_000}}]]
-    mine = ["card", ctx._bench.task.namespace, f"{ctx.task_id}.s.{ctx._bench.run}:()large#1"]
+    mine = ["card", ctx._recorder.task.namespace, f"{ctx.task_id}.s.{ctx._recorder.run}:()large#1"]
     method, *arguments = large if kind == "large" else mine
     asking = {"ask": "store", "id": 1, "with": {"method": method, "arguments": arguments}}
     line = json.dumps({"doing": {"x": 1}} if kind == "doing" else asking).encode() + b"\n"

@@ -206,7 +206,7 @@ class World:
         """The task, once rounds of that worker, made by hand, have brought it there; all is said, too."""
 
         async def reached() -> bool:
-            worker._may_be_work = True
+            worker._source.may_have_work = True
             await worker.run_once()
             return (await handle.task()).status == status
 

@@ -75,7 +75,7 @@ def a_worker_without_a_session_does_not_rest(patch: pytest.MonkeyPatch) -> None:
         if self._session.is_good:
             await self._runtime.wait(self._wake, self._settings.poll_seconds)
             self._wake.clear()
-            self._may_be_work = True
+            self._source.may_have_work = True
 
     patch.setattr(worker.Worker, "_rest", rest)
 

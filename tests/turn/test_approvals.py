@@ -104,7 +104,7 @@ class TestInsideATurn:
     async def test_expired_is_not_rejected(self, world: World) -> None:
         handle, _ = await self.asked(world, within=timedelta(hours=1))
         world.clock.advance(3600)
-        await self.worker.watch.run_once()
+        await self.worker.watchdog.run_once()
         with pytest.raises(TaskTimedOut, match="nobody decided in time"):
             await handle.result(PATIENCE_SECONDS)
         task = await handle.task()

@@ -138,7 +138,7 @@ async def test_a_child_whose_word_was_lost_still_wakes_its_parent(world: World) 
     helper_node.store.commit = helper_node.store._commit  # type: ignore[method-assign]
     await world.working(helper_node, agents=["helper"])
     await child_in(world, handle, "succeeded")
-    await boss_worker.watch.run_once()
+    await boss_worker.watchdog.run_once()
     assert await handle.result(PATIENCE_SECONDS) == "done"
 
 
@@ -163,7 +163,7 @@ async def test_a_call_that_takes_too_long_ends_and_so_does_its_child(world: Worl
     assert wait.deadline >= child.ends_by
     world.clock.advance(61)
     pmo = await world.supervisor()
-    await worker.watch.run_once()
+    await worker.watchdog.run_once()
 
     async def child_ended() -> bool:
         await pmo.run_once()

@@ -20,12 +20,12 @@ from endwell.policy.limits import SECOND
 from endwell.policy.retry import RetryPolicy
 from endwell.runtime import Runtime, SystemClock
 from endwell.store.effect_store import EffectStore, MemoryEffectStore
-from endwell.turn.function_calls import inputs_of
+from endwell.turn.function_calls import inputs_hash
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import QUICK, World, eventually
 from tests.turn.test_steps import Counting
 
-PAY_FIVE = inputs_of("pay", (5,), {})
+PAY_FIVE = inputs_hash("pay", (5,), {})
 QUICK_EFFECTS = {**QUICK, "worker.effect_margin_seconds": 0.1, "worker.step_timeout_seconds": 5.0}
 
 

@@ -138,8 +138,8 @@ async def test_all_parts_have_ended_when_the_first_failure_is_raised(sqlite_worl
 
 async def test_what_parts_wait_for_is_waited_for_together(world: World) -> None:
     async def asks(ctx: Context, name: str) -> None:
-        step = ctx._bench.begin(name)
-        if await ctx._bench.recorded(step) is None:
+        step = ctx._recorder.ids.begin_step(name)
+        if await ctx._recorder.record_of(step) is None:
             call = c.Call(tool_call_id=record_id(ctx.task_id, step), kind="tool", within=10**9, name=name)
             raise Suspended((call,))
 

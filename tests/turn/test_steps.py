@@ -115,8 +115,8 @@ async def test_a_crashed_workers_steps_are_not_run_again_by_the_next(world: Worl
     handle = await world.submitted("clerk")
     await stuck.wait()
     first._turns.abandon_all()  # as if its process had ended
-    assert first._session._heart is not None
-    await first._session._heart.stop()  # a last beat after the clock has moved would renew the lease
+    assert first._session._heartbeat is not None
+    await first._session._heartbeat.stop()  # a last beat after the clock has moved would renew the lease
     world.clock.advance(31)
     pmo = await world.supervisor()
     await world.working()

@@ -57,10 +57,10 @@ class TestSleeping:
         assert task.clock_at is not None
         assert task.clock_at - task.updated_at == 3 * DAYS * SECOND
         world.clock.advance(3 * DAYS - 60)
-        await worker.watch.run_once()
+        await worker.watchdog.run_once()
         assert (await handle.task()).status == "suspended"
         world.clock.advance(60)
-        await worker.watch.run_once()
+        await worker.watchdog.run_once()
         assert await handle.result(PATIENCE_SECONDS) == "rested"
         assert began == 2
         assert (await handle.task()).dispatch_count == 1, "a resume is not a delivery"
@@ -109,7 +109,7 @@ class TestSleeping:
         handle = await world.submitted("thread")
         await suspended(world, handle)
         world.clock.advance(5)
-        await worker.watch.run_once()
+        await worker.watchdog.run_once()
         assert await handle.result(PATIENCE_SECONDS) == "rested"
 
 
@@ -149,10 +149,10 @@ class TestDeadlines:
         one, two, three = calls(await suspended(world, handle))
         await world.client.answer(two, "in time")
         world.clock.advance(SUSPEND_SECONDS - 5)
-        await worker.watch.run_once()
+        await worker.watchdog.run_once()
         assert "wait.timed_out" not in await world.history(handle), "nothing is overdue yet"
         world.clock.advance(5)
-        await worker.watch.run_once()
+        await worker.watchdog.run_once()
 
         assert await handle.result(PATIENCE_SECONDS) == ["no answer", "in time", "no answer"]
         assert {(error.code, error.error["code"]) for error in told} == {("tool_timeout", "tool_timeout")}
@@ -191,7 +191,7 @@ class TestDeadlines:
         (message,) = await world.store.pending_messages(world.namespace, handle.id)
         assert message.message_type == "timeout"
         assert wakeup not in rung
-        await worker.watch.run_once()
+        await worker.watchdog.run_once()
         await eventually(lambda: wakeup in rung, "the agent is woken")
         assert (await handle.task()).status == "queued"
 
@@ -213,7 +213,7 @@ class TestDeadlines:
         quick, slow = waits_of(before)
         assert (before.wait_by, slow.deadline - quick.deadline) == (quick.deadline, 570 * SECOND)
         world.clock.advance(SUSPEND_SECONDS)
-        await worker.watch.run_once()
+        await worker.watchdog.run_once()
 
         task = await handle.task()
         assert task.status == "suspended"
@@ -235,7 +235,7 @@ class TestDeadlines:
         lost, found = calls(await suspended(world, handle))
         await world.sql("DELETE FROM cards WHERE namespace = ? AND id = ?", world.namespace, call_id(lost))
         world.clock.advance(SUSPEND_SECONDS)
-        await worker.watch.run_once()
+        await worker.watchdog.run_once()
 
         task = await handle.task()
         (said,) = await world.facts(handle, "wait.timed_out")
@@ -243,7 +243,7 @@ class TestDeadlines:
         assert [wait.wait_status for wait in waits_of(task)] == ["waiting", "expired"]
         assert (task.status, task.wait_by, task.clock_rule) == ("suspended", None, "suspend_cap")
         world.clock.advance(SUSPEND_SECONDS)
-        await worker.watch.run_once()
+        await worker.watchdog.run_once()
         assert (await handle.task()).status == "suspended"
         await (await world.supervisor()).run_once()
         task = await handle.task()
@@ -295,7 +295,7 @@ class TestAnswers:
         handle, call, worker = await self.waiting(world)
         await world.client.answer(call, "first")
         world.clock.advance(SUSPEND_SECONDS)
-        await worker.watch.run_once()
+        await worker.watchdog.run_once()
         assert await handle.result(PATIENCE_SECONDS) == "first"
         assert (await world.client.answer(call, "second"))["outcome"] == "late"
         assert "wait.timed_out" not in await world.history(handle)
@@ -314,11 +314,11 @@ class TestAnswers:
         handle = await world.submitted("waiter")
         (call,) = calls(await suspended(world, handle))
         world.clock.advance(SUSPEND_SECONDS)
-        await worker.watch.run_once()
+        await worker.watchdog.run_once()
         await eventually(lambda: _waits_for(handle, "signal"), "it waits for the signal")
 
         assert (await world.client.answer(call, "too late"))["outcome"] == "late"
-        await worker.watch.run_once()
+        await worker.watchdog.run_once()
         (row,) = await world.sql(
             "SELECT status, watchdog_error FROM agent_inbox WHERE namespace = ? AND correlation_id = ?"
             " AND message_type = 'tool_result'",
@@ -411,7 +411,7 @@ class TestSignals:
         handle = await world.submitted("listener")
         await suspended(world, handle)
         world.clock.advance(60)
-        await worker.watch.run_once()
+        await worker.watchdog.run_once()
         assert await handle.result(PATIENCE_SECONDS) == "in vain"
 
 
@@ -439,10 +439,10 @@ class TestTheWatchdog:
             await world.store.now() + 5 * SECOND,
             world.namespace,
         )
-        await worker.watch.run_once()
+        await worker.watchdog.run_once()
         assert (await handle.task()).status == "suspended", "it may still be at it"
         world.clock.advance(5)
-        await worker.watch.run_once()
+        await worker.watchdog.run_once()
 
         await world.brought_to(worker, handle, "succeeded")
         assert await handle.result() == "no answer"
@@ -462,7 +462,7 @@ class TestTheWatchdog:
             world.namespace,
             *card,
         )
-        await worker.watch.run_once()  # long before the deadline of the call
+        await worker.watchdog.run_once()  # long before the deadline of the call
 
         assert await handle.result(PATIENCE_SECONDS) == {"deep": [1]}
 
@@ -480,10 +480,10 @@ class TestTheWatchdog:
         handle = await world.submitted("waiter")
         await suspended(world, handle)
         world.clock.advance(SUSPEND_SECONDS)
-        await asyncio.gather(*(each.watch.run_once() for each in (one, two, one, two)))
+        await asyncio.gather(*(each.watchdog.run_once() for each in (one, two, one, two)))
         await eventually(lambda: _waits_for(handle, "signal"), "it waits for the signal")
         world.clock.advance(2 * 3600)
-        await asyncio.gather(*(each.watch.run_once() for each in (one, two, one, two)))
+        await asyncio.gather(*(each.watchdog.run_once() for each in (one, two, one, two)))
 
         history = await world.history(handle)
         assert history.count("wait.timed_out") == 2
@@ -501,7 +501,7 @@ class TestTheWatchdog:
         await world.client.signal(handle.id, "unheard", 1)
         released.set()
         await handle.result(PATIENCE_SECONDS)
-        await worker.watch.run_once()
+        await worker.watchdog.run_once()
 
         rows = await world.sql(
             "SELECT status, watchdog_error FROM agent_inbox WHERE namespace = ?", world.namespace
@@ -524,7 +524,7 @@ class TestTheWatchdog:
         await world.client.signal(waiting.id, "later", 1)
         await world.client.signal(over.id, "later", 1)
         await over.cancel()
-        await worker.watch.run_once()
+        await worker.watchdog.run_once()
 
         assert await world.store.pending_messages(world.namespace, over.id) == []
         assert len(await world.store.pending_messages(world.namespace, waiting.id)) == 1

@@ -159,7 +159,7 @@ async def test_a_tool_whose_worker_is_away_times_out(world: World) -> None:
     await the_child(world, handle)
     await world.in_status(handle, "suspended")
     world.clock.advance(31)
-    await worker.watch.run_once()
+    await worker.watchdog.run_once()
     assert await handle.result(PATIENCE_SECONDS) == "nobody there"
 
 

@@ -15,6 +15,7 @@ from endwell.doorbell import Doorbell
 from endwell.doorbell.contract import BellHealth
 from endwell.doorbell.postgres import PostgresDoorbell
 from endwell.runtime import ManualClock, Runtime, SystemClock
+from endwell.worker.store_source import PendingClaim
 from endwell.worker.worker import Worker
 from tests.doorbell.contract import Ear
 from tests.patience import PATIENCE_SECONDS
@@ -108,7 +109,7 @@ async def test_being_woken_for_something_else_does_not_put_off_the_look(world: W
     worker = leaping(await world.started_worker(node))
     assert not await worker.run_once()
     await worker._rest()  # and looks at the end of it
-    pace = worker._pace_seconds
+    pace = worker._source.pace_seconds
     await node.client.submit("echo", 7)
     leaping(worker, woken_after=0.4 * pace)
     assert await until_it_takes_something(worker, world.clock) == pytest.approx(pace)
@@ -118,7 +119,7 @@ async def test_a_worker_that_has_no_room_does_not_look_and_does_not_spin(world: 
     echo(world)
     node = await with_bell(world, DeafBell)
     worker = leaping(await world.started_worker(node, concurrency=1))
-    worker._claiming["somebody's"] = 1
+    worker._claims["another"] = PendingClaim("another", worker._capacity(), limit=1)
     begin = world.clock.monotonic()
     for _ in range(3):
         await worker._rest()

@@ -128,7 +128,7 @@ async def test_one_failed_heartbeat_does_not_cost_the_lease(quick_world: World) 
     handle = await world.submitted("long")
     await asyncio.wait_for(began.wait(), PATIENCE_SECONDS)
     session = worker.session_id
-    heart = worker._session._heart
+    heart = worker._session._heartbeat
     assert heart is not None
     away.is_away = True
     await eventually(lambda: heart.failures > 0)

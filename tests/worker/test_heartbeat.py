@@ -1,9 +1,9 @@
-"""The heart by itself: what it takes its lease to be, and when it gives up."""
+"""The heartbeat alone: what it takes its lease to be, and when it gives up."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from endwell.model import commands as c
 from endwell.runtime import ManualClock, Runtime
 from endwell.runtime.ids import SystemIds
 from endwell.runtime.threads import ThreadPool
+from endwell.settings.sections import WorkerSettings as WorkerSettings
+from endwell.store.actor import Actor
 from endwell.store.contract import Store
 from endwell.worker.heartbeat import HeartbeatLoop, HeldWork
 from tests.store.world import SqliteDatabase, World
@@ -22,8 +24,8 @@ from tests.store.world import SqliteDatabase, World
 LEASE_SECONDS = 30.0
 
 
-class Line:
-    """The way to the store: a request takes as long as the test says, or does not arrive."""
+class SlowStore:
+    """A store that answers as slowly as the test says, or not at all."""
 
     def __init__(self, store: Store, clock: ManualClock) -> None:
         self._store = store
@@ -34,84 +36,90 @@ class Line:
     async def commit(self, commands: Sequence[c.Command]) -> Any:
         self._clock.advance(self.takes_seconds)
         if self.is_cut:
-            raise StoreError("no way there")
+            raise StoreError("the store cannot be reached")
         return await self._store.commit(commands)
 
 
-class Patient:
-    """A heart on a real store, and what it told its worker."""
+class HeartbeatBench:
+    """A heartbeat on a real store; the bench itself is its lease's holder."""
 
     def __init__(self, world: World, clock: ManualClock) -> None:
         self.clock = clock
-        self.line = Line(world.store, clock)
+        self.store = SlowStore(world.store, clock)
         self.lost: list[str] = []
-        self.heart = HeartbeatLoop(
-            world.store,
-            Runtime.system(clock=clock),
-            namespace="default",
-            session_id="s1",
-            lease_seconds=LEASE_SECONDS,
-            interval_seconds=10.0,
-            named=HeldWork,
-            on_stale=lambda stale: None,
-            on_lost=self.lost.append,
-        )
+        self.held = HeldWork()
+        self.heartbeat = self.new_heartbeat(Runtime.system(clock=clock), interval=10.0)
+
+    def new_heartbeat(self, runtime: Runtime, *, interval: float) -> HeartbeatLoop:
+        store: Any = self.store
+        session = Actor(store, runtime.ids, namespace="default", name="s1")
+        settings = WorkerSettings(lease_seconds=LEASE_SECONDS, heartbeat_seconds=interval)
+        return HeartbeatLoop(session, runtime, settings, self)
+
+    def held_work(self) -> HeldWork:
+        return self.held
+
+    def on_stale(self, attempts: tuple[str, ...]) -> None: ...
+
+    def on_lost(self, session_id: str, why: str) -> None:
+        self.lost.append(why)
 
     async def beat(self) -> None:
-        await self.heart.beat_once(self.line)  # type: ignore[arg-type]  # a store as far as a heart can see
+        store: Any = self.store
+        await self.heartbeat.beat_once(store)
 
 
 @pytest.fixture
-async def patient(tmp_path: Path) -> AsyncIterator[Patient]:
+async def bench(tmp_path: Path) -> AsyncIterator[HeartbeatBench]:
     database = SqliteDatabase(tmp_path / "endwell.db")
     world = World(database)
     await world.open()
     await world.open_session("s1", lease=LEASE_SECONDS)
-    yield Patient(world, database.clock)
+    yield HeartbeatBench(world, database.clock)
     await world.close()
 
 
-async def test_a_lease_counts_from_the_moment_its_renewal_was_sent(patient: Patient) -> None:
-    """The store may have written it at any moment since; only counting from the sending is never too long."""
-    patient.line.takes_seconds = 20.0
+async def test_a_lease_counts_from_the_moment_its_renewal_was_sent(bench: HeartbeatBench) -> None:
+    """The store may have written it at any moment since, so only this start is never too late."""
+    bench.store.takes_seconds = 20.0
 
-    await patient.beat()
+    await bench.beat()
 
-    assert patient.heart.seconds_left == pytest.approx(LEASE_SECONDS - 20.0)
-    assert patient.lost == []
-
-
-async def test_a_renewal_that_took_longer_than_the_lease_renews_nothing_here(patient: Patient) -> None:
-    patient.line.takes_seconds = LEASE_SECONDS + 1
-
-    await patient.beat()
-
-    assert not patient.heart.is_good
+    assert bench.heartbeat.seconds_left == pytest.approx(LEASE_SECONDS - 20.0)
+    assert bench.lost == []
 
 
-async def test_one_missed_beat_is_no_lost_lease(patient: Patient) -> None:
-    patient.clock.advance(10)
-    patient.line.is_cut = True
+async def test_a_renewal_slower_than_the_lease_does_not_renew_it(bench: HeartbeatBench) -> None:
+    bench.store.takes_seconds = LEASE_SECONDS + 1
 
-    await patient.beat()
+    await bench.beat()
 
-    assert patient.lost == []
-    assert patient.heart.is_good
+    assert not bench.heartbeat.is_good
 
 
-async def test_a_heart_that_cannot_beat_gives_up_when_its_lease_is_over(patient: Patient) -> None:
-    patient.clock.advance(LEASE_SECONDS + 1)
-    patient.line.is_cut = True
+async def test_one_missed_beat_does_not_lose_the_lease(bench: HeartbeatBench) -> None:
+    bench.clock.advance(10)
+    bench.store.is_cut = True
 
-    await patient.beat()
+    await bench.beat()
 
-    assert len(patient.lost) == 1
-    assert "ran out" in patient.lost[0]
+    assert bench.lost == []
+    assert bench.heartbeat.is_good
+
+
+async def test_a_heartbeat_that_fails_gives_up_when_its_lease_is_over(bench: HeartbeatBench) -> None:
+    bench.clock.advance(LEASE_SECONDS + 1)
+    bench.store.is_cut = True
+
+    await bench.beat()
+
+    assert len(bench.lost) == 1
+    assert "ran out" in bench.lost[0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotedRuntime(Runtime):
-    """Whoever waits is there at once; how long they would have waited is noted."""
+    """Every wait ends at once; its length is noted."""
 
     waited: list[float] = field(default_factory=list)
 
@@ -120,51 +128,39 @@ class NotedRuntime(Runtime):
         return False
 
 
-def resting(
-    patient: Patient, named: Callable[[], HeldWork], *, interval: float
-) -> tuple[HeartbeatLoop, list[float]]:
-    """A heart that only rests, and for how long it does."""
-    runtime = NotedRuntime(clock=patient.clock, ids=SystemIds(patient.clock), pool=ThreadPool(1))
-    heart = HeartbeatLoop(
-        patient.line,  # type: ignore[arg-type]  # a store as far as a heart can see
-        runtime,
-        namespace="default",
-        session_id="s1",
-        lease_seconds=LEASE_SECONDS,
-        interval_seconds=interval,
-        named=named,
-        on_stale=lambda stale: None,
-        on_lost=patient.lost.append,
-    )
-    heart._now_flag = asyncio.Event()
-    return heart, runtime.waited
+def resting_heartbeat(bench: HeartbeatBench, *, interval: float) -> tuple[HeartbeatLoop, list[float]]:
+    """A heartbeat whose rests take no time, and the lengths of its rests."""
+    runtime = NotedRuntime(clock=bench.clock, ids=SystemIds(bench.clock), pool=ThreadPool(1))
+    heartbeat = bench.new_heartbeat(runtime, interval=interval)
+    heartbeat._must_beat = asyncio.Event()
+    return heartbeat, runtime.waited
 
 
 @pytest.mark.parametrize(
     ("interval", "held", "idle"), [(10.0, 10.0, 20.0), (5.0, 5.0, 10.0), (14.0, 14.0, 22.0)]
 )
-async def test_a_worker_that_holds_nothing_beats_half_as_often_and_before_its_lease_is_over(
-    patient: Patient, interval: float, held: float, idle: float
+async def test_an_idle_worker_beats_half_as_often_and_always_within_its_lease(
+    bench: HeartbeatBench, interval: float, held: float, idle: float
 ) -> None:
-    something = HeldWork(attempts=(("task", "attempt"),))
-    heart, waited = resting(patient, lambda: something, interval=interval)
-    await heart._rest()
+    bench.held = HeldWork(attempts=(("task", "attempt"),))
+    heartbeat, waited = resting_heartbeat(bench, interval=interval)
+    await heartbeat._rest()
     assert sum(waited) == pytest.approx(held)
-    heart, waited = resting(patient, HeldWork, interval=interval)
-    await heart._rest()
+    bench.held = HeldWork()
+    heartbeat, waited = resting_heartbeat(bench, interval=interval)
+    await heartbeat._rest()
     assert sum(waited) == pytest.approx(idle)
 
 
-async def test_a_heart_that_rests_for_long_beats_soon_once_something_is_held(patient: Patient) -> None:
-    held: list[tuple[str, str]] = []
-    heart, waited = resting(patient, lambda: HeldWork(attempts=tuple(held)), interval=10.0)
-    usual = heart._pace_seconds
+async def test_an_idle_heartbeat_beats_soon_once_something_is_held(bench: HeartbeatBench) -> None:
+    heartbeat, waited = resting_heartbeat(bench, interval=10.0)
+    usual = heartbeat._pace_seconds
 
-    def claims_meanwhile() -> float:
+    def claim_during_the_rest() -> float:
         if sum(waited) > 12:  # longer than the interval of a worker that holds something
-            held.append(("task", "attempt"))
+            bench.held = HeldWork(attempts=(("task", "attempt"),))
         return usual()
 
-    heart._pace_seconds = claims_meanwhile  # type: ignore[method-assign]
-    await heart._rest()
-    assert 12 < sum(waited) < 12 + 2 * heart._look_seconds
+    heartbeat._pace_seconds = claim_during_the_rest  # type: ignore[method-assign]
+    await heartbeat._rest()
+    assert 12 < sum(waited) < 12 + 2 * heartbeat._look_seconds

@@ -38,9 +38,8 @@ async def offered(world: World, lease_seconds: float = LONG) -> tuple[AsyncHandl
 
 
 def watch(world: World, **settings: Any) -> WorkerWatchdog:
-    """A worker's watchdog that ticks when it is told to."""
-    app = world.app
-    return WorkerWatchdog(world.store, app.runtime, app.settings, namespace=world.namespace, actor="watch")
+    """A worker's watchdog that ticks only when `run_once` is called."""
+    return WorkerWatchdog(world.node.actor("watch"), world.app.runtime, world.app.settings)
 
 
 @pytest.mark.covers("S0.3", "S0.83")
@@ -70,16 +69,16 @@ async def test_a_message_whose_processor_is_gone_is_pending_again(clerk: World) 
     await clerk.sql("UPDATE agent_inbox SET archived_at = 1 WHERE namespace = ?", clerk.namespace)
     look = watch(clerk)
     now = await clerk.store.now()
-    await look.stale.requeue_messages(now)
+    await look.abandoned.requeue_messages(now)
     assert (await row(clerk, handle)).status == "processing"
 
     clerk.clock.advance(301)
-    await look.stale.requeue_messages(await clerk.store.now())
+    await look.abandoned.requeue_messages(await clerk.store.now())
     given_back = await row(clerk, handle)
     assert (given_back.status, given_back.processed_at, given_back.archived_at) == ("pending", None, None)
     assert given_back.attempt_id is None
 
-    await look.stale.reclaim(await clerk.store.now(), is_needed=True)
+    await look.abandoned.reclaim(await clerk.store.now(), is_needed=True)
     await clerk.working()
     assert await handle.result(PATIENCE_SECONDS) == "done"
     assert (await row(clerk, handle)).status == "consumed"
@@ -92,9 +91,9 @@ async def test_a_message_whose_processor_lives_is_not_stale_however_long_it_take
     clerk.clock.advance(3600)
     await session.beat(held, lease_seconds=LONG)
     look = watch(clerk)
-    await look.stale.requeue_messages(await clerk.store.now())
+    await look.abandoned.requeue_messages(await clerk.store.now())
     assert (await row(clerk, handle)).status == "processing"
-    assert look.stale.requeued == 0
+    assert look.abandoned.requeued == 0
 
 
 @pytest.mark.covers("S0.10", "S0.78")
@@ -109,10 +108,10 @@ async def test_how_long_a_message_may_be_processed_is_configurable(sqlite_url: s
         handle, session = await offered(world, lease_seconds=10)
         await world.claimed(session, "clerk")
         world.clock.advance(39)
-        await watch(world).stale.requeue_messages(await world.store.now())
+        await watch(world).abandoned.requeue_messages(await world.store.now())
         assert (await row(world, handle)).status == "processing"
         world.clock.advance(1)
-        await watch(world).stale.requeue_messages(await world.store.now())
+        await watch(world).abandoned.requeue_messages(await world.store.now())
         assert (await row(world, handle)).status == "pending"
 
 
@@ -128,7 +127,7 @@ async def test_giving_messages_back_can_be_switched_off(sqlite_url: str) -> None
         handle, session = await offered(world, lease_seconds=60)
         await world.claimed(session, "clerk")
         world.clock.advance(9000)
-        await watch(world).stale.requeue_messages(await world.store.now())
+        await watch(world).abandoned.requeue_messages(await world.store.now())
         assert (await row(world, handle)).status == "processing"
 
 
@@ -141,11 +140,11 @@ async def test_a_requeue_and_the_worker_that_finishes_in_the_same_instant(clerk:
     clerk.clock.advance(301)
     look = watch(clerk)
     if first == "requeue":
-        await look.stale.requeue_messages(await clerk.store.now())
+        await look.abandoned.requeue_messages(await clerk.store.now())
         await session.finish(held)
     else:
         await session.finish(held)
-        await look.stale.requeue_messages(await clerk.store.now())
+        await look.abandoned.requeue_messages(await clerk.store.now())
     assert (await handle.status(), (await row(clerk, handle)).status) == ("succeeded", "consumed")
 
 
@@ -482,4 +481,4 @@ async def test_a_worker_s_watchdog_reclaims_too_and_is_patient_after_it_slept(sq
             world.clock.advance(5)
             await look.run_once()
         task = await handle.task()
-        assert (task.status, task.crash_count, look.stale.reclaimed) == ("queued", 1, 1)
+        assert (task.status, task.crash_count, look.abandoned.reclaimed) == ("queued", 1, 1)

@@ -56,15 +56,15 @@ async def test_workers_say_when_nobody_has_ticked_for_three_intervals_and_when_s
     worker = await clerk.started_worker()
     first = await clerk.supervisor()
     await ticked(clerk, first, seconds=10)
-    await worker.watch.run_once()
+    await worker.watchdog.run_once()
     assert worker.health().is_overseen
 
     clerk.clock.advance(14)  # the last tick that was told of is at most one interval older
-    await worker.watch.run_once()
+    await worker.watchdog.run_once()
     clerk.clock.advance(7)
     with caplog.at_level(logging.WARNING, "endwell"):
-        await worker.watch.run_once()
-        await worker.watch.run_once()
+        await worker.watchdog.run_once()
+        await worker.watchdog.run_once()
     assert not worker.health().is_overseen
     assert [record.levelname for record in caplog.records if "no PMO has ticked" in record.message] == [
         "ERROR"
@@ -72,19 +72,19 @@ async def test_workers_say_when_nobody_has_ticked_for_three_intervals_and_when_s
 
     other = await clerk.supervisor(await clerk.another_node())  # any process may take over
     await other.run_once()
-    await worker.watch.run_once()
+    await worker.watchdog.run_once()
     assert worker.health().is_overseen
     assert "a PMO ticks again" in caplog.text
 
 
 async def test_a_worker_that_has_just_started_gives_supervisors_time_to_start(clerk: World) -> None:
     worker = await clerk.started_worker()
-    await worker.watch.run_once()
+    await worker.watchdog.run_once()
     clerk.clock.advance(14)
-    await worker.watch.run_once()
+    await worker.watchdog.run_once()
     assert worker.health().is_overseen
     clerk.clock.advance(2)
-    await worker.watch.run_once()
+    await worker.watchdog.run_once()
     assert not worker.health().is_overseen
 
 

@@ -53,8 +53,8 @@ async def resting(world: World) -> tuple[Worker, Asked]:
     """A worker with a deaf bell that has found nothing to do."""
     node = await with_bell(world, DeafBell)
     worker = leaping(await world.started_worker(node))
-    assert worker._session._heart is not None
-    await worker._session._heart.stop()  # a heartbeat is a commit as well
+    assert worker._session._heartbeat is not None
+    await worker._session._heartbeat.stop()  # a heartbeat is a commit as well
     assert not await worker.run_once()
     await worker._rest()
     return worker, Asked(node)
@@ -112,7 +112,7 @@ async def test_work_that_another_process_commits_without_a_ring_is_found_within_
 async def test_a_tick_of_the_watchdog_that_is_near_is_made_when_a_look_is_due(world: World) -> None:
     node = await with_bell(world, DeafBell)
     worker = await world.started_worker(node)
-    watch = worker.watch
+    watch = worker.watchdog
     ticks = Asked(node)
     assert not watch.hasten(1000), "it does not even run"
     running = world.app.runtime.spawn(watch.run(), "watching")

@@ -145,7 +145,7 @@ async def test_a_delayed_task_starts_when_its_time_has_come_and_not_before(world
     worker = await world.started_worker()  # the other's lease has lapsed
     assert not await worker.run_once()
     world.clock.advance(2)
-    worker._may_be_work = True
+    worker._source.may_have_work = True
     assert await worker.run_once()
     await drained(worker, world.client)
     assert await handle.result(PATIENCE_SECONDS) == "now"
@@ -265,11 +265,11 @@ async def test_who_has_found_nothing_claims_again_only_after_a_ring_or_a_look(wo
     listener = Listener(world.store)
     for _ in range(10):
         assert not await worker.run_once()
-        await worker._poll()  # ten polls in vain
+        await worker._source.look(has_room=True)  # ten polls in vain
     assert listener.work == []
     assert await world.store.events_after(world.namespace, "", 1) == []
     await world.submitted("a")
-    await worker._poll()
+    await worker._source.look(has_room=True)
     assert await worker.run_once()
 
 

@@ -13,7 +13,7 @@ import msgspec
 from endwell.app import Endwell
 from endwell.demo.records import append_line, read_lines
 from endwell.turn.context import Context, SyncContext
-from endwell.turn.verdicts import NOT_DONE, Done, Verdict
+from endwell.turn.effect_verdict import NOT_DONE, Done, Verdict
 
 SINK = "ENDWELL_DEMO_SINK"
 NAMESPACE = "ENDWELL_DEMO_NAMESPACE"

@@ -2,7 +2,7 @@
 
 Its standard input and output belong to the conversation with the worker. Agent code gets an empty input
 instead, and what it prints goes to standard error. The context is the same as inside the worker, on a
-bench whose store is the worker's.
+recorder whose store is the worker's.
 """
 
 from __future__ import annotations
@@ -33,14 +33,13 @@ from endwell.runtime.signals import on_stop_signals
 from endwell.settings.sections import ApprovalSettings as ApprovalSettings
 from endwell.settings.sections import WorkerSettings as WorkerSettings
 from endwell.turn.agents import Agent
-from endwell.turn.captured import captured
 from endwell.turn.context import Context, SyncContext
 from endwell.turn.directory import Directory
-from endwell.turn.endings import error_info, refused
-from endwell.turn.recorder import LOOK_SECONDS, Recorder
-from endwell.turn.suspension import HandedOver, Suspended, meant
+from endwell.turn.endings import error_info, refused_result
+from endwell.turn.held_turn import current_turn
+from endwell.turn.recorder import LONG_STEP_SECONDS, Recorder, TurnResources
+from endwell.turn.suspension import HandedOver, Suspended, captured, unwrapped
 from endwell.turn.threads import TurnThreads, with_step_threads
-from endwell.turn.turns import current_turn
 
 
 class TurnOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,60 +128,62 @@ class ChildTurn:
             value = await self._called(payload, memory_bytes)
         except BaseException as raised:  # whatever it is, it is the turn's failure
             lift_memory_limit()
-            return _left(self._agent, meant(raised))
+            return _left(self._agent, unwrapped(raised))
         lift_memory_limit()
         return _succeeded(value)
 
     async def _called(self, payload: Any, limit: int | None) -> Any:
         agent = self._agent
-        bench = await self._bench() if agent.signature.wants_context else None
+        recorder = await self._recorder() if agent.signature.wants_context else None
         try:
-            return await self._with(bench, payload, limit)
+            return await self._with(recorder, payload, limit)
         except Suspended as waiting:
-            raise waiting if bench is None else bench.left_by(waiting) from None
+            raise waiting if recorder is None else recorder.ids.error_of(waiting) from None
         finally:
-            if bench is not None:
-                await bench.runs.close()
+            if recorder is not None:
+                await recorder.runs.close()
 
-    async def _with(self, bench: Recorder | None, payload: Any, limit: int | None) -> Any:
+    async def _with(self, recorder: Recorder | None, payload: Any, limit: int | None) -> Any:
         agent = self._agent
         if not agent.signature.is_async:
-            blocking = None if bench is None else SyncContext(bench, _waiter(self._runtime))
+            blocking = None if recorder is None else SyncContext(recorder, _waiter(self._runtime))
             arguments = agent.arguments(blocking, payload)
             return await self._runtime.in_thread(_limited, limit, agent.function, arguments)
-        arguments = agent.arguments(None if bench is None else Context(bench), payload)
+        arguments = agent.arguments(None if recorder is None else Context(recorder), payload)
         _let_clean_up()
         return await _limited(limit, agent.function, arguments)
 
-    async def _bench(self) -> Recorder:
+    async def _recorder(self) -> Recorder:
         """With all records of the run, read in one question."""
         order, runtime, store = self._order, self._runtime, RemoteStore(self._link.ask)
-        bench = Recorder(
-            order.task,
-            Leased(self._link, runtime.clock),
-            actor=order.actor,
+        resources = TurnResources(
             store=store,
             runtime=runtime,
             settings=order.settings,
             limits=order.limits,
-            threads=TurnThreads(with_step_threads(runtime), lambda: None),
-            step_timeout=self._agent.step_timeout,
-            give_up_on=self._agent.give_up_on,
-            effects=self._app.effects,
-            calls=self._app.calls,
             directory=Directory(store, order.task.namespace, self._app.agents, order.approval),
+            calls=self._app.calls,
+            effects=self._app.effects,
         )
-        await bench.records()
-        self._runtime.spawn(self._tell(bench), "endwell-doing")
-        return bench
+        recorder = Recorder(
+            resources,
+            order.task,
+            Leased(self._link, runtime.clock),
+            TurnThreads(with_step_threads(runtime), lambda: None),
+            actor=order.actor,
+            steps=self._agent.steps,
+        )
+        await recorder.load_records()
+        self._runtime.spawn(self._tell(recorder), "endwell-doing")
+        return recorder
 
-    async def _tell(self, bench: Recorder) -> None:
+    async def _tell(self, recorder: Recorder) -> None:
         """Which steps take long: the worker's heartbeat tells everybody."""
         told: dict[str, int] = {}
         while True:
-            await self._runtime.sleep(LOOK_SECONDS)
-            if bench.doing != told:
-                told = dict(bench.doing)
+            await self._runtime.sleep(LONG_STEP_SECONDS)
+            if recorder.doing != told:
+                told = dict(recorder.doing)
                 self._link.say({"doing": told})
 
 
@@ -221,7 +222,9 @@ def _succeeded(value: Any) -> bytes:
     try:
         return b'{"result":%b}' % content.encode(value, what="result")
     except Exception as refusal:
-        return msgspec.json.encode({"error": refused("result_not_storable", value, refusal, retryable=False)})
+        return msgspec.json.encode(
+            {"error": refused_result("result_not_storable", value, refusal, retryable=False)}
+        )
 
 
 def _left(agent: Agent, error: BaseException) -> bytes:

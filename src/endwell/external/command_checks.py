@@ -25,7 +25,7 @@ from endwell.policy.submitting import LONGEST_SECONDS
 from endwell.turn.effects import KEY_LIMIT
 from endwell.turn.endings import MESSAGE_LIMIT, TRACEBACK_LIMIT
 from endwell.turn.recorder import Recorder
-from endwell.turn.waits import asked_question
+from endwell.turn.waits import question_title
 
 STEP_LIMIT: Final = 4_000
 """Most characters of a step's identity: its name, and the path of its branch."""
@@ -62,7 +62,7 @@ def refused(why: str) -> Refused:
     return Refused(why, code="not_of_this_turn")
 
 
-def own_command(bench: Recorder, said: CommandSaid) -> c.TaskCommand:
+def own_command(recorder: Recorder, said: CommandSaid) -> c.TaskCommand:
     """The command, if this attempt may give it."""
     kind = COMMANDS.get(said.type)
     if kind is None:
@@ -71,10 +71,10 @@ def own_command(bench: Recorder, said: CommandSaid) -> c.TaskCommand:
         command = msgspec.json.decode(said.fields, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise refused(f"this is no {said.type}: {error}") from None
-    _check_sender(bench, command)
+    _check_sender(recorder, command)
     for name in command.__struct_fields__:
         check = _CHECKS.get(name)
-        if check is not None and not check(bench, getattr(command, name)):
+        if check is not None and not check(recorder, getattr(command, name)):
             raise refused(f"{said.type} has a {name} that a turn may not hand in")
     _check_content(command)
     if isinstance(command, c.RecordStep) and command.error is not None:
@@ -82,12 +82,14 @@ def own_command(bench: Recorder, said: CommandSaid) -> c.TaskCommand:
     return command
 
 
-def _check_sender(bench: Recorder, command: c.TaskCommand) -> None:
-    task, attempt_id = bench.task, getattr(command, "attempt_id", None)
-    ours = (task.namespace, task.id, bench.attempt_id, bench.actor, None)
+def _check_sender(recorder: Recorder, command: c.TaskCommand) -> None:
+    task, attempt_id = recorder.task, getattr(command, "attempt_id", None)
+    ours = (task.namespace, task.id, recorder.attempt_id, recorder.actor, None)
     theirs = (command.namespace, command.task_id, attempt_id, command.actor, command.causation_id)
     attempt, _, number = command.command_id.rpartition(".")
-    is_numbered = attempt == bench.attempt_id and number.isascii() and number.isdigit() and len(number) < 19
+    is_numbered = (
+        attempt == recorder.attempt_id and number.isascii() and number.isdigit() and len(number) < 19
+    )
     if theirs != ours or not is_numbered:
         raise refused("a turn may hand in commands of its own attempt only")
 
@@ -114,8 +116,8 @@ def _is_time(_: Recorder, value: int) -> bool:
     return 0 <= value <= _LONGEST
 
 
-def _is_step(bench: Recorder, value: Any) -> bool:
-    return _is_line(value, STEP_LIMIT) and value.startswith(f"{bench.run}:(")
+def _is_step(recorder: Recorder, value: Any) -> bool:
+    return _is_line(value, STEP_LIMIT) and value.startswith(f"{recorder.run}:(")
 
 
 def _is_key(_: Recorder, value: Any) -> bool:
@@ -135,7 +137,7 @@ _CHECKS: Final[Mapping[str, Callable[[Recorder, Any], bool]]] = {
     "args_hash": lambda _, value: _is_line(value, CALL_LIMIT),
     "cooldown": lambda _, value: value is None,
     "count": _is_time,
-    "effect_key": lambda bench, value: value is not None and _is_key(bench, value),
+    "effect_key": lambda recorder, value: value is not None and _is_key(recorder, value),
     "key": _is_key,
     "note": _is_text,
     "owner": lambda _, value: value is None,
@@ -156,12 +158,12 @@ def check_block(command: c.Block) -> None:
         raise refused("a turn may ask a person about an effect of its own only")
 
 
-def check_call(bench: Recorder, call: c.Call) -> None:
+def check_call(recorder: Recorder, call: c.Call) -> None:
     """One thing that the turn waits for: named after a step of this run, asking what its kind asks."""
-    is_own = call.tool_call_id.startswith(record_id(bench.task.id, f"{bench.run}:("))
+    is_own = call.tool_call_id.startswith(record_id(recorder.task.id, f"{recorder.run}:("))
     if not is_own or not _is_line(call.tool_call_id, STEP_LIMIT):
         raise refused("a turn may wait for calls of its own steps only")
-    if not _is_time(bench, call.within) or not _is_text(bench, call.name):
+    if not _is_time(recorder, call.within) or not _is_text(recorder, call.name):
         raise refused("a turn may wait for a bounded time only, and by a name that can be stored")
     check_sealed(call.content, call.content_hash)
     checked_quorum(call.quorum, checked_names(call.by))
@@ -177,7 +179,7 @@ def _asks_tool(name: str, asked: Mapping[str, Any]) -> bool:
 
 
 def _asks_person(name: str, asked: Mapping[str, Any]) -> bool:
-    return asked.keys() == {"question", "shown"} and asked_question(asked["question"]) == name
+    return asked.keys() == {"question", "shown"} and question_title(asked["question"]) == name
 
 
 _ASKS: Final[Mapping[WaitKind, Callable[[str, Mapping[str, Any]], bool]]] = {

@@ -35,7 +35,7 @@ from endwell.policy.limits import SECOND
 from endwell.policy.submitting import ChildCall, child_order, unknown_agent
 from endwell.policy.waiting import refuse_too_many, refuse_twice
 from endwell.store.rows import Reply
-from endwell.turn.effect_doubt import is_holder_gone
+from endwell.turn.effect_verdict import is_holder_gone
 from endwell.turn.recorder import REFERRING, Recorder, reference
 from endwell.turn.suspension import Suspended
 
@@ -59,11 +59,11 @@ _PAUSE_EVERY: Final = 64
 class Gateway:
     """One per turn in a child process."""
 
-    def __init__(self, bench: Recorder) -> None:
-        self._bench = bench
-        self._store = bench.store
-        self._namespace = bench.task.namespace
-        self._lineage = lineage_of(bench.task)
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._store = recorder.store
+        self._namespace = recorder.task.namespace
+        self._lineage = lineage_of(recorder.task)
         self._asked_effects: set[str] = set()
         self._begun_effects: set[str] = set()
         self._sessions: set[str] = set()
@@ -100,7 +100,7 @@ class Gateway:
         return card
 
     async def _cards_page(self, after: str, before: str, limit: int) -> list[Card]:
-        lowest, highest = records_between(self._bench.task.id, self._bench.run)
+        lowest, highest = records_between(self._recorder.task.id, self._recorder.run)
         if not lowest <= after <= highest or before != highest or limit != PAGE_CARDS:
             raise refused("a turn may read the records of its own run only, page by page")
         cards = await self._store.cards_page(self._namespace, after, highest, PAGE_CARDS)
@@ -117,7 +117,7 @@ class Gateway:
 
     def _refuse_foreign(self, ids: Sequence[str]) -> None:
         """A turn reads cards of its own task, and those that its records or the ledger have named to it."""
-        own = f"{self._bench.task.id}."
+        own = f"{self._recorder.task.id}."
         for card_id in ids:
             if not card_id.startswith(own) and card_id not in self._cards and not self._is_draft(card_id):
                 raise refused("a turn may read the cards of its own task only")
@@ -159,7 +159,7 @@ class Gateway:
     async def _commit(self, given: list[CommandSaid]) -> list[ReplySaid]:
         if not 0 < len(given) <= MOST_COMMANDS:
             raise refused(f"a turn may hand in {MOST_COMMANDS} commands at once")
-        commands = [await self._allowed(own_command(self._bench, one)) for one in given]
+        commands = [await self._allowed(own_command(self._recorder, one)) for one in given]
         replies = await self._store.commit(commands)
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply.refusal, StaleAttempt):
@@ -188,7 +188,7 @@ class Gateway:
         effect = await self._store.effect(self._namespace, key)
         if effect is None or effect.lineage == self._lineage or effect.is_settled:
             return
-        now, margin = await self._store.now(), self._bench.limits.effect_margin
+        now, margin = await self._store.now(), self._recorder.limits.effect_margin
         if effect.status == "unknown" or now >= (effect.not_after or 0) + margin:
             raise refused(f"the outcome of the effect {key!r} is not known, and another task began it")
 
@@ -198,7 +198,7 @@ class Gateway:
             effect = await self._store.effect(self._namespace, command.key)
         if effect is None or self._lineage != effect.lineage:
             raise refused("a turn may settle effects of its own task only")
-        is_gone = command.holder_gone and await is_holder_gone(self._bench, command.key)
+        is_gone = command.holder_gone and await is_holder_gone(self._recorder, command.key)
         return replace(command, holder_gone=is_gone)
 
     def _note(self, command: c.TaskCommand, reply: Reply) -> None:
@@ -226,13 +226,13 @@ class Gateway:
         children = {child.tool_call_id: child for child in waiting.children}
         if not waiting.calls:
             raise refused("a turn that waits names what it waits for")
-        left = max(self._bench.task.ends_by - await self._bench.asked(self._store.now), 0)
+        left = max(self._recorder.task.ends_by - await self._recorder.ask_store(self._store.now), 0)
         calls: list[c.Call] = []
         submits: list[c.Submit] = []
         for number, call in enumerate(waiting.calls):
             if number % _PAUSE_EVERY == 0:
-                await self._bench.runtime.sleep(0)
-            check_call(self._bench, call)
+                await self._recorder.runtime.sleep(0)
+            check_call(self._recorder, call)
             spec = await self._spec(call, children.get(call.tool_call_id))
             if spec is None:
                 calls.append(call)
@@ -246,20 +246,22 @@ class Gateway:
 
     async def _spec(self, call: c.Call, child: ChildSaid | None) -> c.AgentSpec | None:
         """Who answers the call; a tool that is registered is called by its own rules, or not at all."""
-        directory = self._bench.directory
+        directory = self._recorder.directory
         if call.is_child != (child is not None):
             raise refused("a call that another task answers must come with that task, and no other call")
         if child is None:
             if call.kind == "call":
                 raise refused("a call of an agent must come with the task that answers it")
             known = (
-                None if call.kind != "tool" else await self._bench.asked(lambda: directory.spec(call.name))
+                None
+                if call.kind != "tool"
+                else await self._recorder.ask_store(lambda: directory.spec(call.name))
             )
             if known is not None:
                 raise refused(f"the tool {call.name} is registered: its own worker answers it")
             return None
         check_child(call, child)
-        spec = await self._bench.asked(lambda: directory.spec(child.agent))
+        spec = await self._recorder.ask_store(lambda: directory.spec(child.agent))
         if spec is None:
             raise unknown_agent(child.agent, [])
         if (spec.kind == "tool") != (call.kind == "tool"):
@@ -267,7 +269,7 @@ class Gateway:
         return spec
 
     def _child(self, call: c.Call, child: ChildSaid, spec: c.AgentSpec, left: int) -> tuple[c.Call, c.Submit]:
-        guard = self._bench.directory.guard(spec)
+        guard = self._recorder.directory.guard(spec)
         within = min(max(call.within - child.deciding, 0) + _deciding(guard), left)
         order = ChildCall(
             tool_call_id=call.tool_call_id,
@@ -276,7 +278,7 @@ class Gateway:
             on_parent_end=child.on_parent_end,
         )
         payload = content.decode(child.payload)
-        submit = child_order(self._bench.task, order, spec, payload, guard)
+        submit = child_order(self._recorder.task, order, spec, payload, guard)
         return replace(call, within=within), submit
 
 

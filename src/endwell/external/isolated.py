@@ -50,12 +50,12 @@ from endwell.runtime.guarded_program import (
     ProgramNotStarted,
     start_guarded,
 )
-from endwell.turn.outside import Reported
+from endwell.turn.held_turn import ReportedFailure
 from endwell.turn.suspension import GivenBack, HandedOver
 
 if TYPE_CHECKING:
+    from endwell.turn.held_turn import HeldTurn
     from endwell.turn.recorder import Recorder
-    from endwell.turn.turns import Turn
 
 LOAD_SECONDS = 120.0
 """How long a child may take to load the app."""
@@ -122,19 +122,19 @@ class Isolated:
         """Load the app in a child, which stays as the spare: what cannot work is refused now."""
         try:
             child = await self._taken()
-        except Reported as broken:
+        except ReportedFailure as broken:
             problem = f"agent {self.agent!r} cannot run in a process of its own: {broken.info.message}"
             raise UsageError(problem, hint="register it at the top level of a module") from None
         self._spare = self.runtime.spawn(_itself(child), f"endwell-spare-{self.agent}")
 
-    async def run(self, bench: Recorder, turn: Turn) -> Any:
+    async def run(self, recorder: Recorder, turn: HeldTurn) -> Any:
         """One turn in one child, which is gone when this returns, however it does."""
         async with await self._taken() as child:
             child.limit(float("inf") if self.timeout is None else self.timeout)
-            child.write(_order(turn, bench))
+            child.write(_order(turn, recorder))
             if self._spare is None:
                 self._spare = self.runtime.spawn(self._loaded(), f"endwell-spare-{self.agent}")
-            return await ChildConversation(self, child, turn, bench).result()
+            return await ChildConversation(self, child, turn, recorder).result()
 
     async def close(self) -> None:
         """End the spare."""
@@ -185,9 +185,9 @@ class Isolated:
             raise
         return child
 
-    async def _not_loaded(self, child: GuardedProgram, said: ChildOutput) -> Reported:
+    async def _not_loaded(self, child: GuardedProgram, said: ChildOutput) -> ReportedFailure:
         with contextlib.suppress(*_UNREADABLE):
-            return Reported(child_error(msgspec.json.decode(said.broken, type=ErrorInfo)))
+            return ReportedFailure(child_error(msgspec.json.decode(said.broken, type=ErrorInfo)))
         child.stop()
         return failure("agent_not_loaded", f"its process {await child.ended()} while loading", child.tail)
 
@@ -195,12 +195,12 @@ class Isolated:
 class ChildConversation:
     """What a child asks during its turn, until it says how the turn ended."""
 
-    def __init__(self, isolated: Isolated, child: GuardedProgram, turn: Turn, bench: Recorder) -> None:
+    def __init__(self, isolated: Isolated, child: GuardedProgram, turn: HeldTurn, recorder: Recorder) -> None:
         self._isolated = isolated
         self._child = child
         self._turn = turn
-        self._bench = bench
-        self._access = Gateway(bench)
+        self._recorder = recorder
+        self._access = Gateway(recorder)
         self._asking: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._cards = asyncio.Lock()
@@ -240,7 +240,7 @@ class ChildConversation:
             if said.error:
                 info = child_error(msgspec.json.decode(said.error, type=ErrorInfo))
                 after = said.after if 0 < len(said.after) < MAX_AFTER_BYTES else b"null"
-                return Reported(info, msgspec.json.decode(after))
+                return ReportedFailure(info, msgspec.json.decode(after))
         except _UNREADABLE as nonsense:
             return _bad_word(nonsense)
         except Refused as refusal:
@@ -249,7 +249,7 @@ class ChildConversation:
             return failure("agent_gave_turn_up", "its process left its turn, which it still held")
         return None
 
-    def _died(self, ended: ProgramEnd) -> Reported:
+    def _died(self, ended: ProgramEnd) -> ReportedFailure:
         if ended.cause == "timeout":
             late = f"it did not end within {self._isolated.timeout:g} s and was killed"
             return failure("agent_timeout", late)
@@ -265,7 +265,7 @@ class ChildConversation:
                 if len(line) > REQUEST_BYTES:
                     raise msgspec.ValidationError(f"a request of more than {REQUEST_BYTES:,} bytes")
                 if said.doing:
-                    self._bench.doing = clean_doing(said.doing)
+                    self._recorder.doing = clean_doing(said.doing)
                 else:
                     await self._slots.acquire()
                     self._begin(_asked_decoder.decode(line))
@@ -329,14 +329,14 @@ def checked_isolation(
     }
 
 
-def _order(turn: Turn, bench: Recorder) -> bytes:
+def _order(turn: HeldTurn, recorder: Recorder) -> bytes:
     """The turn as `child.Order` reads it."""
     order = {
         "task": turn.task,
         "actor": turn.actor,
-        "settings": bench.settings,
-        "limits": bench.limits,
-        "approval": bench.directory.approval,
+        "settings": recorder.settings,
+        "limits": recorder.limits,
+        "approval": recorder.directory.approval,
         "payload": msgspec.Raw(turn.payload),
     }
     return msgspec.json.encode(order) + b"\n"
@@ -362,7 +362,7 @@ def _decoded(line: bytes | None) -> ChildOutput:
         return ChildOutput()
 
 
-def _bad_word(nonsense: Exception) -> Reported:
+def _bad_word(nonsense: Exception) -> ReportedFailure:
     return failure("agent_bad_word", f"its process said what makes no sense: {nonsense}")
 
 

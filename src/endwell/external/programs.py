@@ -29,12 +29,12 @@ from endwell.runtime.guarded_program import (
     start_guarded,
 )
 from endwell.turn.context import Context
-from endwell.turn.outside import Reported
-from endwell.turn.steps import NOTE_LIMIT, tell_progress
+from endwell.turn.held_turn import ReportedFailure
+from endwell.turn.steps import NOTE_LIMIT
 
 if TYPE_CHECKING:
+    from endwell.turn.held_turn import HeldTurn
     from endwell.turn.recorder import Recorder
-    from endwell.turn.turns import Turn
 
 OUTPUT_BYTES = 64 * MEGABYTE
 """Most that a program may write in one turn."""
@@ -70,7 +70,7 @@ class Program:
     async def close(self) -> None:
         """Nothing of a program outlives its turn."""
 
-    async def run(self, bench: Recorder, turn: Turn) -> Any:
+    async def run(self, recorder: Recorder, turn: HeldTurn) -> Any:
         """One start of the program; it is gone when this returns, however it does."""
         try:
             process = await self._started(turn)
@@ -81,9 +81,9 @@ class Program:
                 process.limit(self.timeout)
             process.write(turn.payload)
             process.write_end()
-            return await ProgramConversation(self, process, bench).deliverable()
+            return await ProgramConversation(self, process, recorder).deliverable()
 
-    async def _started(self, turn: Turn) -> GuardedProgram:
+    async def _started(self, turn: HeldTurn) -> GuardedProgram:
         task = turn.task
         about = {
             "ENDWELL_TASK_ID": task.id,
@@ -104,12 +104,13 @@ class Program:
 class ProgramConversation:
     """What a program says, and what is made of it in the end."""
 
-    def __init__(self, program: Program, process: GuardedProgram, bench: Recorder) -> None:
+    def __init__(self, program: Program, process: GuardedProgram, recorder: Recorder) -> None:
         self._program = program
         self._process = process
-        self._circles = bench.circles
+        self._recorder = recorder
+        self._repeat_guard = recorder.repeat_guard
         self._heard = Heard()
-        self._pulse = _Pulse(program.runtime, self._heard, bench, process.stop)
+        self._pulse = _Pulse(program.runtime, self._heard, recorder, process.stop)
 
     async def deliverable(self) -> Any:
         """The program's result, or the reason why there is none."""
@@ -150,11 +151,12 @@ class ProgramConversation:
     async def _judge(self, said: Told | None) -> None:
         """What it tells of its own errors and calls: the same again and again is nudged, then stopped."""
         if said is not None and said.is_error:
-            await self._circles.erred("", said.name, said.about)
+            await self._recorder.report_repeat(self._repeat_guard.on_error(said.name, said.about))
         elif said is not None:
-            await self._circles.called("", said.name, said.about, is_new=True)
+            report = self._repeat_guard.on_call(said.name, said.about, is_new=True)
+            await self._recorder.report_repeat(report)
 
-    def _failure(self, problem: str | None, ended: ProgramEnd) -> Reported | None:
+    def _failure(self, problem: str | None, ended: ProgramEnd) -> ReportedFailure | None:
         name, tail = self._program.argv[0], self._process.tail
         if problem is not None:
             return failure("program_bad_output", f"{name}: {problem}", tail)
@@ -190,7 +192,7 @@ class Heard:
         self.progress = ""
 
     def take(self, line: bytes) -> Told | None:
-        """Take in one line; `BadOutput` if it makes no sense. What may be going round in circles is told."""
+        """Take in one line; `BadOutput` if it makes no sense. Errors and calls are returned."""
         try:
             said = content.decode(line, what="line")
         except BadInput as error:
@@ -235,10 +237,12 @@ class Heard:
 class _Pulse:
     """Every line is a sign of life, but only one a second is stored: the newest. So with drafts."""
 
-    def __init__(self, runtime: Runtime, heard: Heard, bench: Recorder, on_error: Callable[[], None]) -> None:
+    def __init__(
+        self, runtime: Runtime, heard: Heard, recorder: Recorder, on_error: Callable[[], None]
+    ) -> None:
         self._runtime = runtime
         self._heard = heard
-        self._bench = bench
+        self._recorder = recorder
         self._on_error = on_error
         self._beaten = asyncio.Event()
         self._finished = asyncio.Event()
@@ -273,12 +277,12 @@ class _Pulse:
         """What is new since the last time; at the end nothing is said twice."""
         if self._heard.drafts is not self._kept:
             self._kept = self._heard.drafts
-            await Context(self._bench).draft(self._kept[0])
+            await Context(self._recorder).draft(self._kept[0])
         if not is_last or self._heard.note != self._said:
             self._said = self._heard.note
             # what it has used up by now is worth telling, but gets it nowhere
             note = content.clean_text(self._said, NOTE_LIMIT)
-            await tell_progress(self._bench, note, news=self._heard.progress)
+            await self._recorder.tell_progress(note, news=self._heard.progress)
 
 
 def _excerpt(line: bytes) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from endwell.errors import UsageError
 from endwell.model import content
 from endwell.model.task import ErrorInfo
-from endwell.turn.outside import Reported
+from endwell.turn.held_turn import ReportedFailure
 
 GRACE_SECONDS = 2.0
 """Between SIGTERM and SIGKILL."""
@@ -19,13 +19,13 @@ _TAIL_LIMIT = 8_000
 _LONGEST_SECONDS = 10 * 365 * 86_400
 
 
-def failure(code: str, message: str, tail: str = "") -> Reported:
+def failure(code: str, message: str, tail: str = "") -> ReportedFailure:
     """A failure with the end of the error output: its last line in the message, all of it as traceback."""
     said = content.shown(tail.strip("\n"), keep_lines=True)
     last = said.rpartition("\n")[2].strip()
     text = content.clean_text(f"{message}: {last}" if last else message, _MESSAGE_LIMIT)
     traceback = content.clean_text(said[-_TAIL_LIMIT:], _TAIL_LIMIT) or None
-    return Reported(ErrorInfo(code=code, type="Program", message=text, traceback=traceback))
+    return ReportedFailure(ErrorInfo(code=code, type="Program", message=text, traceback=traceback))
 
 
 def checked_seconds(agent: str, what: str, given: float | timedelta | None) -> float | None:

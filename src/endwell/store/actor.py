@@ -35,9 +35,10 @@ class Actor:
         return self._ids.fraction()
 
     def command(self, kind: Callable[..., AnyCommand], /, **fields: Any) -> AnyCommand:
-        """A command of this actor, with an id of its own."""
-        about = {"command_id": self._ids.new(), "namespace": self.namespace, "actor": self.name}
-        return kind(**about, **fields)
+        """A command of this actor; it has an id of its own unless one is given."""
+        if "command_id" not in fields:
+            fields["command_id"] = self._ids.new()
+        return kind(namespace=self.namespace, actor=self.name, **fields)
 
     async def commit(self, commands: Sequence[Command]) -> list[Reply]:
         """Hand in several commands; a reply each, which may be a refusal."""

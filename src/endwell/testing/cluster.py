@@ -226,7 +226,7 @@ class ClusterMember:
         except (EndwellError, OSError) as error:  # it could not start; another is started
             self.cluster.note(self.name, "gives up", type(error).__name__)
         # a process ends after its last thread
-        while self.worker is not None and self.worker._turns.is_at_work:
+        while self.worker is not None and self.worker._turns.is_busy:
             await self.runtime.sleep(1)
         self.has_left = True
         self.cluster.note(self.name, "leaves")

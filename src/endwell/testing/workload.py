@@ -18,9 +18,9 @@ from endwell.runtime.base import Runtime
 from endwell.runtime.virtual.scheduler import Dice
 from endwell.testing.effect_sink import Outside
 from endwell.testing.foreign_worker import Tool
-from endwell.turn.captured import captured
 from endwell.turn.context import Context, SyncContext
-from endwell.turn.verdicts import NOT_DONE, Done
+from endwell.turn.effect_verdict import NOT_DONE, Done
+from endwell.turn.suspension import captured
 
 ANYTHING: Final = object()
 """Any result is right."""

@@ -7,16 +7,22 @@ from typing import Any, Literal
 
 import msgspec
 
-from endwell.errors import BadInput
+from endwell.errors import BadInput, UsageError, VersionMismatch
 from endwell.model import content
 from endwell.model.commands import AgentSpec
+from endwell.model.inside import inside_of
+from endwell.model.task import Task
 from endwell.model.typed import Shape, Signature, signature_of
 from endwell.policy.approval import AgentOptions, packed_options
+from endwell.policy.limits import SECOND
 from endwell.policy.retry import RetryPolicy, pack
-from endwell.turn.outside import OutsideRunner
+from endwell.policy.submitting import SHORTEST_DEADLINE_SECONDS, Seconds, microseconds
+from endwell.turn.held_turn import OutsideRunner
+from endwell.turn.recorder import StepDefaults
 
 OnVersionChange = Literal["continue", "refuse"]
-"""Whether an agent goes on from steps that another version of it has recorded."""
+"""Whether an agent continues from steps that another version of it has recorded."""
+MOST_CONCURRENCY = 10_000
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +56,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         return self.signature.payload.check(value, "payload")
 
     def spec(self) -> AgentSpec:
-        """What the store is told, so that anybody may submit without knowing the code."""
+        """What the store keeps, so that a client without the code can submit tasks."""
         schema = self.signature.payload.schema() if self.signature.takes_payload else {"type": "null"}
         return AgentSpec(
             name=self.name,
@@ -71,7 +77,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         return given
 
     def check_result(self, encoded: bytes) -> None:
-        """A result that is not of the declared type is refused, naming the field."""
+        """Refuse a result that is not of the declared type, naming the field."""
         if self.result.annotation is not Any:
             self.result.check(content.decode_stored(encoded), "result")
 
@@ -80,7 +86,54 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         """The declared type of what the agent returns."""
         return self.signature.result
 
+    @property
+    def steps(self) -> StepDefaults:
+        """What its steps use unless they say otherwise."""
+        return StepDefaults(timeout_seconds=self.step_timeout, give_up_on=self.give_up_on)
+
+    def refuse_other_version(self, task: Task) -> None:
+        """Refuse a task whose steps another version recorded, if the agent asks for that."""
+        recorded = inside_of(task).version  # this version, as long as no step is recorded
+        if self.on_version_change == "refuse" and recorded != self.version:
+            raise VersionMismatch(
+                f"version {recorded or 'without a name'} of {self.name} recorded the steps of task "
+                f"{task.id}, and this is version {self.version or 'without a name'}",
+                hint="serve it with the old version, or say on_version_change='continue'",
+                task_id=task.id,
+            )
+
 
 def agent_of(name: str, function: Callable[..., Any], **options: Any) -> Agent:
     """An agent from a function; a function that cannot be one is refused."""
     return Agent(name=name, function=function, signature=signature_of(function), **options)
+
+
+def checked_concurrency(name: str, concurrency: int | None) -> int | None:
+    """How many turns may run at once in the whole installation; None is no limit."""
+    is_count = isinstance(concurrency, int) and not isinstance(concurrency, bool)
+    if concurrency is not None and not (is_count and 1 <= concurrency <= MOST_CONCURRENCY):
+        raise UsageError(
+            f"agent {name!r}: concurrency must be a whole number between 1 and {MOST_CONCURRENCY:,}"
+        )
+    return concurrency
+
+
+def checked_version_change(name: str, given: OnVersionChange) -> OnVersionChange:
+    """What to do with steps that another version has recorded."""
+    if given not in ("continue", "refuse"):
+        raise UsageError(f'agent {name!r}: on_version_change must be "continue" or "refuse"')
+    return given
+
+
+def checked_timeout(value: Seconds | None, field: str) -> float | None:
+    """A tool's timeout in seconds."""
+    checked = microseconds(value, field, least=SHORTEST_DEADLINE_SECONDS)
+    return None if checked is None else checked / SECOND
+
+
+def checked_exceptions(name: str, given: object) -> tuple[type[BaseException], ...]:
+    """The exceptions that end a task without a retry."""
+    kinds = given if isinstance(given, tuple) else (given,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise UsageError(f"agent {name!r}: give_up_on must be an exception class, or a tuple of them")
+    return kinds

@@ -1,4 +1,4 @@
-"""Branches: parts of a turn that run beside each other, each numbering its own steps."""
+"""Branches of `ctx.gather`: parts of a turn that run beside each other, each numbering its own steps."""
 
 from __future__ import annotations
 
@@ -10,35 +10,37 @@ from typing import Any
 
 from endwell.errors import UsageError
 from endwell.runtime.thread_call import ThreadCall
-from endwell.turn.captured import Ended, captured
-from endwell.turn.recorder import BRANCH, Recorder
-from endwell.turn.suspension import HandedOver, Suspended, merged
+from endwell.turn.recorder import Recorder
+from endwell.turn.step_ids import BRANCH
+from endwell.turn.suspension import HandedOver, Outcome, Suspended, captured, merged
 
-Part = Callable[[], Awaitable[Any]]
+Branch = Callable[[], Awaitable[Any]]
 
 
-async def gathered(bench: Recorder, parts: Sequence[Part]) -> list[Any]:
-    """What all parts return, in order, once each has returned, failed or come to a wait."""
-    path, has_returned = bench.begin_gather(), False
+async def run_branches(recorder: Recorder, branches: Sequence[Branch]) -> list[Any]:
+    """What all branches return, in order, once each has returned, failed or come to a wait."""
+    path, has_returned = recorder.ids.begin_gather(), False
     try:
         tasks = [
-            bench.runtime.spawn(_in_branch(f"{path}.{index}", part), f"{bench.task.id}({path}.{index})")
-            for index, part in enumerate(parts)
+            recorder.runtime.spawn(
+                _run_branch(f"{path}.{index}", branch), f"{recorder.task.id}({path}.{index})"
+            )
+            for index, branch in enumerate(branches)
         ]
-        values = _together(bench, [await task for task in await _all_ended(tasks)])
+        values = _merge_outcomes(recorder, [await task for task in await _wait_for_all(tasks)])
         has_returned = True
         return values
     finally:
-        bench.end_gather(path, has_returned=has_returned)
+        recorder.ids.end_gather(path, has_returned=has_returned)
 
 
-async def _in_branch(path: str, part: Part) -> Ended:
-    BRANCH.set(path)  # of this asyncio task and whatever it starts
-    return await captured(part())
+async def _run_branch(path: str, branch: Branch) -> Outcome:
+    BRANCH.set(path)  # in the context of this asyncio task and of what it starts
+    return await captured(branch())
 
 
-async def _all_ended(tasks: list[asyncio.Task[Ended]]) -> list[asyncio.Task[Ended]]:
-    """A gather that is cancelled takes its parts with it."""
+async def _wait_for_all(tasks: list[asyncio.Task[Outcome]]) -> list[asyncio.Task[Outcome]]:
+    """Wait for all branches; a gather that is cancelled cancels them."""
     try:
         if tasks:
             await asyncio.wait(tasks)
@@ -50,24 +52,24 @@ async def _all_ended(tasks: list[asyncio.Task[Ended]]) -> list[asyncio.Task[Ende
     return tasks
 
 
-def _together(bench: Recorder, ends: list[Ended]) -> list[Any]:
-    errors = [error for _, error in ends if error is not None]
+def _merge_outcomes(recorder: Recorder, outcomes: list[Outcome]) -> list[Any]:
+    errors = [error for _, error in outcomes if error is not None]
     waiting = [error for error in errors if isinstance(error, Suspended)]
     failed = [error for error in errors if not isinstance(error, Suspended)]
     if failed:
-        for one in waiting:
-            bench.drop_wait(one)
+        for wait in waiting:
+            recorder.drop_wait(wait)
         raise next((error for error in failed if isinstance(error, HandedOver)), failed[0])
     if waiting:
         raise merged(waiting)
-    return [value for value, _ in ends]
+    return [value for value, _ in outcomes]
 
 
-def async_parts(parts: Sequence[Any]) -> list[Part]:
-    """What an `async def` agent may gather: verbs that were not awaited, and functions of no argument."""
+def async_branches(parts: Sequence[Any]) -> list[Branch]:
+    """Branches of an `async def` agent: verbs that were not awaited, and functions of no argument."""
     wrong = next((part for part in parts if not (inspect.iscoroutine(part) or callable(part))), None)
     if wrong is None:
-        return [_part(part) for part in parts]
+        return [_async_branch(part) for part in parts]
     for part in parts:
         if inspect.iscoroutine(part):
             part.close()  # or Python would complain that it was never awaited
@@ -77,7 +79,7 @@ def async_parts(parts: Sequence[Any]) -> list[Part]:
     )
 
 
-def _part(part: Any) -> Part:
+def _async_branch(part: Any) -> Branch:
     if inspect.iscoroutine(part):
         return lambda: part
 
@@ -88,12 +90,12 @@ def _part(part: Any) -> Part:
     return run
 
 
-def thread_parts(bench: Recorder, parts: Sequence[Any]) -> list[Part]:
-    """What a `def` agent may gather: functions of no argument, each for a thread of its own."""
+def thread_branches(recorder: Recorder, parts: Sequence[Any]) -> list[Branch]:
+    """Branches of a `def` agent: functions of no argument, each for a thread of its own."""
     wrong = next((part for part in parts if not callable(part)), None)
     if wrong is not None:
         raise UsageError(
             f"ctx.gather of a def agent takes functions of no argument, not {type(wrong).__name__}",
             hint="for example ctx.gather(lambda: ctx.step(...), lambda: ctx.step(...))",
         )
-    return [partial(bench.threads.run, ThreadCall(part)) for part in parts]
+    return [partial(recorder.threads.run, ThreadCall(part)) for part in parts]

@@ -1,13 +1,13 @@
-"""Carrying out one effect: intent first, then the call under a lease that covers it, then the record.
+"""Carries out one effect: intent first, then the call under a lease that covers it, then the record.
 
-Whatever leaves it open whether the outside world was changed makes the effect unknown. Then the foreign
-effect store is asked, then `reconcile`, then a person; it is never simply tried again.
+If it cannot be known whether the outside world was changed, the effect is unknown. Then the app's effect
+store is asked, then `reconcile`, then a person; it is never simply tried again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from endwell.errors import (
     StepTimeout,
     StoreError,
     TurnError,
+    UsageError,
 )
 from endwell.machine.unblock import EFFECT_UNKNOWN
 from endwell.model import commands as c
@@ -30,20 +31,26 @@ from endwell.policy import ledger
 from endwell.policy.limits import SECOND
 from endwell.runtime.followed_work import follow_work
 from endwell.runtime.running_calls import CURRENT_CALL
-from endwell.turn.effect_doubt import SLICE_SECONDS, EffectInDoubt, EffectRequest, is_holder_gone
+from endwell.turn.effect_verdict import NOT_DONE, RECHECK_SECONDS, Done, EffectInquiry, EffectRequest
 from endwell.turn.endings import is_retryable
-from endwell.turn.function_calls import CheckedValue, has_ended_by_itself, pause_before, replayed
+from endwell.turn.function_calls import CheckedValue, has_ended_by_itself, pause_before, replay_record
 from endwell.turn.recorder import PAUSE_SECONDS, Recorder
 from endwell.turn.suspension import HandedOver
-from endwell.turn.verdicts import CANNOT_TELL, EFFECT_KEY, NOT_DONE, Done, Verdict
-
-log = logging.getLogger(__name__)
 
 REASON_LIMIT = 300
+EFFECT_KEY: ContextVar[str] = ContextVar("endwell_effect_key", default="")
 
 
-class Value(msgspec.Struct, frozen=True):
-    """What the effect came to. Without one, the ledger is to be asked again."""
+def effect_key() -> str:
+    """Inside an effect's function: the key under which the effect happens at most once."""
+    key = EFFECT_KEY.get()
+    if not key:
+        raise UsageError("effect_key() has an answer only inside the function of ctx.effect(...)")
+    return key
+
+
+class EffectResult(msgspec.Struct, frozen=True):
+    """What the effect came to; without one, the ledger is asked again."""
 
     value: Any
 
@@ -52,65 +59,84 @@ class NotBegun(Exception):
     """The effect's function was not called: the lease does not cover it, or another call is in progress."""
 
 
-class EffectCall(EffectInDoubt):
+class EffectCall:
     """One effect of one turn that has no record yet."""
 
-    def __init__(self, bench: Recorder, order: EffectRequest) -> None:
-        super().__init__(bench, order)
+    def __init__(self, recorder: Recorder, request: EffectRequest) -> None:
+        self._recorder = recorder
+        self._request = request
+        self._inquiry = EffectInquiry(recorder, request)
         self._failures = 0
         self._has_looked_early = False
 
     async def run(self) -> Any:
         """Ask the ledger, and do what it says, until there is a result."""
         while True:
-            found = await self._once()
-            if found is not None:
-                return found.value
+            result = await self._run_once()
+            if result is not None:
+                return result.value
 
-    async def _once(self) -> Value | None:
-        await self._until_covered()
+    async def _run_once(self) -> EffectResult | None:
+        await self._wait_until_covered()
         await self._refuse_beside_another()
-        sent = self._bench.runtime.clock.monotonic()
-        reply = await self._bench.commit(self._intent())
+        sent = self._recorder.runtime.clock.monotonic()
+        reply = await self._recorder.commit(self._intent())
         match reply.ledger:
             case ledger.AllowExecute():
                 return await self._carry_out(sent)
             case ledger.ReturnRecordedResult(card=card):
-                return Value(await replayed(self._bench, self._order.work, await self._bench.card(card)))
+                record = await self._recorder.card(card)
+                return EffectResult(await replay_record(self._recorder, self._request.call, record))
             case ledger.WaitOtherWorker(until=until):
-                await self._wait_for_other(until)
+                await self._wait_for_other_worker(until)
             case ledger.Rejected(code="effect_unknown"):
                 await self._settle_unknown()
             case ledger.Rejected(code=code, message=message):
-                raise EffectRejected(message, code=code, task_id=self._bench.task.id)
+                raise EffectRejected(message, code=code, task_id=self._recorder.task.id)
         return None
 
+    async def _wait_until_covered(self) -> None:
+        """Wait for the heartbeat that renews the lease; without one this turn has lost its task."""
+        hold = self._recorder.hold
+        await hold.look()
+        while not hold.covers(self._needed_lease_seconds):
+            if not hold.covers(0):
+                raise self._inquiry.lost("the lease does not cover the effect any more")
+            await self._recorder.runtime.sleep(PAUSE_SECONDS / 4)
+            await hold.look()
+
+    @property
+    def _needed_lease_seconds(self) -> float:
+        return min(self._request.call.seconds, self._recorder.settings.lease_seconds / 2)
+
     async def _refuse_beside_another(self) -> None:
-        """A call that an earlier attempt left running here is waited for, and never made again beside it."""
-        left = self._order.work.seconds
-        while self._is_running and await self._may_be_made():
+        """Wait for a call that an earlier attempt left running here; never make another beside it."""
+        left = self._request.call.seconds
+        while self._inquiry.is_running and await self._inquiry.may_be_called():
             if left <= 0:
-                why = f"a call of the effect {self._order.key!r} is still running in this process"
+                why = f"a call of the effect {self._request.key!r} is still running in this process"
                 raise TurnError(why, code="effect_in_flight", hint="the task tries again later")
-            await self._pause(left)
-            left -= SLICE_SECONDS
+            await self._inquiry.pause(left)
+            left -= RECHECK_SECONDS
 
     def _intent(self) -> c.IntendEffect:
-        order = self._order
-        return self._bench.command(
+        request = self._request
+        return self._recorder.command(
             c.IntendEffect,
-            step=order.step,
-            key=order.key,
-            args_hash=order.args_hash,
-            timeout=int(order.work.seconds * SECOND),
+            step=request.step,
+            key=request.key,
+            args_hash=request.args_hash,
+            timeout=int(request.call.seconds * SECOND),
         )
 
-    async def _carry_out(self, sent: float) -> Value | None:
-        """The intent is ours. What the foreign store has, took place before the log could say so."""
-        found = await self._found()
-        if found is not None:
-            return await self._finish(found, 0)
-        began = self._bench.runtime.clock.monotonic()
+    # The ledger allows this attempt to execute
+
+    async def _carry_out(self, sent: float) -> EffectResult | None:
+        stored = await self._inquiry.stored_result()
+        if stored is not None:  # it took place before the log could say so
+            return await self._finish(stored, 0)
+        clock = self._recorder.runtime.clock
+        began = clock.monotonic()
         try:
             encoded = await self._execute(sent, began)
         except NotBegun:
@@ -118,210 +144,187 @@ class EffectCall(EffectInDoubt):
         except StaleAttempt:
             raise
         except Exception as error:
-            await self._failed(error)
+            await self._on_failure(error)
         except BaseException as error:
-            await self._doubt(error)
+            await self._mark_unknown(error)
             raise
         else:
-            return await self._finish(encoded, int((self._bench.runtime.clock.monotonic() - began) * SECOND))
+            return await self._finish(encoded, int((clock.monotonic() - began) * SECOND))
         return None
 
-    def _may_start(self, sent: float) -> bool:
-        """Only while the lease covers it by our own clock, and others surely still keep away."""
-        bench, seconds = self._bench, self._order.work.seconds
-        return bench.hold.covers(self._cover()) and bench.runtime.clock.monotonic() - sent < seconds / 2
-
-    def _cover(self) -> float:
-        return min(self._order.work.seconds, self._bench.settings.lease_seconds / 2)
-
-    async def _until_covered(self) -> None:
-        """The next heartbeat renews the lease; without one this turn is not ours any more."""
-        hold = self._bench.hold
-        await hold.look()
-        while not hold.covers(self._cover()):
-            if not hold.covers(0):
-                raise self._lost("the lease does not cover the effect any more")
-            await self._bench.runtime.sleep(PAUSE_SECONDS / 4)
-            await hold.look()
-
-    async def _withdraw(self) -> None:
-        """Nothing was called, and nobody knows that better: the intent is taken back, if it still counts."""
-        try:
-            await self._settle("not_done", call_ended=True)
-        except EndwellError as refusal:
-            raise self._lost("the effect was not begun in time") from refusal
-        if not self._bench.hold.covers(0):
-            raise self._lost("the lease ran out before the effect was begun")
-
     async def _execute(self, sent: float, began: float) -> bytes:
-        """First of two phases: the result is in the effect store, and only then goes into the log."""
-        bench, order = self._bench, self._order
+        """Call the function and put its result in the effect store; only then is it recorded in the log."""
+        recorder, request = self._recorder, self._request
 
         def check() -> None:
             if not self._may_start(sent):
                 raise NotBegun
 
         follow_work(asyncio.get_running_loop())
-        since = bench.runtime.clock.now_us()
-        call = bench.calls.begin(self._place, bench.attempt_id, order.step, since)
+        since = recorder.runtime.clock.now_us()
+        call = recorder.calls.begin(self._inquiry.place, recorder.attempt_id, request.step, since)
         if call is None:
             raise NotBegun
-        bench.doing[order.step] = since
-        tokens = EFFECT_KEY.set(order.key), CURRENT_CALL.set(call)
+        recorder.doing[request.step] = since
+        tokens = EFFECT_KEY.set(request.key), CURRENT_CALL.set(call)
         try:
-            value = await order.work.run(bench.runtime, bench.threads, before=check)
+            value = await request.call.run(recorder.runtime, recorder.threads, before=check)
         finally:
             call.has_returned = True
             EFFECT_KEY.reset(tokens[0])
             CURRENT_CALL.reset(tokens[1])
-            del bench.doing[order.step]
-        encoded = order.work.encoded(value)
-        await self._put(encoded, began)
+            del recorder.doing[request.step]
+        encoded = request.call.encoded(value)
+        await self._store_result(encoded, began)
         return encoded
 
-    async def _put(self, encoded: bytes, began: float) -> None:
-        """A store that is away is asked again, for as long as the effect might have taken."""
-        bench = self._bench
-        while bench.effects is not None:
-            await bench.hold.look()
-            if not bench.hold.covers(0):
-                raise self._lost("the lease ran out before its result was put away")
+    def _may_start(self, sent: float) -> bool:
+        """Only while the lease covers it by our own clock, and the intent still keeps others away."""
+        recorder, seconds = self._recorder, self._request.call.seconds
+        is_early = recorder.runtime.clock.monotonic() - sent < seconds / 2
+        return recorder.hold.covers(self._needed_lease_seconds) and is_early
+
+    async def _store_result(self, encoded: bytes, began: float) -> None:
+        """Put the result in the effect store; one that is away is asked again for the effect's time."""
+        recorder = self._recorder
+        while recorder.effects is not None:
+            await recorder.hold.look()
+            if not recorder.hold.covers(0):
+                raise self._inquiry.lost("the lease ran out before its result was put away")
             try:
-                await bench.effects.put(self._place, encoded, bench.attempt_id)
+                await recorder.effects.put(self._inquiry.place, encoded, recorder.attempt_id)
                 return
             except StoreError:
-                if bench.runtime.clock.monotonic() - began > self._order.work.seconds:
+                if recorder.runtime.clock.monotonic() - began > self._request.call.seconds:
                     raise
-                await bench.runtime.sleep(PAUSE_SECONDS)
+                await recorder.runtime.sleep(PAUSE_SECONDS)
 
-    async def _finish(self, encoded: bytes, took: int) -> Value:
-        order = self._order
-        kept = msgspec.json.encode(CheckedValue(order.args_hash, msgspec.Raw(encoded)))
-        await self._bench.commit(
-            self._bench.command(
+    async def _finish(self, encoded: bytes, took: int) -> EffectResult:
+        request = self._request
+        kept = msgspec.json.encode(CheckedValue(request.args_hash, msgspec.Raw(encoded)))
+        await self._recorder.commit(
+            self._recorder.command(
                 c.FinishEffect,
-                step=order.step,
-                key=order.key,
+                step=request.step,
+                key=request.key,
                 content=kept,
                 content_hash=content.fingerprint(kept),
                 took=took,
                 is_checked=True,
             )
         )
-        return Value(order.work.checked(encoded))
+        return EffectResult(request.call.checked(encoded))
 
-    async def _doubt(self, error: BaseException) -> None:
-        is_late = isinstance(error, StepTimeout)
-        reason = "timeout" if is_late else f"{type(error).__name__}: {content.safe_str(error, REASON_LIMIT)}"
-        await self._bench.commit(
-            self._bench.command(c.DoubtEffect, key=self._order.key, reason=content.clean_text(reason))
-        )
+    async def _withdraw(self) -> None:
+        """The function was not called: take the intent back, if it still counts."""
+        try:
+            await self._settle("not_done", call_ended=True)
+        except EndwellError as refusal:
+            raise self._inquiry.lost("the effect was not begun in time") from refusal
+        if not self._recorder.hold.covers(0):
+            raise self._inquiry.lost("the lease ran out before the effect was begun")
 
-    async def _failed(self, error: Exception) -> None:
-        if isinstance(error, NotDone) and not self._is_running:
+    async def _on_failure(self, error: Exception) -> None:
+        if isinstance(error, NotDone) and not self._inquiry.is_running:
             await self._settle("not_done", call_ended=True)
             await self._try_again_or_raise(error)
         else:
-            await self._doubt(error)
+            await self._mark_unknown(error)
             await self._resolve(error)
 
+    async def _mark_unknown(self, error: BaseException) -> None:
+        is_timeout = isinstance(error, StepTimeout)
+        reason = (
+            "timeout" if is_timeout else f"{type(error).__name__}: {content.safe_str(error, REASON_LIMIT)}"
+        )
+        await self._recorder.commit(
+            self._recorder.command(c.DoubtEffect, key=self._request.key, reason=content.clean_text(reason))
+        )
+
     async def _resolve(self, error: Exception) -> None:
-        """Our own call failed. While something of it may still be running, "not done" is only "not yet"."""
+        """Settle an effect whose call failed here. While part of it may run, "not done" is only "not yet"."""
         call_ended = has_ended_by_itself(error)
-        verdict = await self._verdict_when_over(call_ended=call_ended)
+        verdict = await self._inquiry.verdict_when_over(call_ended=call_ended)
         if isinstance(verdict, Done):
             await self._settle_done(verdict)
         elif verdict is not NOT_DONE:
             await self._hand_over()
-        elif self._order.reconcile is not None:
+        elif self._request.reconcile is not None:
             await self._settle_not_done(call_ended=call_ended)
             await self._try_again_or_raise(error)
         else:
-            # Nobody has looked: it stays unknown, unless it is about to be called again, which does no harm.
+            # Without a `reconcile` it stays unknown, unless it is called again now, which does no harm.
             await self._try_again_or_raise(error)
             await self._settle_not_done(call_ended=call_ended)
-
-    async def _verdict_when_over(self, *, call_ended: bool) -> Verdict:
-        """What can be known. "Not done" is asked for again when the call's time and the margin are over.
-
-        It counts only if no call was in progress when it was asked for: the call may have ended since.
-        """
-        until, asked_at, was_running = await self._surely_over_at(), await self._now(), self._is_running
-        verdict = await self._verdict()
-        may_count = asked_at >= until or call_ended or self._may_repeat
-        if verdict is not NOT_DONE or (may_count and not was_running):
-            return verdict
-
-        async def is_over() -> bool:
-            return call_ended and not self._is_running
-
-        await self._wait(max(until, await self._now() + self._bench.limits.effect_margin), is_over)
-        was_running = self._is_running
-        verdict = await self._verdict()
-        return CANNOT_TELL if verdict is NOT_DONE and was_running else verdict
 
     async def _try_again_or_raise(self, error: Exception) -> None:
         self._failures += 1
-        policy = self._order.policy
-        is_final = isinstance(error, Retry) or not is_retryable(error, self._bench.give_up_on)
+        policy = self._request.policy
+        is_final = isinstance(error, Retry) or not is_retryable(error, self._recorder.give_up_on)
         if is_final or self._failures > policy.max_retries:
             raise error
-        await pause_before(self._bench, self._order.step, policy, self._failures)
+        await pause_before(self._recorder, self._request.step, policy, self._failures)
+
+    # Another attempt began it
+
+    async def _wait_for_other_worker(self, until: int) -> None:
+        """Wait until the holder has said how it ended; if the holder is gone, look whether it was done."""
+        inquiry = self._inquiry
+        if not self._has_looked_early and await inquiry.is_holder_gone():
+            self._has_looked_early = True
+            verdict = await inquiry.verdict()
+            if isinstance(verdict, Done):
+                return await self._settle_done(verdict, holder_gone=True)
+
+        async def is_over() -> bool:
+            return not await inquiry.is_intended()
+
+        return await inquiry.wait_until(until, is_over)
 
     async def _settle_unknown(self) -> None:
-        """Another attempt left it open. "Not done" counts only if nobody can still be executing it."""
-        verdict = await self._verdict_when_over(call_ended=False)
+        """Settle what another attempt left open. "Not done" counts only if no call can be in progress."""
+        verdict = await self._inquiry.verdict_when_over(call_ended=False)
         if isinstance(verdict, Done):
             await self._settle_done(verdict)
         elif verdict is NOT_DONE:
-            await self._settle_not_done(holder_gone=await is_holder_gone(self._bench, self._order.key))
+            await self._settle_not_done(holder_gone=await self._inquiry.is_holder_gone())
         else:
             await self._hand_over()
 
-    async def _settle_not_done(self, **known: bool) -> None:
-        try:
-            await self._settle("not_done", may_repeat=self._may_repeat, **known)
-        except EndwellError as refusal:
-            if refusal.code == EFFECT_UNKNOWN:
-                return await self._hand_over()
-            _ignore_if_settled(refusal)
+    # Settling
 
     async def _settle_done(self, verdict: Done, *, holder_gone: bool = False) -> None:
-        encoded = self._order.work.encoded(verdict.value)
+        encoded = self._request.call.encoded(verdict.value)
         digest = content.fingerprint(encoded)
         try:
             await self._settle("done", content=encoded, content_hash=digest, holder_gone=holder_gone)
         except EndwellError as refusal:
             _ignore_if_settled(refusal)
 
-    async def _settle(self, verdict: Settlement, **said: Any) -> None:
-        await self._bench.commit(
-            self._bench.command(c.SettleEffect, key=self._order.key, verdict=verdict, **said)
+    async def _settle_not_done(self, **known: bool) -> None:
+        try:
+            await self._settle("not_done", may_repeat=self._request.may_repeat, **known)
+        except EndwellError as refusal:
+            if refusal.code == EFFECT_UNKNOWN:
+                return await self._hand_over()
+            _ignore_if_settled(refusal)
+
+    async def _settle(self, verdict: Settlement, **known: Any) -> None:
+        await self._recorder.commit(
+            self._recorder.command(c.SettleEffect, key=self._request.key, verdict=verdict, **known)
         )
 
     async def _hand_over(self) -> None:
-        """A person must say what became of it; this turn is over. Unless one was faster: then it goes on."""
-        key = self._order.key
+        """Block the task until a person settles the effect, unless it is settled already."""
+        recorder, key = self._recorder, self._request.key
         try:
-            await self._bench.commit(self._bench.command(c.Block, reason=EFFECT_UNKNOWN, effect_key=key))
+            await recorder.commit(recorder.command(c.Block, reason=EFFECT_UNKNOWN, effect_key=key))
         except EndwellError as refusal:
             return _ignore_if_settled(refusal)
-        raise HandedOver(f"whether the effect {self._order.key!r} took place is for a person to say")
-
-    async def _wait_for_other(self, until: int) -> None:
-        """Until whoever intends it has said how it ended, or can no longer be at it.
-
-        If that one is dead, look whether it got there.
-        """
-        if not self._has_looked_early and await is_holder_gone(self._bench, self._order.key):
-            self._has_looked_early = True
-            verdict = await self._verdict()
-            if isinstance(verdict, Done):
-                return await self._settle_done(verdict, holder_gone=True)
-        return await self._wait(until, self._is_said)
+        raise HandedOver(f"whether the effect {key!r} took place is for a person to say")
 
 
 def _ignore_if_settled(refusal: EndwellError) -> None:
-    """Somebody else settled it meanwhile, or is at it: the ledger says which."""
+    """Another attempt or a person settled it, or a call of it has begun: the ledger says which."""
     if refusal.code not in ("effect_settled", "effect_in_flight"):
         raise refusal

@@ -1,4 +1,4 @@
-"""The verb that changes the outside world, at most once: `effect`."""
+"""The verb that changes the outside world at most once: `effect`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from endwell.errors import BadInput, EffectRejected
 from endwell.model.inside import lineage_of
 from endwell.policy import ledger
 from endwell.turn.effect_call import EffectCall
-from endwell.turn.effect_doubt import EffectRequest
+from endwell.turn.effect_verdict import EffectRequest
 from endwell.turn.function_calls import (
     Duration,
     FunctionCall,
     Tries,
-    bound,
-    call_of,
+    bind_arguments,
+    effect_call_id,
     recorded_call,
-    replayed,
+    replay_record,
+    retry_policy_of,
     seconds_of,
-    tries_of,
 )
 from endwell.turn.recorder import Recorder
 
@@ -29,9 +29,9 @@ KEY_PARAMETER = "idempotency_key"
 
 
 class EffectVerbs:
-    """For a context that has a bench."""
+    """The part of a context that changes the outside world."""
 
-    _bench: Recorder
+    _recorder: Recorder
 
     async def effect(
         self,
@@ -50,60 +50,68 @@ class EffectVerbs:
         """Call a function that changes the outside world; it takes place at most once under its key.
 
         The function is given the key as `idempotency_key` if it has such a parameter; `endwell.effect_key()`
-        says it too. It may raise `NotDone` if nothing has happened. After a crash, a timeout or any other
+        returns it too. It may raise `NotDone` if nothing has happened. After a crash, a timeout or any other
         exception `reconcile(key, *args)` is asked: `Done(value)` or the value, `NOT_DONE` or `None`, or
         `CANNOT_TELL`; if that does not settle it, a person is asked. `deduplicates=True` says that the
         outside ignores a second call with the same key; `accept_risk=True` that one would do no harm.
         `retry=3` calls the function up to three times, where it is sure that nothing has happened.
         A caller that stops waiting (`asyncio.wait_for`) does not end the effect: asking again joins it.
         """
-        bench = self._bench
-        call = call_of(name, fn, args, kwargs)
-        step = bench.begin(name, call)
+        recorder = self._recorder
+        call_id = effect_call_id(name, fn, args, kwargs)
+        step = recorder.ids.begin_step(name, call_id)
         try:
-            bench.circles.waited()
-            bench.circles.news()
-            effect_key = _default_key(bench, step) if key is None else _checked(key)
-            seconds = seconds_of(timeout, bench.settings.effect_timeout_seconds)
-            work = FunctionCall.of(
-                name, fn, bound(fn, args, _with_key(fn, kwargs, effect_key)), seconds, result
-            )
-            card = await bench.recorded(step)
+            recorder.repeat_guard.on_wait()
+            recorder.repeat_guard.note_news()
+            effect_key = _default_key(recorder, step) if key is None else _checked_key(key)
+            seconds = seconds_of(timeout, recorder.settings.effect_timeout_seconds)
+            bound = bind_arguments(fn, args, _with_key(fn, kwargs, effect_key))
+            call = FunctionCall.of(name, fn, bound, seconds, result)
+            card = await recorder.record_of(step)
             if card is not None:
-                _refuse_other_arguments(bench, effect_key, call, recorded_call(card))
-                return await replayed(bench, work, card)
-            asking = None
-            if reconcile is not None:
-                asked = bound(reconcile, (effect_key, *args), kwargs)
-                asking = FunctionCall.of(f"{name} (reconcile)", reconcile, asked, seconds, Any)
-            order = EffectRequest(
+                _refuse_other_arguments(recorder, effect_key, call_id, recorded_call(card))
+                return await replay_record(recorder, call, card)
+            request = EffectRequest(
                 step=step,
                 key=effect_key,
-                args_hash=call,
-                work=work,
-                reconcile=asking,
-                policy=tries_of(bench, retry),
+                args_hash=call_id,
+                call=call,
+                reconcile=_reconcile_call(name, reconcile, (effect_key, *args), kwargs, seconds),
+                policy=retry_policy_of(recorder, retry),
                 deduplicates=deduplicates,
                 accept_risk=accept_risk,
             )
-            return await bench.runs.outcome(step, EffectCall(bench, order).run)
+            return await recorder.runs.outcome(step, EffectCall(recorder, request).run)
         finally:
-            bench.end(step, call)
+            recorder.ids.end_step(step, call_id)
 
 
-def _refuse_other_arguments(bench: Recorder, key: str, call: str, recorded: str) -> None:
-    """The record is that of this very step, so a function of another name is the same one, renamed."""
-    if recorded and ledger.has_other_arguments(call, recorded):
-        rejected = ledger.conflict(key, bench.task.id)
-        raise EffectRejected(rejected.message, code=rejected.code, task_id=bench.task.id)
+def _reconcile_call(
+    name: str,
+    reconcile: Callable[..., Any] | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    seconds: float,
+) -> FunctionCall | None:
+    if reconcile is None:
+        return None
+    bound = bind_arguments(reconcile, args, kwargs)
+    return FunctionCall.of(f"{name} (reconcile)", reconcile, bound, seconds, Any)
 
 
-def _default_key(bench: Recorder, step: str) -> str:
-    """The same in every run and replay of the task; the attempt is no part of it."""
-    return f"{lineage_of(bench.task)}:{step.partition(':')[2]}"
+def _refuse_other_arguments(recorder: Recorder, key: str, call_id: str, recorded: str) -> None:
+    """Refuse a recorded effect with other arguments; a function that was only renamed is the same one."""
+    if recorded and ledger.has_other_arguments(call_id, recorded):
+        rejected = ledger.conflict(key, recorder.task.id)
+        raise EffectRejected(rejected.message, code=rejected.code, task_id=recorder.task.id)
 
 
-def _checked(key: object) -> str:
+def _default_key(recorder: Recorder, step: str) -> str:
+    """The same key in every run and replay of the task; the attempt is no part of it."""
+    return f"{lineage_of(recorder.task)}:{step.partition(':')[2]}"
+
+
+def _checked_key(key: object) -> str:
     if isinstance(key, str) and 0 < len(key) <= KEY_LIMIT and key.isprintable():
         return key
     raise BadInput(
@@ -114,12 +122,12 @@ def _checked(key: object) -> str:
 
 
 def _with_key(fn: Callable[..., Any], kwargs: dict[str, Any], key: str) -> dict[str, Any]:
-    """The key as an argument, where the function has a place for it."""
+    """The keyword arguments, with the key if the function has a parameter for it."""
     try:
         parameters = inspect.signature(fn).parameters
-    except (TypeError, ValueError):  # some builtins do not say
+    except (TypeError, ValueError):  # some builtins have no signature
         return kwargs
     named = parameters.get(KEY_PARAMETER)
-    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
     takes_it = named is not None and named.kind is not inspect.Parameter.POSITIONAL_ONLY
     return {KEY_PARAMETER: key, **kwargs} if takes_it or (named is None and takes_any) else kwargs

@@ -1,4 +1,4 @@
-"""Calling the functions of steps: within their time, off the event loop, their values kept as JSON."""
+"""Calls of the functions of steps: within their timeout, off the event loop, their results kept as JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _error_decoder = msgspec.json.Decoder(ErrorInfo)
 
 
 class FunctionCall:
-    """A function with its arguments, how long it may take, and what it must return."""
+    """A function with its arguments, its timeout, and the declared type of its result."""
 
     __slots__ = ("_call", "_is_async", "name", "seconds", "shape")
 
@@ -52,21 +52,21 @@ class FunctionCall:
     def of(
         cls, name: str, fn: Callable[..., Any], call: Callable[[], Any], seconds: float, result: Any
     ) -> FunctionCall:
-        """With the shape of what it returns: as said, or as the function is annotated."""
+        """A call whose result is of the type `result`, or as the function is annotated."""
         if not callable(fn):
             raise UsageError(f"step {name!r}: {content.safe_repr(fn, 60)} is not a function")
-        work = cls(name, fn, call, seconds)
-        work.shape = result_of(fn) if result is None else Shape.of(result)
-        return work
+        made = cls(name, fn, call, seconds)
+        made.shape = result_of(fn) if result is None else Shape.of(result)
+        return made
 
     async def run(
         self, runtime: Runtime, threads: TurnThreads, *, before: Callable[[], None] | None = None
     ) -> Any:
-        """What it returns; `StepTimeout` when that takes too long, and what comes later is discarded.
+        """The function's result. Raises `StepTimeout` when it takes too long; a later result is discarded.
 
-        `before` is called immediately before the function, where the function is.
+        `before` is called in the function's own thread, immediately before the function.
         """
-        call = self._call if before is None else partial(_after, before, self._call)
+        call = self._call if before is None else partial(_call_after, before, self._call)
         scope = runtime.timeout(self.seconds)
         try:
             async with scope:
@@ -74,9 +74,9 @@ class FunctionCall:
         except TimeoutError:
             if not scope.expired():
                 raise  # the function's own
-            raise self._late() from None
+            raise self._timeout() from None
         if scope.expired():
-            raise self._late()
+            raise self._timeout()
         return value
 
     async def _in_thread(self, threads: TurnThreads, call: Callable[[], Any]) -> Any:
@@ -86,22 +86,22 @@ class FunctionCall:
         value = await threads.run(thread)
         return await value if inspect.isawaitable(value) else value
 
-    def _late(self) -> StepTimeout:
+    def _timeout(self) -> StepTimeout:
         return StepTimeout(f"step {self.name!r} took longer than {self.seconds:g} s")
 
     def encoded(self, value: Any) -> bytes:
-        """The value as it is kept."""
+        """The result as it is kept."""
         return content.encode(value, what=f"result of step {self.name}")
 
     def checked(self, encoded: bytes) -> Any:
-        """What was kept, as the declared type: the first run and every later one see the same."""
+        """What was kept, as the declared type: the first run and every replay see the same value."""
         try:
             return self.shape.check(content.decode_stored(encoded), f"result of step {self.name}")
         except BadInput as refusal:
             raise TurnError(refusal.message, code="bad_step_result", hint=refusal.hint) from refusal
 
     def replayed(self, encoded: bytes) -> Any:
-        """The same for a record; if it does not fit, the code has changed since."""
+        """A recorded result, as the declared type; refused if the type has changed since."""
         try:
             return self.checked(encoded)
         except TurnError as refusal:
@@ -114,26 +114,26 @@ class FunctionCall:
 def has_ended_by_itself(error: BaseException) -> bool:
     """Whether a function that raised this has surely ended: no timeout and no cancellation led to it."""
     seen: list[BaseException] = []
-    found: list[object] = [error]
-    while found:
-        one = found.pop()
-        if not isinstance(one, BaseException) or any(one is other for other in seen):
+    to_check: list[object] = [error]
+    while to_check:
+        cause = to_check.pop()
+        if not isinstance(cause, BaseException) or any(cause is other for other in seen):
             continue
-        if _is_cut_short(one):
+        if _is_cut_short(cause):
             return False
-        seen.append(one)
-        found += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+        seen.append(cause)
+        to_check += [cause.__cause__, cause.__context__, *getattr(cause, "exceptions", ())]
     return True
 
 
 def _is_cut_short(error: BaseException) -> bool:
-    """Clients have errors of their own for it: some say it by their name only, some by their text only."""
+    """Client libraries have errors of their own for timeouts: some say so by name only, some by text only."""
     names = " ".join(kind.__name__ for kind in type(error).__mro__).lower()
     text = content.safe_str(error, _TEXT_LIMIT).lower().replace("_", " ")
     return any(word in names for word in _CUT_SHORT_NAMES) or any(word in text for word in _CUT_SHORT_TEXTS)
 
 
-def _after(before: Callable[[], None], call: Callable[[], Any]) -> Any:
+def _call_after(before: Callable[[], None], call: Callable[[], Any]) -> Any:
     before()
     return call()
 
@@ -141,13 +141,15 @@ def _after(before: Callable[[], None], call: Callable[[], Any]) -> Any:
 _ANYTHING = Shape.of(Any)
 
 
-def bound(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
-    """The call without arguments."""
+def bind_arguments(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Callable[[], Any]:
+    """A function of no argument that makes the call."""
     return partial(fn, *args, **kwargs) if args or kwargs else fn
 
 
-def inputs_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Equal inputs have equal fingerprints."""
+def inputs_hash(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The fingerprint of a step's arguments."""
     return content.fingerprint(content.encode([args, kwargs], what=f"inputs of step {name}"))
 
 
@@ -162,7 +164,7 @@ def seconds_of(duration: Duration | None, default: float, what: str = "timeout")
 
 
 class CheckedValue(msgspec.Struct, frozen=True):
-    """The content of a `step.checked` card: a value, and the fingerprint of what it was computed from."""
+    """The content of a `step.checked` card: a result, and the fingerprint of its arguments."""
 
     inputs: str
     value: msgspec.Raw
@@ -171,36 +173,36 @@ class CheckedValue(msgspec.Struct, frozen=True):
 _checked_decoder = msgspec.json.Decoder(CheckedValue)
 
 
-def tries_of(bench: Recorder, retry: Tries) -> RetryPolicy:
-    """How often a step is tried: a number counts every call, the first one too."""
+def retry_policy_of(recorder: Recorder, retry: Tries) -> RetryPolicy:
+    """How often a step is tried: a number counts every call, the first included."""
     if isinstance(retry, RetryPolicy):
         return retry
     calls: object = 1 if retry is None else retry
     if isinstance(calls, int) and 1 <= calls <= MOST_CALLS:
-        return msgspec.structs.replace(bench.limits.retry, max_retries=calls - 1)
+        return msgspec.structs.replace(recorder.limits.retry, max_retries=calls - 1)
     raise UsageError(f"retry must be a number of calls from 1 to {MOST_CALLS:,}, or a RetryPolicy")
 
 
-async def pause_before(bench: Recorder, step: str, policy: RetryPolicy, number: int) -> None:
-    """The backoff before retry `number` of a step; the turn need show no progress meanwhile."""
-    seconds = backoff(policy, number, bench.runtime.ids.fraction()) / SECOND
-    await bench.expect(step, seconds)
-    await bench.runtime.sleep(seconds)
+async def pause_before(recorder: Recorder, step: str, policy: RetryPolicy, number: int) -> None:
+    """Wait for the backoff before retry `number` of a step; the turn is not reaped while it waits."""
+    seconds = backoff(policy, number, recorder.runtime.ids.fraction()) / SECOND
+    await recorder.announce(step, seconds)
+    await recorder.runtime.sleep(seconds)
 
 
-def call_of(name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """What one call of an effect is known by: its arguments, also those of a `partial`, and its function."""
+def effect_call_id(name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """What identifies one call of an effect: its arguments, also those of a `partial`, and its function."""
     given: list[Any] = [args, kwargs]
     while isinstance(fn, partial):
-        given += [part for part in (list(fn.args), fn.keywords) if part and _is_content(part)]
+        given += [part for part in (list(fn.args), fn.keywords) if part and _is_json(part)]
         fn = fn.func
     function = "".join(filter(str.isprintable, str(getattr(fn, "__name__", type(fn).__name__))))
     inputs = content.fingerprint(content.encode(given, what=f"inputs of step {name}"))
     return ledger.named_call(inputs, function[:_FUNCTION_LIMIT])
 
 
-def _is_content(value: Any) -> bool:
-    """Whether it can be compared: a `partial` may bind clients and other objects too."""
+def _is_json(value: Any) -> bool:
+    """Whether a value can be compared: a `partial` may bind clients and other objects too."""
     try:
         content.encode(value, what="arguments")
     except Exception:  # an object may raise anything while it is looked at
@@ -209,7 +211,7 @@ def _is_content(value: Any) -> bool:
 
 
 def recorded_call(card: Card) -> str:
-    """The call whose result a record keeps; empty where an older release did not keep it."""
+    """The call whose result a record keeps; empty in records of older releases."""
     if card.kind == "step.checked":
         return _checked_decoder.decode(card.content).inputs
     if card.kind == "step.reference":
@@ -217,20 +219,20 @@ def recorded_call(card: Card) -> str:
     return ""
 
 
-async def replayed(bench: Recorder, work: FunctionCall, card: Card, inputs: str = "") -> Any:
-    """What a record says: a value, or that the step failed for good."""
+async def replay_record(recorder: Recorder, call: FunctionCall, card: Card, inputs: str = "") -> Any:
+    """The recorded result; raises `StepFailed` if the step failed for good."""
     match card.kind:
         case "step.failure":
             error = _error_decoder.decode(card.content)
-            raise StepFailed(error.message or f"step {work.name!r} failed for good", code=error.code)
+            raise StepFailed(error.message or f"step {call.name!r} failed for good", code=error.code)
         case "step.checked":
             checked = _checked_decoder.decode(card.content)
             if inputs and checked.inputs != inputs:
                 raise ReplayMismatch(
-                    f"step {work.name!r} was recorded with other inputs",
+                    f"step {call.name!r} was recorded with other inputs",
                     hint="compute what a step is given from recorded values, or give the step a new name",
                 )
-            return work.replayed(bytes(checked.value))
+            return call.replayed(bytes(checked.value))
         case "step.reference":
-            return await replayed(bench, work, await bench.referred(card))
-    return work.replayed(card.content)
+            return await replay_record(recorder, call, await recorder.referred_card(card))
+    return call.replayed(card.content)

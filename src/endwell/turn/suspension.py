@@ -1,12 +1,27 @@
-"""How a turn's function is left in the middle; an agent's `except Exception` does not stop that."""
+"""How a turn's function is left in the middle, and how an ending becomes a value.
+
+These are `BaseException`s, so that an agent's `except Exception` does not catch them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
+from typing import Any
 
 from endwell.errors import StaleAttempt
 from endwell.model import commands as c
 from endwell.policy.waiting import call_size, refuse_too_many
+
+Outcome = tuple[Any, BaseException | None]
+"""What something returned, or what it raised."""
+
+
+async def captured(awaitable: Awaitable[Any]) -> Outcome:
+    """The outcome as a value: an event loop must not see SystemExit, nor a sibling an exception."""
+    try:
+        return await awaitable, None
+    except BaseException as error:
+        return None, error
 
 
 class Suspended(BaseException):
@@ -27,22 +42,22 @@ class Suspended(BaseException):
 
 
 class HandedOver(BaseException):
-    """The task is in a person's hands now: the turn ends here, and has nothing to say."""
+    """The task is in a person's hands: the turn ends without a command."""
 
 
 class GivenBack(BaseException):
-    """The child process was not sure that the turn is still its own: another attempt may have it."""
+    """The child process could not tell whether it still holds the turn, and gave it back."""
 
 
 def merged(waiting: list[Suspended]) -> BaseException:
-    """What several branches wait for, as one suspension; an error if a turn may not wait for so much."""
+    """One suspension for the waits of several branches; an error if they are too many for a turn."""
     calls = tuple(call for one in waiting for call in one.calls)
     together = Suspended(calls, tuple(submit for one in waiting for submit in one.submits))
     return refuse_too_many(calls, together.size) or together
 
 
-def meant(error: BaseException) -> BaseException:
-    """What an exception group of a turn stands for: `asyncio.TaskGroup` wraps whatever leaves it."""
+def unwrapped(error: BaseException) -> BaseException:
+    """The exception that an exception group stands for: `asyncio.TaskGroup` wraps what leaves it."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     leaves = list(_leaves(error))

@@ -1,7 +1,7 @@
 """Threads for the synchronous functions of steps.
 
-They are not those that agents run in: a step never waits for a thread that its own agent holds. A function
-that nobody waits for any more cannot be ended from outside; until it returns, its turn keeps its slot.
+They are not those that agents run in, so a step never waits for a thread that its own agent holds. A function
+that is no longer waited for cannot be ended from outside; until it returns, its turn keeps its slot.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ def with_step_threads(runtime: Runtime) -> Runtime:
 
 
 class TurnThreads:
-    """The threads of one turn. `freed` hears, on the event loop, that a late one has ended."""
+    """The threads of one turn. `on_free` is called on the event loop when a late one has ended."""
 
-    def __init__(self, runtime: Runtime, freed: Callable[[], None]) -> None:
+    def __init__(self, runtime: Runtime, on_free: Callable[[], None]) -> None:
         self._runtime = runtime
-        self._freed = freed
+        self._on_free = on_free
         self._late: set[ThreadCall] = set()
 
     @property
     def is_busy(self) -> bool:
-        """Whether a function goes on that nobody waits for any more."""
+        """Whether a function is still running that is no longer waited for."""
         return bool(self._late)
 
     async def run(self, call: ThreadCall) -> Any:
         """What the function returns; leaving the wait does not end it."""
         loop = asyncio.get_running_loop()
         try:
-            return await self._runtime.in_thread(self._in_thread, loop, call)
+            return await self._runtime.in_thread(self._run_in_thread, loop, call)
         finally:
             call.leave()
             if call.is_running:
                 self._late.add(call)
 
-    def _in_thread(self, loop: asyncio.AbstractEventLoop, call: ThreadCall) -> Any:
+    def _run_in_thread(self, loop: asyncio.AbstractEventLoop, call: ThreadCall) -> Any:
         try:
             return call.run()
         finally:
             if call.is_left:
-                with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
-                    loop.call_soon_threadsafe(self._end, call)
+                with contextlib.suppress(RuntimeError):  # the loop has closed
+                    loop.call_soon_threadsafe(self._on_late_end, call)
 
-    def _end(self, call: ThreadCall) -> None:
+    def _on_late_end(self, call: ThreadCall) -> None:
         if call in self._late:
             self._late.discard(call)
-            self._freed()
+            self._on_free()

@@ -1,4 +1,4 @@
-"""What a wait came to, as agent code sees it: a value, or an exception that says what went wrong."""
+"""The result of a wait as agent code sees it: a value, or an exception that says what went wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from endwell.turn.recorder import Recorder
 
 SUCCESS = "success"
 TIMEOUT = "timeout"
-_SAID_LIMIT = 500
+_ERROR_LIMIT = 500
 
 
 class Approved(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Approved(msgspec.Struct, frozen=True):
     at: int
 
 
-class Record(msgspec.Struct, frozen=True):
+class WaitRecord(msgspec.Struct, frozen=True):
     """The record of a wait: how it was answered, and which card holds the answer."""
 
     status: str
@@ -42,86 +42,87 @@ class Record(msgspec.Struct, frozen=True):
     shown_hash: str | None = None
 
 
-_decoder = msgspec.json.Decoder(Record)
+_decoder = msgspec.json.Decoder(WaitRecord)
 
 
-def record_of(card: Card) -> Record:
-    """The record that a card holds."""
-    return _decoder.decode(card.content)
-
-
-async def answer(bench: Recorder, record: Record) -> Any:
-    """The answer itself, as plain JSON values."""
+async def _answer_in(recorder: Recorder, record: WaitRecord) -> Any:
+    """The answer as plain JSON values."""
     if record.ref is None:
         return None
-    return content.decode_stored((await bench.card(record.ref)).content)
+    return content.decode_stored((await recorder.card(record.ref)).content)
 
 
-async def tool_value(bench: Recorder, name: str, record: Record, shape: Shape) -> Any:
+async def tool_result(recorder: Recorder, name: str, card: Card, shape: Shape) -> Any:
     """What a tool answered."""
-    value = await answer(bench, record)
+    record = _decoder.decode(card.content)
+    value = await _answer_in(recorder, record)
     if record.status == SUCCESS:
         return shape.check(value, "result")
     if record.status == TIMEOUT:
         raise ToolTimeout(f"tool {name} did not answer in time", error=record.error)
-    error = record.error or _reported(value)
-    raise ToolFailed(f"tool {name} answered {record.status}{_said(error)}", error=error)
+    error = record.error or _error_in(value)
+    raise ToolFailed(f"tool {name} answered {record.status}{_as_suffix(error)}", error=error)
 
 
-async def call_value(bench: Recorder, name: str, step_record: str, record: Record, shape: Shape) -> Any:
+async def call_result(recorder: Recorder, name: str, card: Card, shape: Shape) -> Any:
     """What a called agent returned."""
-    value = await answer(bench, record)
+    record = _decoder.decode(card.content)
+    value = await _answer_in(recorder, record)
     if record.status == SUCCESS:
         return shape.check(value, "result")
-    child = child_id(step_record)
-    error = record.error or _reported(value)
+    child = child_id(card.id)
+    error = record.error or _error_in(value)
     raise CallFailed(
-        f"the call of {name} ended as {record.status}{_said(error)}",
+        f"the call of {name} ended as {record.status}{_as_suffix(error)}",
         status=record.status,
         error=error,
-        deliverable=await _with_draft(bench, value) if record.ref == deliverable_id(child) else None,
+        deliverable=await _with_draft(recorder, value) if record.ref == deliverable_id(child) else None,
         task_id=child,
     )
 
 
-async def _with_draft(bench: Recorder, report: Any) -> Any:
-    """What the child had drafted belongs to what it leaves behind."""
+async def _with_draft(recorder: Recorder, report: Any) -> Any:
+    """The failure report of a child with the content of its draft, if it kept one."""
     card_id = draft_in(report)
     if card_id is None:
         return report
-    return {**report, "draft": content.decode_stored((await bench.card(card_id)).content)}
+    return {**report, "draft": content.decode_stored((await recorder.card(card_id)).content)}
 
 
-async def signal_value(bench: Recorder, name: str, record: Record, shape: Shape) -> Any:
-    """What a signal said."""
+async def signal_result(recorder: Recorder, name: str, card: Card, shape: Shape) -> Any:
+    """What a signal brought."""
+    record = _decoder.decode(card.content)
     if record.status == TIMEOUT:
         raise SignalTimeout(f"the signal {name} did not come in time")
-    return shape.check(await answer(bench, record), "signal")
+    return shape.check(await _answer_in(recorder, record), "signal")
 
 
-def approval_value(question: str, card: Card, record: Record, shown_hash: str) -> Approved:
-    """Who agreed to exactly this; whoever declined, or nobody, is an exception."""
+def approval_result(question: str, card: Card, shown_hash: str) -> Approved:
+    """Who agreed to exactly this; a rejection or an expired request is raised."""
+    record = _decoder.decode(card.content)
     if record.shown_hash not in (None, shown_hash):
         raise ReplayMismatch("what was approved is not what is asked for now")
     asked = content.clean_text(question, 200)
     if record.status == "rejected":
         raise ApprovalRejected(f"{', '.join(record.by)} declined: {asked}")
     if record.status == "expired":
-        raise ApprovalExpired(f"nobody decided in time: {asked}")
+        raise ApprovalExpired(f"the approval expired without a decision: {asked}")
     return Approved(record.by, card.created_at)
 
 
-def _reported(value: Any) -> Any:
-    """A failure that came as an answer: `{"status", "error"}`, or whatever the tool said."""
+def _error_in(value: Any) -> Any:
+    """The error of a failure that came as an answer: of `{"status", "error"}`, or the answer itself."""
     return value["error"] if isinstance(value, dict) and "error" in value else value
 
 
-def _said(error: Any) -> str:
+def _as_suffix(error: Any) -> str:
     message = error.get("message") or error.get("code") if isinstance(error, dict) else error
-    return f": {_end_of(content.safe_str(message))}" if message else ""
+    return f": {_last_part(content.safe_str(message))}" if message else ""
 
 
-def _end_of(text: str) -> str:
-    """Of what a chain of calls passed up, the end names the cause."""
-    cut = len(text) - _SAID_LIMIT
-    return content.clean_text(text if cut <= 0 else f"({cut} characters cut) … {text[cut:]}", 2 * _SAID_LIMIT)
+def _last_part(text: str) -> str:
+    """The end of an error that a chain of calls passed up, because the end names the cause."""
+    cut = len(text) - _ERROR_LIMIT
+    return content.clean_text(
+        text if cut <= 0 else f"({cut} characters cut) … {text[cut:]}", 2 * _ERROR_LIMIT
+    )

@@ -1,6 +1,6 @@
-"""What a worker that is gone has left behind: messages under its hands, and turns under its lease.
+"""What workers that are gone leave behind: messages being processed, and turns under a lapsed lease.
 
-The same work may be done by any number of watchdogs, and by the PMO; none of it ends a task.
+Any number of watchdogs, and the PMO, may do this work at the same time; none of it ends a task.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from endwell.model import commands as c
 from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings
-from endwell.store.contract import Store
+from endwell.store.actor import Actor
 from endwell.store.reclaimer import Absence, Reclaimer
 
 log = logging.getLogger(__name__)
@@ -21,66 +21,50 @@ FOR_EVER = 1 << 60
 
 
 class AbandonedWork:
-    """Two parts of a worker's tick."""
+    """Requeues messages and reclaims turns: two parts of a worker's tick."""
 
-    def __init__(
-        self, store: Store, runtime: Runtime, settings: Settings, *, namespace: str, actor: str
-    ) -> None:
-        self._store = store
-        self._runtime = runtime
-        self._settings = settings.worker
-        self._namespace = namespace
+    def __init__(self, actor: Actor, runtime: Runtime, settings: Settings) -> None:
         self._actor = actor
+        timeout = settings.worker.inbox_processing_timeout_seconds
+        self.patience = int(timeout * SECOND) if timeout > 0 else FOR_EVER
+        """Microseconds after which a message that is still being processed counts as stale."""
         self._absence = Absence(
             runtime.clock,
             interval_seconds=settings.worker.watchdog_interval_seconds,
             worker=settings.worker,
         )
-        self._reclaiming = Reclaimer(
-            store,
+        self._reclaimer = Reclaimer(
+            actor.store,
             runtime,
             self._absence,
-            namespace=namespace,
-            actor=actor,
+            namespace=actor.namespace,
+            actor=actor.name,
             grace_seconds=settings.queue.reclaim_grace_seconds,
         )
         self.requeued = 0
 
     @property
     def reclaimed(self) -> int:
-        """How many turns were taken back."""
-        return self._reclaiming.reclaimed
-
-    @property
-    def patience(self) -> int:
-        """How long a message must have been processed to be stale; for ever where that is switched off."""
-        timeout = self._settings.inbox_processing_timeout_seconds
-        return int(timeout * SECOND) if timeout > 0 else FOR_EVER
+        """How many turns were reclaimed."""
+        return self._reclaimer.reclaimed
 
     async def requeue_messages(self, now: int) -> None:
-        """Messages that were processed for too long by an attempt that no longer lives are pending again."""
+        """Make messages pending again that an attempt processed for too long and is not live any more."""
         before = now - self.patience
-        found = await self._store.stale_messages(self._namespace, before, now, PAGE)
+        found = await self._actor.store.stale_messages(self._actor.namespace, before, now, PAGE)
         if not found:
             return
-        log.info("%s gives %d messages back whose worker is gone", self._actor, len(found))
-        requeue = c.RequeueMessages(
-            command_id=self._runtime.ids.new(),
-            namespace=self._namespace,
-            actor=self._actor,
-            message_ids=tuple(found),
-            before=before,
-        )
-        await self._store.one(requeue)
+        log.info("%s requeues %d messages whose worker is gone", self._actor.name, len(found))
+        await self._actor.send(c.RequeueMessages, message_ids=tuple(found), before=before)
         self.requeued += len(found)
 
     async def reclaim(self, now: int, *, is_needed: bool) -> None:
-        """Turns whose holder's lease has lapsed go back to the queue; a worker that was away waits first.
+        """Reclaim turns whose lease has lapsed; after an absence of this worker, one heartbeat later.
 
-        `now` is what the store answered at the beginning of the tick.
+        `now` is the store's time at the beginning of the tick.
         """
         away = self._absence.answered(now)
         if away:
-            log.warning("%s was away for %.1f s; its reclaims wait one heartbeat", self._actor, away)
+            log.warning("%s was away for %.1f s; its reclaims wait one heartbeat", self._actor.name, away)
         if is_needed and self._absence.is_over:
-            await self._reclaiming.run_once(now)
+            await self._reclaimer.run_once(now)

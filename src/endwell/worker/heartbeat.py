@@ -1,81 +1,85 @@
-"""The heartbeat: keeps the session's lease alive from a thread of its own.
+"""The heartbeat: renews the session's lease from a thread of its own.
 
-A blocked event loop does not lose the lease. The lease is measured by the monotonic clock from the
-moment a request was *sent*, so a slow store can only shorten it; once it has run out, the worker is
-told to stop by itself, whether or not anybody has reclaimed its tasks yet.
+A blocked event loop does not lose the lease. The lease is measured by the monotonic clock from the moment a
+request was *sent*, so a slow store can only shorten it. When it has run out, the worker stops by itself,
+whether or not its tasks were reclaimed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
 from endwell.errors import NotFound
 from endwell.model.commands import Heartbeat
+from endwell.policy.limits import SECOND
 from endwell.runtime.base import Beside, Runtime
+from endwell.settings.sections import WorkerSettings as WorkerSettings
+from endwell.store.actor import Actor
 from endwell.store.contract import Store
-from endwell.turn.recorder import LOOK_SECONDS
+from endwell.turn.recorder import LONG_STEP_SECONDS
 
 log = logging.getLogger(__name__)
-SECOND = 1_000_000
 LOOKS = 3
-"""Of slow heartbeats this many looks each are enough."""
+"""Looks for something new to report in one interval, if the interval is long."""
 IDLE_INTERVALS = 2
-"""So many heartbeats apart are those of a worker that holds nothing, and so has nothing to lose."""
+"""A worker that holds nothing beats every this many intervals."""
 LAST_TRY = 20
-"""A beat gets at least this part of a lease for its answer: a store that is merely slow is not lost."""
+"""A beat waits for its answer for at least this part of a lease: a store that is merely slow is not lost."""
 MOST_STEPS = 500
-"""Of more steps at once the heartbeat tells only these."""
+"""Most steps that one heartbeat names."""
+
+Steps = tuple[tuple[str, str, int], ...]
+"""Attempt, step and start."""
 
 
 class HeldWork(msgspec.Struct, frozen=True):
-    """What a heartbeat names: attempts held, claims whose answer the worker has not seen, steps under way."""
+    """What a heartbeat names: attempts held, claims without an answer, steps under way."""
 
     attempts: tuple[tuple[str, str], ...] = ()
     claims: tuple[str, ...] = ()
-    doing: tuple[tuple[str, str, int], ...] = ()
+    doing: Steps = ()
     tick_age: int | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is held, and nothing asked for."""
+        """Whether nothing is held or claimed."""
         return not (self.attempts or self.claims or self.doing)
 
 
+class LeaseHolder(Protocol):
+    """Whose lease it is: what it holds, and what it must let go of. Called from the heartbeat's thread."""
+
+    def held_work(self) -> HeldWork:
+        """What the holder holds now."""
+
+    def on_stale(self, attempts: tuple[str, ...]) -> None:
+        """These attempts have lost their tasks."""
+
+    def on_lost(self, session_id: str, why: str) -> None:
+        """The lease is gone."""
+
+
 class HeartbeatLoop:
-    """`named` says what the worker holds; `on_stale` hears what it must let go of, `on_lost` that all is."""
+    """Renews the lease of one session, which is the actor of its commands."""
 
     def __init__(
-        self,
-        store: Store,
-        runtime: Runtime,
-        *,
-        namespace: str,
-        session_id: str,
-        lease_seconds: float,
-        interval_seconds: float,
-        named: Callable[[], HeldWork],
-        on_stale: Callable[[tuple[str, ...]], None],
-        on_lost: Callable[[str], None],
+        self, session: Actor, runtime: Runtime, settings: WorkerSettings, holder: LeaseHolder
     ) -> None:
-        self._store = store
+        self._session = session
         self._runtime = runtime
-        self._namespace = namespace
-        self._session_id = session_id
-        self._lease_seconds = lease_seconds
-        self._interval_seconds = interval_seconds
-        self._look_seconds = max(LOOK_SECONDS, interval_seconds / LOOKS)
-        self._named = named
-        self._on_stale = on_stale
-        self._on_lost = on_lost
-        self._good_until = runtime.clock.monotonic() + lease_seconds
-        self._now_flag: asyncio.Event
+        self._lease_seconds = settings.lease_seconds
+        self._interval_seconds = settings.heartbeat_seconds
+        self._look_seconds = max(LONG_STEP_SECONDS, self._interval_seconds / LOOKS)
+        self._holder = holder
+        self._good_until = runtime.clock.monotonic() + self._lease_seconds
+        self._must_beat: asyncio.Event
         self._stopping = False
-        self._beside: Beside | None = None
-        self._told: tuple[tuple[str, str, int], ...] = ()
+        self._thread: Beside | None = None
+        self._reported: Steps = ()
         self.failures = 0
 
     @property
@@ -85,110 +89,110 @@ class HeartbeatLoop:
 
     @property
     def seconds_left(self) -> float:
-        """For how long the lease still holds by this process's own clock."""
+        """How long the lease still holds by this process's own clock."""
         return self._good_until - self._runtime.clock.monotonic()
 
     def start(self) -> None:
         """Beat in a thread until `stop`."""
-        self._now_flag = asyncio.Event()
-        self._beside = self._runtime.start_loop(self._beat, "endwell-heartbeat")
+        self._must_beat = asyncio.Event()
+        self._thread = self._runtime.start_loop(self._run, "endwell-heartbeat")
 
     def beat_now(self) -> None:
-        """Do not wait for the interval: something may have been taken from us."""
-        if self._beside is not None:
-            self._beside.call(self._now_flag.set)
+        """Beat before the interval is over: an attempt may have lost its task."""
+        if self._thread is not None:
+            self._thread.call(self._must_beat.set)
 
     async def stop(self) -> None:
-        """No further beat; the session is for its owner to close."""
+        """End the beats; the session is for its owner to close."""
         self._stopping = True
         self.beat_now()
-        if self._beside is not None:
-            await self._beside.wait_ended(self._lease_seconds)
+        if self._thread is not None:
+            await self._thread.wait_ended(self._lease_seconds)
 
-    async def _beat(self) -> None:
-        store = self._store.sibling()
+    async def _run(self) -> None:
+        shared = self._session.store
+        store = shared.sibling()
         try:
-            is_open = store is self._store
+            is_open = store is shared
             while not self._stopping:
-                is_open = is_open or await self._opened(store)
+                is_open = is_open or await self._open(store)
                 if is_open:
                     await self.beat_once(store)
                 await self._rest()
         finally:
-            if store is not self._store:
+            if store is not shared:
                 await store.close()
 
-    async def _rest(self) -> None:
-        """Until the next beat is due, somebody asks for one, or there is something new to tell."""
-        longest = self._time_left() if self.is_good else self._interval_seconds
-        rested = 0.0
-        while not self._now_flag.is_set() and self._long() == self._told:
-            left = min(self._pace_seconds(), longest) - rested
-            if left <= 0:
-                break
-            await self._runtime.wait(self._now_flag, min(left, self._look_seconds))
-            rested += self._look_seconds
-        self._now_flag.clear()
-
-    def _long(self) -> tuple[tuple[str, str, int], ...]:
-        """The steps that take long enough for others to ask about them."""
-        before = self._runtime.clock.now_us() - int(LOOK_SECONDS * SECOND)
-        return tuple(step for step in self._named().doing if step[2] <= before)[:MOST_STEPS]
-
-    async def _opened(self, store: Store) -> bool:
-        """A store that cannot be reached is tried again at the next beat, as long as there is a lease."""
+    async def _open(self, store: Store) -> bool:
+        """Whether the store could be reached; otherwise it is tried again at the next beat."""
         try:
-            async with self._runtime.timeout(self._time_left()):
+            async with self._runtime.timeout(self._answer_seconds()):
                 await store.open()
         except Exception as error:
-            self._note_failure(error)
+            self._on_failure(error)
             return False
         return True
 
+    async def _rest(self) -> None:
+        """Rest until the next beat is due, is asked for, or has new long steps to report."""
+        longest = self._answer_seconds() if self.is_good else self._interval_seconds
+        rested = 0.0
+        while not self._must_beat.is_set() and self._long_steps() == self._reported:
+            left = min(self._pace_seconds(), longest) - rested
+            if left <= 0:
+                break
+            await self._runtime.wait(self._must_beat, min(left, self._look_seconds))
+            rested += self._look_seconds
+        self._must_beat.clear()
+
+    def _long_steps(self) -> Steps:
+        """The steps that take long enough for people to ask about them."""
+        before = self._runtime.clock.now_us() - int(LONG_STEP_SECONDS * SECOND)
+        return tuple(step for step in self._holder.held_work().doing if step[2] <= before)[:MOST_STEPS]
+
     async def beat_once(self, store: Store) -> None:
-        """One renewal. A failed one is not yet a lost lease; a lease that ran out is."""
+        """Renew the lease. A failure does not lose it; when it has run out, it is lost."""
         sent = self._runtime.clock.monotonic()
         try:
-            async with self._runtime.timeout(self._time_left()):
+            async with self._runtime.timeout(self._answer_seconds()):
                 reply = (await store.commit((self._command(),)))[0]
         except Exception as error:
-            self._note_failure(error)
+            self._on_failure(error)
             return
         if isinstance(reply.refusal, NotFound):
-            self._on_lost("the session was given up by a supervisor")
+            self._holder.on_lost(self._session.name, "the session was given up by a supervisor")
         elif reply.refusal is not None:
-            self._note_failure(reply.refusal)
+            self._on_failure(reply.refusal)
         else:
             self._good_until = sent + self._lease_seconds
             if reply.stale:
-                self._on_stale(reply.stale)
+                self._holder.on_stale(reply.stale)
 
     def _pace_seconds(self) -> float:
-        """Whoever holds nothing beats less often; always in time for another try before the lease is over."""
-        if not self._named().is_idle:
+        """An idle worker beats less often, but always in time for another try within the lease."""
+        if not self._holder.held_work().is_idle:
             return self._interval_seconds
         halfway = (self._interval_seconds + self._lease_seconds) / 2
         return min(IDLE_INTERVALS * self._interval_seconds, halfway)
 
-    def _time_left(self) -> float:
-        return max(self._lease_seconds / LAST_TRY, self._good_until - self._runtime.clock.monotonic())
+    def _answer_seconds(self) -> float:
+        """How long to wait for an answer."""
+        return max(self._lease_seconds / LAST_TRY, self.seconds_left)
 
-    def _note_failure(self, error: Exception) -> None:
+    def _on_failure(self, error: Exception) -> None:
         self.failures += 1
-        log.warning("heartbeat of session %s failed: %r", self._session_id, error)
+        log.warning("heartbeat of session %s failed: %r", self._session.name, error)
         if not self.is_good:
-            self._on_lost("the lease ran out before it could be renewed")
+            self._holder.on_lost(self._session.name, "the lease ran out before it could be renewed")
 
     def _command(self) -> Heartbeat:
-        named, self._told = self._named(), self._long()
-        return Heartbeat(
-            command_id=self._runtime.ids.new(),
-            namespace=self._namespace,
-            actor=self._session_id,
-            session_id=self._session_id,
+        held, self._reported = self._holder.held_work(), self._long_steps()
+        return self._session.command(
+            Heartbeat,
+            session_id=self._session.name,
             lease=int(self._lease_seconds * SECOND),
-            attempts=named.attempts,
-            claiming=named.claims,
-            doing=self._told,
-            tick_age=named.tick_age,
+            attempts=held.attempts,
+            claiming=held.claims,
+            doing=self._reported,
+            tick_age=held.tick_age,
         )

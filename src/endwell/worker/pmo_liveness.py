@@ -1,7 +1,7 @@
-"""Whether anybody supervises: a worker looks, and says so when no PMO has ticked for three intervals.
+"""Whether a PMO, the supervisor process, ticks; a worker logs when none has for three intervals.
 
-Without one, no clock fires and no turn is taken from a dead worker. Any PMO, anywhere, may take over at any
-moment: nothing has to be handed on, since all of them act on what the store says.
+Without one, no clock fires and no turn is taken from a dead worker. Any PMO may take over at any moment,
+because all of them act on what the store says.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class PmoLiveness:
-    """Told at every tick of the worker's watchdog when a PMO last ticked."""
+    """Checked at every tick of the worker's watchdog."""
 
     def __init__(self, actor: str, *, interval_seconds: float) -> None:
         self._actor = actor
@@ -23,19 +23,19 @@ class PmoLiveness:
         self.last_tick: int | None = None
         self.is_overseen = True
 
-    def look(self, now: int, last_tick: int | None) -> None:
-        """Whoever has just started gives the supervisors time to start as well."""
+    def check(self, now: int, last_tick: int | None) -> None:
+        """Compare with the last tick of any PMO; the first check gives a PMO time to start."""
         if self._since is None:
             self._since = now
         self.last_tick = last_tick
-        heard = max(last_tick or 0, self._since)
-        late = now - heard > self._patience
-        if late == self.is_overseen:
-            self._tell(late, (now - heard) / SECOND)
-        self.is_overseen = not late
+        ticked_at = max(last_tick or 0, self._since)
+        is_late = now - ticked_at > self._patience
+        if is_late == self.is_overseen:
+            self._log_change(is_late, (now - ticked_at) / SECOND)
+        self.is_overseen = not is_late
 
-    def _tell(self, late: bool, seconds: float) -> None:
-        if late:
+    def _log_change(self, is_late: bool, seconds: float) -> None:
+        if is_late:
             log.error(
                 "%s: no PMO has ticked for %.1f s: no clock fires, nothing is reclaimed; start `endwell pmo`",
                 self._actor,

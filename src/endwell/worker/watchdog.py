@@ -1,8 +1,7 @@
-"""The worker's watchdog: whatever should wake a suspended turn, and did not, is handed on again.
+"""The worker's watchdog: wakes suspended turns whose answer or deadline came without waking them.
 
-Each action is a command through the one door, so any number of watchdogs may run at once, and a tick that
-is repeated does no harm. None of them ends a task: overdue waits are reported to the inbox, and the turn
-goes on with the report by the normal path.
+Each action is a command, so any number of watchdogs may run at once, and a repeated tick does no harm. None
+of them ends a task: an overdue wait is reported to the inbox, and the turn resumes with the report.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from endwell.policy.delivering import DELIVERY_FAILED, DELIVERY_RETRIES, is_exha
 from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings
-from endwell.store.contract import Store
+from endwell.store.actor import Actor
 from endwell.store.probe import NOW, Probe, ProbeResult
 from endwell.worker.abandoned import AbandonedWork
 from endwell.worker.pmo_liveness import PmoLiveness
@@ -32,51 +31,40 @@ log = logging.getLogger(__name__)
 
 PAGE: Final = 200
 PAGES: Final = 50
-"""Most pages of one kind in a tick; what is left is found by the next one."""
-NO_DEFECT: Final = (Refused, NotFound)
+"""Most pages of one kind in a tick; the next tick finds the rest."""
+EXPECTED: Final = (Refused, NotFound)
 SHORTEST_REST_SECONDS: Final = 0.02
 _IN_LEDGER: Final = ("tool_result", "timeout", "child")
 _FAILURES: Final = ("failed", "timeout", "canceled")
 
 
 class WorkerWatchdog:
-    """`run()` watches until `stop()`; tests call `run_once()`."""
+    """`run()` watches until `stop()`; tests call `run_once()`.
+
+    `questions` are asked with those of each tick, and `on_result` gets all answers: what a worker would have
+    to ask by itself.
+    """
 
     def __init__(
         self,
-        store: Store,
+        actor: Actor,
         runtime: Runtime,
         settings: Settings,
         *,
-        namespace: str,
-        actor: str,
-        also: Sequence[Probe] = (),
-        told: Callable[[ProbeResult], None] = lambda seen: None,
+        questions: Sequence[Probe] = (),
+        on_result: Callable[[ProbeResult], None] = lambda result: None,
     ) -> None:
-        self._store = store
+        self._actor = actor
+        self._store = actor.store
+        self._namespace = actor.namespace
         self._runtime = runtime
         self._settings = settings.worker
-        interval = settings.pmo.watchdog_interval_seconds
-        self.overseen = PmoLiveness(actor, interval_seconds=interval)
-        self._namespace = namespace
-        self._actor = actor
-        self.stale = AbandonedWork(store, runtime, settings, namespace=namespace, actor=actor)
-        self._next_wait = Probe("next_wait", (namespace,), is_value=True)
-        # All that a tick looks for, in one statement; a worker adds what it would have to ask itself.
-        self._asked = (
-            Probe("lapsed_resumes", (namespace, NOW)),
-            Probe("pending_resumes", (namespace, NOW, 1)),
-            Probe("answers_waiting", (namespace, NOW, 1)),
-            Probe("due_waits", (namespace, NOW, 1)),
-            Probe("undelivered", (namespace, NOW, 1)),
-            Probe("processing_since", (namespace, NOW, self.stale.patience)),
-            Probe("expired_claims", (namespace, NOW, 1)),
-            self._next_wait,
-            Probe("last_tick", (namespace,), is_value=True),
-            *also,
-        )
-        self._told = told
-        self._seen: ProbeResult | None = None
+        self.pmo = PmoLiveness(actor.name, interval_seconds=settings.pmo.watchdog_interval_seconds)
+        self.abandoned = AbandonedWork(actor, runtime, settings)
+        self._next_wait = Probe("next_wait", (actor.namespace,), is_value=True)
+        self._questions = (*self._own_questions(), *questions)
+        self._on_result = on_result
+        self._last_result: ProbeResult | None = None
         self._nudged = asyncio.Event()
         self._rests_until: float | None = None
         self._ticking = asyncio.Lock()
@@ -85,9 +73,24 @@ class WorkerWatchdog:
         self._ticked_at: float | None = None
         self.failures = 0
 
+    def _own_questions(self) -> tuple[Probe, ...]:
+        """What each tick asks, in one statement."""
+        namespace = self._namespace
+        return (
+            Probe("lapsed_resumes", (namespace, NOW)),
+            Probe("pending_resumes", (namespace, NOW, 1)),
+            Probe("answers_waiting", (namespace, NOW, 1)),
+            Probe("due_waits", (namespace, NOW, 1)),
+            Probe("undelivered", (namespace, NOW, 1)),
+            Probe("processing_since", (namespace, NOW, self.abandoned.patience)),
+            Probe("expired_claims", (namespace, NOW, 1)),
+            self._next_wait,
+            Probe("last_tick", (namespace,), is_value=True),
+        )
+
     @property
     def tick_age(self) -> int | None:
-        """How long ago the last tick came to its end, in microseconds; None before the first."""
+        """Microseconds since the last tick ended; None before the first."""
         if self._ticked_at is None:
             return None
         return int((self._runtime.clock.monotonic() - self._ticked_at) * SECOND)
@@ -100,47 +103,46 @@ class WorkerWatchdog:
                 await self._rest()
             except StoreError as error:
                 self.failures += 1
-                log.warning("%s: the watchdog must wait: %s (%s)", self._actor, error.message, error.code)
+                log.warning(
+                    "%s: the watchdog must wait: %s (%s)", self._actor.name, error.message, error.code
+                )
                 await self._pause()
             except Exception:
                 self.failures += 1
-                log.exception("%s: a tick of the watchdog failed", self._actor)
+                log.exception("%s: a tick of the watchdog failed", self._actor.name)
                 await self._pause()
 
     async def run_once(self) -> None:
-        """One tick at a time: answers that are there come before the report that they are not."""
+        """One tick. Answers that are there are delivered before timeouts are reported."""
         async with self._ticking:
-            seen = await self._store.glance(*self._asked)
-            self._told(seen)
-            now = seen.now
-            if seen["processing_since"]:
-                await self.stale.requeue_messages(now)
-            if seen["lapsed_resumes"]:
-                await self._requeue_expired_resume_ledgers()
-            if seen.any("lapsed_resumes", "pending_resumes", "answers_waiting"):
-                await self._reconcile(now)
-            if seen["due_waits"]:
+            result = await self._store.glance(*self._questions)
+            self._on_result(result)
+            now = result.now
+            if result["processing_since"]:
+                await self.abandoned.requeue_messages(now)
+            if result["lapsed_resumes"]:
+                await self._actor.send(c.RequeueResumes)
+            if result.any("lapsed_resumes", "pending_resumes", "answers_waiting"):
+                await self._deliver_answers(now)
+            if result["due_waits"]:
                 await self._inject_timeouts(now)
-            if seen["undelivered"]:
-                await self._clear_up(now)
-            await self.stale.reclaim(now, is_needed=seen["expired_claims"])
+            if result["undelivered"]:
+                await self._clear_inbox(now)
+            await self.abandoned.reclaim(now, is_needed=result["expired_claims"])
             self._looked_at = now
-            self._seen = seen
-            self.overseen.look(now, seen["last_tick"])
+            self._last_result = result
+            self.pmo.check(now, result["last_tick"])
             self._ticked_at = self._runtime.clock.monotonic()
 
-    async def _requeue_expired_resume_ledgers(self) -> None:
-        await self._store.one(c.RequeueResumes(**self._about()))
-
-    async def _reconcile(self, now: int) -> None:
-        """Hand on what lies in the resume ledger, and answers of which nobody was told."""
+    async def _deliver_answers(self, now: int) -> None:
+        """Deliver what lies in the resume ledger, and answers that have no message yet."""
         resumes = await self._store.pending_resumes(self._namespace, now, PAGE)
-        await self._hand_on(resumes)
-        untold = await self._store.answers_waiting(self._namespace, now, PAGE)
-        await self._commit([await self._answered_again(*each) for each in untold])
+        await self._deliver_all(resumes)
+        silent = await self._store.answers_waiting(self._namespace, now, PAGE)
+        await self._commit([await self._answer_again(*each) for each in silent])
 
-    async def _hand_on(self, messages: Sequence[tuple[str, str, int]]) -> None:
-        """Messages whose retries are used up are laid aside; those whose delivery failed go one by one.
+    async def _deliver_all(self, messages: Sequence[tuple[str, str, int]]) -> None:
+        """Deliver messages; those whose delivery failed before go one by one, and are skipped in the end.
 
         A delivery that ends the process must not count its neighbours down, so the least suspect come first.
         """
@@ -153,29 +155,29 @@ class WorkerWatchdog:
             await self._try_to_deliver([self._deliver(message_id, task_id)])
 
     async def _try_to_deliver(self, commands: Sequence[c.Deliver]) -> None:
-        """Counting is a commit of its own: a delivery that ends this process has been counted by then."""
+        """Count first, in a commit of its own: then a delivery that ends this process has been counted."""
         lease = int(self._settings.lease_seconds * SECOND)
         ids = tuple(command.message_id for command in commands)
-        await self._store.one(c.TakeResumes(message_ids=ids, lease=lease, **self._about()))
-        for command, reply in zip(commands, await self._store.commit(commands), strict=True):
+        await self._actor.send(c.TakeResumes, message_ids=ids, lease=lease)
+        for command, reply in zip(commands, await self._actor.commit(commands), strict=True):
             if isinstance(reply.refusal, StoreError):
                 raise reply.refusal
-            if reply.refusal is not None and not isinstance(reply.refusal, NO_DEFECT):
-                log.error("message %s could not be handed on: %r", command.message_id, reply.refusal)
+            if reply.refusal is not None and not isinstance(reply.refusal, EXPECTED):
+                log.error("message %s could not be delivered: %r", command.message_id, reply.refusal)
 
     async def _inject_timeouts(self, now: int) -> None:
         for _ in range(PAGES):
             overdue = await self._store.due_waits(self._namespace, now, PAGE)
             moved = await self._commit(
-                [c.InjectTimeout(task_id=task_id, **self._about()) for task_id in overdue]
+                [self._actor.command(c.InjectTimeout, task_id=task_id) for task_id in overdue]
             )
             if len(overdue) < PAGE and not any(_is_still_due(task, now) for task in moved):
                 return
 
-    async def _clear_up(self, now: int) -> None:
-        """Messages to tasks that have ended, second answers, and whatever else could be consumed.
+    async def _clear_inbox(self, now: int) -> None:
+        """Consume messages to ended tasks, second answers, and others that no turn will read.
 
-        Not a `stop`: what follows from it may end a task, and that is for the PMO to do.
+        Not a `stop`: it may end a task, and only the PMO does that.
         """
         found = await self._store.undelivered(self._namespace, now, PAGE)
         answers: list[Message] = []
@@ -187,61 +189,54 @@ class WorkerWatchdog:
                 answers.append(message)
             else:
                 others.append((message.id, message.task_id or "", count))
-        await self._hand_on(others)
+        await self._deliver_all(others)
         if answers:
             await self._close_late(answers)
 
     async def _close_late(self, answers: list[Message]) -> None:
-        """Answers to calls of which the record is already there: acknowledged, and kept as they are."""
+        """Close answers to calls that have their record already; the answers are kept."""
         calls = [message.correlation_id for message in answers]
         recorded = {card.id for card in await self._store.cards_by_ids(self._namespace, calls)}
         late = tuple(message.id for message in answers if message.correlation_id in recorded)
         if late:
-            close = c.CloseMessages(message_ids=late, why="late", status="consumed", **self._about())
+            close = self._actor.command(c.CloseMessages, message_ids=late, why="late", status="consumed")
             await self._commit([close])
 
     async def _commit(self, commands: Sequence[c.Command]) -> list[Task]:
-        """The tasks that were moved. Another watchdog may have been faster; other refusals are named."""
+        """The tasks that were moved; refusals are logged, since another watchdog may have been faster."""
         if not commands:
             return []
         moved: list[Task] = []
-        for command, reply in zip(commands, await self._store.commit(commands), strict=True):
+        for command, reply in zip(commands, await self._actor.commit(commands), strict=True):
             if isinstance(reply.refusal, StoreError):
                 raise reply.refusal
             if reply.refusal is not None:
                 name = type(command).__name__
-                log.info("%s: %s was refused: %s", self._actor, name, reply.refusal.message)
+                log.info("%s: %s was refused: %s", self._actor.name, name, reply.refusal.message)
             elif reply.task is not None:
                 moved.append(reply.task)
         return moved
 
     def _deliver(self, message_id: str, task_id: str) -> c.Deliver:
-        return c.Deliver(task_id=task_id, message_id=message_id, is_counted=True, **self._about())
+        return self._actor.command(c.Deliver, task_id=task_id, message_id=message_id, is_counted=True)
 
     def _skip(self, message_id: str, task_id: str) -> c.SkipMessage:
-        log.error("message %s is laid aside: %d deliveries failed", message_id, DELIVERY_RETRIES)
-        return c.SkipMessage(task_id=task_id, message_id=message_id, why=DELIVERY_FAILED, **self._about())
+        log.error("message %s is skipped: %d deliveries failed", message_id, DELIVERY_RETRIES)
+        return self._actor.command(c.SkipMessage, task_id=task_id, message_id=message_id, why=DELIVERY_FAILED)
 
-    async def _answered_again(self, task_id: str, tool_call_id: str, card_id: str) -> c.Answer:
+    async def _answer_again(self, task_id: str, tool_call_id: str, card_id: str) -> c.Answer:
         card = await self._store.card(self._namespace, card_id)
-        return c.Answer(
+        return self._actor.command(
+            c.Answer,
             task_id=task_id,
             tool_call_id=tool_call_id,
             content=card.content,
             content_hash=card.hash,
             status=_status_of(content.decode_stored(card.content)),
-            **self._about(),
         )
 
-    def _about(self) -> dict[str, Any]:
-        return {
-            "command_id": self._runtime.ids.new(),
-            "namespace": self._namespace,
-            "actor": self._actor,
-        }
-
     async def _rest(self) -> None:
-        """Until the interval is over or a wait is; a nudge says that there is another one."""
+        """Rest until the interval is over or a wait is; a nudge says that there is another wait."""
         until = self._runtime.clock.monotonic() + self._settings.watchdog_interval_seconds
         while not self._stopping:
             due = await self._seconds_to_next_wait()
@@ -250,11 +245,11 @@ class WorkerWatchdog:
                 return
             if not self._nudged.is_set():
                 return
-            await self._runtime.sleep(SHORTEST_REST_SECONDS)  # of many nudges, one look is enough
+            await self._runtime.sleep(SHORTEST_REST_SECONDS)  # one look for many nudges
             self._nudged.clear()
 
     async def _is_hastened(self, seconds: float, until: float) -> bool:
-        """Wait so long, or until nudged; whether it was for a tick that somebody needs now."""
+        """Rest this long, or until nudged; whether `hasten` ended it."""
         self._rests_until = until
         await self._runtime.wait(self._nudged, seconds)
         is_hastened, self._rests_until = self._rests_until is None, None
@@ -263,14 +258,15 @@ class WorkerWatchdog:
         return is_hastened
 
     async def _seconds_to_next_wait(self) -> float:
-        """What was overdue at the last look has been seen to, as far as that was possible."""
-        seen, self._seen = self._seen, None
-        if seen is None or seen.any("due_waits", "pending_resumes", "answers_waiting", "undelivered"):
-            seen = await self._store.glance(self._next_wait)
-        at = seen["next_wait"]
+        """Seconds to the next deadline of a wait; what was overdue at the last look counts as handled."""
+        result, self._last_result = self._last_result, None
+        handled = ("due_waits", "pending_resumes", "answers_waiting", "undelivered")
+        if result is None or result.any(*handled):
+            result = await self._store.glance(self._next_wait)
+        at = result["next_wait"]
         if at is None or at <= self._looked_at:
             return self._settings.watchdog_interval_seconds
-        return float(at - seen.now) / SECOND
+        return float(at - result.now) / SECOND
 
     async def _pause(self) -> None:
         await self._runtime.wait(self._nudged, self._settings.watchdog_interval_seconds)
@@ -281,7 +277,7 @@ class WorkerWatchdog:
         self._nudged.set()
 
     def hasten(self, seconds: float) -> bool:
-        """Tick now if that is due within so many seconds anyway; False if it is not, or is under way."""
+        """Tick now if a tick is due within this time anyway; False if none is, or one is under way."""
         if self._rests_until is None or self._rests_until - self._runtime.clock.monotonic() > seconds:
             return False
         self._rests_until = None

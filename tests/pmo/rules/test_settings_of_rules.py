@@ -100,7 +100,7 @@ async def test_each_watchdog_ticks_by_its_own_interval(tmp_path: Path, who: str)
         pmo = world.node.pmo()
         await pmo.start()
         worker = await world.started_worker()
-        usual = {"pmo": pmo.run_once, "worker": worker.watch.run_once}
+        usual = {"pmo": pmo.run_once, "worker": worker.watchdog.run_once}
 
         def counting(name: str) -> object:
             async def tick() -> None:
@@ -110,7 +110,7 @@ async def test_each_watchdog_ticks_by_its_own_interval(tmp_path: Path, who: str)
             return tick
 
         pmo.run_once = counting("pmo")  # type: ignore[method-assign, assignment]
-        worker.watch.run_once = counting("worker")  # type: ignore[method-assign, assignment]
+        worker.watchdog.run_once = counting("worker")  # type: ignore[method-assign, assignment]
         runs = [world.app.runtime.spawn(pmo.run(), "pmo"), world.app.runtime.spawn(worker.run(), "worker")]
         await eventually(lambda: ticks[who] >= 4)
         pmo.stop()

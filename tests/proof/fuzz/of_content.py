@@ -22,6 +22,7 @@ from endwell.operate.repair import edit_of, edited
 from endwell.policy.submitting import microseconds
 from endwell.turn import endings
 from endwell.turn.agents import agent_of
+from endwell.turn.held_turn import HeldTurn
 from tests.proof.fuzz.campaign import Target
 from tests.proof.fuzz.mutate import json_value, one_of
 
@@ -122,11 +123,13 @@ def _returned(data: bytes) -> Any:
 
 
 _AGENT: Final = agent_of("fuzzed", lambda payload: None)
-_TASK: Final = Task(namespace="n", id="t", agent="fuzzed")
+_TURN: Final = HeldTurn(
+    Task(namespace="n", id="t", agent="fuzzed", attempt_id="a"), b"null", "w", lambda: 1.0
+)
 
 
 def _result(data: bytes) -> bool:
-    command = endings.finish(_TASK, "a", "c", "w", _AGENT, _returned(data), 0.5)
+    command = endings.finish(_TURN, _AGENT, _returned(data), 0.5)
     if isinstance(command, Finish):
         assert content.encode(content.decode_stored(command.result)) == command.result
         return True
@@ -168,7 +171,7 @@ def msgspec_number(text: str) -> float | None:
 
 
 def _error(data: bytes) -> bool:
-    command = endings.fail(_TASK, "a", "c", "w", _AGENT, _raised(data), 0.5)
+    command = endings.fail(_TURN, _AGENT, _raised(data), 0.5)
     kept = msgspec.json.encode(command)
     assert msgspec.json.decode(kept, type=FailTurn) == command
     assert len(command.error.message) <= endings.MESSAGE_LIMIT

@@ -16,7 +16,7 @@ from endwell.model.task import Task
 from endwell.policy.limits import Limits
 from endwell.runtime import Runtime
 from endwell.runtime.guarded_program import ProgramEnd
-from endwell.turn.outside import Reported
+from endwell.turn.held_turn import ReportedFailure
 from endwell.turn.suspension import GivenBack, HandedOver, Suspended
 from tests.patience import PATIENCE_SECONDS
 from tests.proof.fuzz.campaign import Target
@@ -149,7 +149,7 @@ def _child() -> Target:
         talk = ChildConversation(worker, child, worker, worker).result()
         try:
             loop.run_until_complete(asyncio.wait_for(talk, PATIENCE_SECONDS))
-        except Reported as ended:
+        except ReportedFailure as ended:
             return not ended.info.code.startswith("agent_")
         except (Suspended, HandedOver, GivenBack):
             return True

@@ -1,0 +1,120 @@
+"""The endings of turns that the store has not taken yet, and what follows a suspension that it took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, takewhile
+from typing import NamedTuple
+
+import msgspec
+
+from endwell.errors import StoreError
+from endwell.model import commands as c
+from endwell.model.content import fingerprint
+from endwell.store.actor import Actor
+from endwell.store.derived import follow_up
+from endwell.store.rows import Reply
+from endwell.turn.endings import EndedTurn, log_refusal
+
+Answered = list[tuple[c.TaskCommand, Reply]]
+"""The commands of one ending that the store has taken, each with its reply."""
+
+
+class SettledBatch(NamedTuple):
+    """What the replies to a batch of endings mean."""
+
+    unsettled: list[EndedTurn]
+    """The store was away: these must be handed in again."""
+    attempts: list[str]
+    """Whose endings the store has."""
+    suspensions: list[Answered]
+    stale: int
+    """How many commands were refused because their attempt was stale."""
+
+
+class Outbox:
+    """Endings wait here; those in a commit under way are kept until it is answered."""
+
+    def __init__(self) -> None:
+        self._waiting: list[EndedTurn] = []
+        self._handed_in: list[list[EndedTurn]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def commands(self) -> int:
+        """How many commands wait."""
+        return sum(len(ending.commands) for ending in self._waiting)
+
+    def held(self) -> tuple[tuple[str, str], ...]:
+        """Task and attempt of every ending that the store may not have. The heartbeat's thread calls this."""
+        endings = [*self._waiting, *(ending for batch in tuple(self._handed_in) for ending in batch)]
+        return tuple((ending.task_id, ending.attempt_id) for ending in endings)
+
+    def add(self, ending: EndedTurn) -> None:
+        self._waiting.append(ending)
+
+    def take(self, limit: int) -> list[EndedTurn]:
+        """As many endings as fit into one commit of `limit` commands, and at least one."""
+        sizes = accumulate(len(ending.commands) for ending in self._waiting)
+        count = max(sum(1 for _ in takewhile(lambda size: size <= limit, sizes)), 1)
+        batch = self._waiting[:count]
+        self._handed_in.append(batch)
+        del self._waiting[:count]
+        return batch
+
+    def put_back(self, batch: list[EndedTurn], unsettled: Sequence[EndedTurn]) -> None:
+        """The commit of `batch` is over; `unsettled` of it go first next time."""
+        self._waiting[:0] = unsettled
+        self._handed_in = [each for each in self._handed_in if each is not batch]
+
+    def clear(self) -> None:
+        """The lease is gone: nothing of this may be handed in."""
+        self._waiting.clear()
+
+
+def settle(batch: Sequence[EndedTurn], replies: Sequence[Reply]) -> SettledBatch:
+    """Sort a batch of endings by what the store answered; refusals are logged."""
+    settled = SettledBatch([], [], [], 0)
+    stale = 0
+    answers = iter(replies)
+    for ending in batch:
+        answered = [(command, next(answers)) for command in ending.commands]
+        if any(isinstance(reply.refusal, StoreError) for _, reply in answered):
+            settled.unsettled.append(ending)
+            continue
+        settled.attempts.append(ending.attempt_id)
+        stale += sum(
+            log_refusal(command, reply.refusal) for command, reply in answered if reply.refusal is not None
+        )
+        if isinstance(ending.commands[-1], c.Suspend):
+            settled.suspensions.append(answered)
+    return settled._replace(stale=stale)
+
+
+async def commands_after_suspension(actor: Actor, answered: Answered) -> list[c.Command]:
+    """Commands for answers that came before the suspension, and for children that could not be created."""
+    suspended, reply = answered[-1]
+    if reply.refusal is not None:
+        return []
+    refused = [
+        _answer_refused_child(actor, suspended, submit, answer)
+        for submit, answer in answered
+        if isinstance(submit, c.Submit) and submit.parent_call and answer.refusal is not None
+    ]
+    waiting = await actor.store.pending_messages(suspended.namespace, suspended.task_id)
+    return [*refused, *(follow_up(message, actor.name) for message in waiting)]
+
+
+def _answer_refused_child(actor: Actor, parent: c.TaskCommand, submit: c.Submit, reply: Reply) -> c.Answer:
+    """A call whose child was refused is answered at once, so that its parent does not wait in vain."""
+    content = msgspec.json.encode(reply.refusal.as_dict() if reply.refusal else None, order="sorted")
+    return actor.command(
+        c.Answer,
+        task_id=parent.task_id,
+        tool_call_id=submit.parent_call or "",
+        content=content,
+        content_hash=fingerprint(content),
+        status="failed",
+    )
