@@ -128,7 +128,7 @@ _HOMES = {
     "CANNOT_TELL": "endwell.turn.effect_verdict",
     "Done": "endwell.turn.effect_verdict",
     "NOT_DONE": "endwell.turn.effect_verdict",
-    "effect_key": "endwell.turn.effect_verdict",
+    "effect_key": "endwell.turn.effect_call",
 }
 
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from endwell import AsyncHandle
-from endwell.external.child_pipe import LINE_BYTES
+from endwell.external.child_protocol import LINE_BYTES
 from endwell.model.card import child_id, record_id
 from endwell.runtime import SystemClock
 from tests.external.test_isolation import Crew

@@ -11,8 +11,8 @@ import pytest
 
 from endwell import AsyncHandle, SqliteEffectStore
 from endwell.errors import EffectRejected, NotFound, StaleAttempt, StoreError, TaskFailed
-from endwell.external.child_pipe import Leased
-from endwell.external.remote_store import error_of, error_said
+from endwell.external.child_pipe import RemoteHold
+from endwell.external.child_protocol import error_from, error_message
 from endwell.model.task import waits_of
 from endwell.runtime import ManualClock, SystemClock
 from tests.external.test_isolation import Crew, gone
@@ -228,7 +228,7 @@ class _Line:
 
 def test_a_lease_counts_from_the_moment_it_was_asked_for() -> None:
     clock, line = ManualClock(0), _Line()
-    hold = Leased(line, clock)  # type: ignore[arg-type]
+    hold = RemoteHold(line, clock)  # type: ignore[arg-type]
     assert not hold.covers(0), "nothing is covered before the first answer"
     asked_at = clock.monotonic()
     clock.advance(4)
@@ -253,6 +253,6 @@ def test_a_lease_counts_from_the_moment_it_was_asked_for() -> None:
     ],
 )
 def test_an_error_crosses_as_itself(error: Any) -> None:
-    again = error_of(error_said(error))
+    again = error_from(error_message(error))
     assert type(again) is type(error)
     assert again.as_dict() == error.as_dict()

@@ -266,7 +266,7 @@ async def forger(ctx: Context, other: str) -> dict[str, list[str]]:
     asked = {
         "namespace": recorder.store.card("elsewhere", f"{ctx.task_id}.in"),
         "card": recorder.store.card(recorder.task.namespace, f"{ctx.task_id}.none"),
-        "method": recorder.store._asked("tasks", recorder.task.namespace),  # type: ignore[attr-defined]
+        "method": recorder.store.ask("tasks", recorder.task.namespace),  # type: ignore[attr-defined]
     }
     asked |= {name: recorder.store.commit((command,)) for name, command in commands.items()}
     said = {}
@@ -293,7 +293,7 @@ async def raw(ctx: Context, text: str) -> list[Any]:
         "actor": recorder.actor,
     }
     own |= {"task_id": ctx.task_id, "attempt_id": ctx.attempt_id}
-    link = recorder.store._ask.__self__  # type: ignore[attr-defined]
+    link = recorder.store.pipe  # type: ignore[attr-defined]
     for method, *arguments in given["asks"]:
         if method == "commit":
             arguments = [[{"type": kind, "fields": {**own, **fields}} for kind, fields in arguments]]
@@ -314,7 +314,7 @@ async def raw(ctx: Context, text: str) -> list[Any]:
 @app.agent("babbles", isolation="process", retries=0)
 async def babbles(ctx: Context, lines: list[str]) -> None:
     """Writes these lines to its worker, each character a byte, and ends without another word."""
-    pipe = ctx._recorder.store._ask.__self__._writing.fileno()  # type: ignore[attr-defined]
+    pipe = ctx._recorder.store.pipe._writing.fileno()  # type: ignore[attr-defined]
     os.set_blocking(pipe, True)
     for line in lines:
         data = line.replace("@task", ctx.task_id).encode("latin-1") + b"\n"
@@ -344,7 +344,7 @@ async def forges_approval(ctx: Context) -> Any:
 @app.agent("floods", isolation="process", retries=0)
 async def floods(ctx: Context, kind: str) -> None:
     """Writes to its worker for ever, and reads nothing."""
-    link = ctx._recorder.store._ask.__self__  # type: ignore[attr-defined]
+    link = ctx._recorder.store.pipe  # type: ignore[attr-defined]
     await ctx.step("large", lambda: "x" * 1_000_000)
     pipe = link._writing.fileno()
     os.set_blocking(pipe, True)

@@ -105,7 +105,7 @@ class TestInsideATurn:
         handle, _ = await self.asked(world, within=timedelta(hours=1))
         world.clock.advance(3600)
         await self.worker.watchdog.run_once()
-        with pytest.raises(TaskTimedOut, match="nobody decided in time"):
+        with pytest.raises(TaskTimedOut, match="expired without a decision"):
             await handle.result(PATIENCE_SECONDS)
         task = await handle.task()
         assert (task.status, task.reason, task.dead_letter) == ("timeout", "approval_expired", None)

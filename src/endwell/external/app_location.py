@@ -1,4 +1,4 @@
-"""Where an app lives: how another process, which shares no memory with this one, finds it again."""
+"""Where an app is defined, so that another process can load it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class AppLocation(TypedDict):
     variable: str
 
 
-def home_of(app: object, function: Callable[..., Any], agent: str) -> AppLocation:
-    """Where to find the app; `UsageError` when only this process has it."""
+def location_of(app: object, function: Callable[..., Any], agent: str) -> AppLocation:
+    """Where another process finds the app; `UsageError` when only this process has it."""
     if MAIN in sys.modules:
         problem = f"a worker was started while the script was loaded for agent {agent!r}"
         raise UsageError(problem, hint='start it under: if __name__ == "__main__":')
@@ -44,10 +44,10 @@ def home_of(app: object, function: Callable[..., Any], agent: str) -> AppLocatio
     raise UsageError(f"another process cannot find the app of agent {agent!r}", hint=_HINT)
 
 
-def load(home: AppLocation) -> Any:
+def load_app(location: AppLocation) -> Any:
     """The app, loaded in this process."""
-    modules = [_module(place) for place in home["places"]]
-    return getattr(modules[0], home["variable"])
+    modules = [_load_module(place) for place in location["places"]]
+    return getattr(modules[0], location["variable"])
 
 
 def _variables(module: str, app: object) -> Iterator[str]:
@@ -69,7 +69,7 @@ def _place(module: str, agent: str) -> AppPlace:
     return AppPlace(module=None, file=str(Path(file).resolve()))
 
 
-def _module(place: AppPlace) -> ModuleType:
+def _load_module(place: AppPlace) -> ModuleType:
     if place["module"] is not None:
         return importlib.import_module(place["module"])
     if MAIN in sys.modules:

@@ -1,4 +1,4 @@
-"""A child's line to its worker, and what it learns there about its hold on the task."""
+"""A child process's pipe to its worker, and the store and the lease as the child sees them through it."""
 
 from __future__ import annotations
 
@@ -6,37 +6,32 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from endwell.errors import EndwellError
-from endwell.external.remote_store import ErrorSaid, error_of
+from endwell.external.child_protocol import (
+    IN_FLIGHT,
+    PAGE_CARDS,
+    PipeAnswer,
+    ReplyMessage,
+    error_from,
+    reply_from,
+)
+from endwell.model import commands as c
+from endwell.model.card import Card
+from endwell.model.effect import Effect
+from endwell.model.session import Session
 from endwell.runtime.clock import Clock
-
-LINE_BYTES: Final = 16 * 1024 * 1024
-"""Most that a child may say in one line: how its turn ended, with everything that it waits for."""
-REQUEST_BYTES: Final = 4 * 1024 * 1024
-"""Most that one request may say: a record of the largest size, written in base64, and room to spare."""
-IN_FLIGHT: Final = 16
-"""Requests that a child has open at a time; the worker reads no further ones until it has answered."""
-
-
-class PipeAnswer(msgspec.Struct, frozen=True):
-    """What the worker answers to one request. For `lease_left` seconds its lease still held just then."""
-
-    answer: int
-    lease_left: float
-    value: msgspec.Raw = msgspec.Raw(b"null")
-    error: ErrorSaid | None = None
-
+from endwell.store.rows import Reply
 
 _answer_decoder = msgspec.json.Decoder(PipeAnswer)
 
 
 class ChildPipe:
-    """The pipes to the worker: requests go out, answers come back in any order."""
+    """Requests go out; answers come back in any order."""
 
     def __init__(self, reading: int, writing: int, clock: Clock) -> None:
         self._reading = os.fdopen(reading, "rb", buffering=0)
@@ -49,7 +44,7 @@ class ChildPipe:
         self._count = 0
         self._broken: BaseException | None = None
         self.on_lease: Callable[[float, float], None] = lambda sent, left: None
-        """Hears with every answer when its request was sent, and what was left of the lease since."""
+        """Called with every answer: when its request was sent, and the seconds left of the lease then."""
 
     async def open(self) -> None:
         """Be ready to read and write: neither waits for the other, so neither side can block both."""
@@ -63,15 +58,15 @@ class ChildPipe:
         self._output = asyncio.StreamWriter(transport, flow, None, loop)
 
     def say_first(self, message: Mapping[str, Any]) -> None:
-        """Say something before the event loop runs."""
+        """Write a message before the event loop runs."""
         self._writing.write(msgspec.json.encode(message) + b"\n")
 
     def say(self, message: Mapping[str, Any]) -> None:
-        """Say something that is not answered."""
+        """Write a message that is not answered."""
         self._output.write(msgspec.json.encode(message) + b"\n")
 
     async def say_last(self, line: bytes) -> None:
-        """Say how the turn ended; returns when the worker has all of it, or has hung up."""
+        """Write how the turn ended; returns when the worker has all of it, or has hung up."""
         self._output.write(line + b"\n")
         with contextlib.suppress(ConnectionError):
             await self._output.drain()
@@ -81,25 +76,22 @@ class ChildPipe:
         return await self._lines.readline()
 
     async def ask(self, verb: str, given: Mapping[str, Any] | None = None) -> msgspec.Raw:
-        """Have the worker do something for this turn; an error that it answers is raised."""
+        """Send a request and wait for the answer; an error that it carries is raised."""
         async with self._slots:
-            return await self._asked_now(verb, given)
-
-    async def _asked_now(self, verb: str, given: Mapping[str, Any] | None) -> msgspec.Raw:
-        if self._broken is not None:
-            raise self._broken
-        self._count += 1
-        number = self._count
-        answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
-        self._asked[number] = self._clock.monotonic(), answer
-        try:
-            self.say({"ask": verb, "id": number, "with": given or {}})
-            return await answer
-        finally:
-            del self._asked[number]
+            if self._broken is not None:
+                raise self._broken
+            self._count += 1
+            number = self._count
+            answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
+            self._asked[number] = self._clock.monotonic(), answer
+            try:
+                self.say({"ask": verb, "id": number, "with": given or {}})
+                return await answer
+            finally:
+                del self._asked[number]
 
     async def listen(self) -> None:
-        """Hand out the answers until the worker hangs up; without one nobody waits for ever."""
+        """Hand out the answers until the worker hangs up; then every open request fails."""
         try:
             while line := await self.read():
                 self._hand_out(_answer_decoder.decode(line))
@@ -110,42 +102,115 @@ class ChildPipe:
             if not waiting.done():
                 waiting.set_exception(self._broken)
 
-    def _hand_out(self, said: PipeAnswer) -> None:
-        sent, waiting = self._asked.get(said.answer, (None, None))
+    def _hand_out(self, answer: PipeAnswer) -> None:
+        sent, waiting = self._asked.get(answer.answer, (None, None))
         if sent is None or waiting is None:
             return
-        self.on_lease(sent, said.lease_left)
+        self.on_lease(sent, answer.lease_left)
         if waiting.done():
             return
-        if said.error is not None:
-            waiting.set_exception(error_of(said.error))
+        if answer.error is not None:
+            waiting.set_exception(error_from(answer.error))
         else:
-            waiting.set_result(said.value)
+            waiting.set_result(answer.value)
 
 
-class Leased:
-    """The hold of a turn whose lease is kept by another process.
+class RemoteHold:
+    """The hold of a turn whose lease is kept by its worker.
 
     An answer says how long the lease still held when the worker wrote it. That is counted from the moment
     the request was sent, so a slow answer can only shorten it. Without an answer nothing is covered.
     """
 
-    is_lost: Final = False  # the worker kills whoever has lost its turn
+    is_lost: Final = False  # the worker kills a child that has lost its turn
 
-    def __init__(self, link: ChildPipe, clock: Clock) -> None:
-        self._link = link
+    def __init__(self, pipe: ChildPipe, clock: Clock) -> None:
+        self._pipe = pipe
         self._clock = clock
         self._sent = self._good_until = float("-inf")
-        link.on_lease = self._hear
+        pipe.on_lease = self._on_lease
 
     def covers(self, seconds: float) -> bool:
-        """Whether the lease surely holds for so long."""
+        """Whether the lease surely holds for this long."""
         return self._good_until - self._clock.monotonic() >= seconds
 
     async def look(self) -> None:
-        """The worker renews the lease without a word to us: ask."""
-        await self._link.ask("lease")
+        """Ask: the worker renews the lease without telling its child."""
+        await self._pipe.ask("lease")
 
-    def _hear(self, sent: float, left: float) -> None:
+    def _on_lease(self, sent: float, left: float) -> None:
         if sent >= self._sent:
             self._sent, self._good_until = sent, sent + left
+
+
+_ANSWERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
+    "commit": msgspec.json.Decoder(list[ReplyMessage]),
+    "now": msgspec.json.Decoder(int),
+    "card": msgspec.json.Decoder(Card),
+    "cards_page": msgspec.json.Decoder(list[Card]),
+    "cards_by_ids": msgspec.json.Decoder(list[Card]),
+    "effect": msgspec.json.Decoder(Effect | None),
+    "session": msgspec.json.Decoder(Session | None),
+    "agent": msgspec.json.Decoder(c.AgentSpec | None),
+    "agents": msgspec.json.Decoder(list[c.AgentSpec]),
+}
+"""Every method that may be called, and how to read its answer."""
+
+
+class RemoteStore:
+    """A turn's store in a child process: the worker's `Gateway` answers, and refuses what is not allowed."""
+
+    def __init__(self, pipe: ChildPipe) -> None:
+        self.pipe = pipe
+
+    async def commit(self, commands: Sequence[c.Command]) -> list[Reply]:
+        given = [{"type": type(command).__name__, "fields": command} for command in commands]
+        return [reply_from(message) for message in await self.ask("commit", given)]
+
+    async def now(self) -> int:
+        now: int = await self.ask("now")
+        return now
+
+    async def card(self, namespace: str, card_id: str) -> Card:
+        card: Card = await self.ask("card", namespace, card_id)
+        return card
+
+    async def cards_between(self, namespace: str, first: str, last: str) -> list[Card]:
+        cards: list[Card] = []
+        while True:
+            page = await self.cards_page(namespace, first, last, PAGE_CARDS)
+            cards += page
+            if len(page) < PAGE_CARDS:
+                return cards
+            first = page[-1].id  # the next page begins after it
+
+    async def cards_page(self, namespace: str, after: str, before: str, limit: int) -> list[Card]:
+        cards: list[Card] = await self.ask("cards_page", namespace, after, before, limit)
+        return cards
+
+    async def cards_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Card]:
+        cards: list[Card] = []
+        for start in range(0, len(ids), PAGE_CARDS):
+            cards += await self.ask("cards_by_ids", namespace, ids[start : start + PAGE_CARDS])
+        return cards
+
+    async def effect(self, namespace: str, key: str) -> Effect | None:
+        effect: Effect | None = await self.ask("effect", namespace, key)
+        return effect
+
+    async def session(self, namespace: str, session_id: str) -> Session | None:
+        session: Session | None = await self.ask("session", namespace, session_id)
+        return session
+
+    async def agent(self, namespace: str, name: str) -> c.AgentSpec | None:
+        spec: c.AgentSpec | None = await self.ask("agent", namespace, name)
+        return spec
+
+    async def agents(self, namespace: str) -> list[c.AgentSpec]:
+        specs: list[c.AgentSpec] = await self.ask("agents", namespace)
+        return specs
+
+    async def ask(self, method: str, *arguments: Any) -> Any:
+        """Have the worker call a method of its store."""
+        answer = await self.pipe.ask("store", {"method": method, "arguments": arguments})
+        return _ANSWERS[method].decode(answer)

@@ -1,4 +1,4 @@
-"""Checks of what a child process hands in: its commands and waits, for its own attempt and nothing else.
+"""Checks of a child process's commands and waits: for its own attempt and nothing else.
 
 An honest child passes every check, because the verbs of its context made the same ones. A child that writes
 to the pipe itself is refused with the code `not_of_this_turn`.
@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from endwell.errors import Refused
-from endwell.external.remote_store import ChildSaid, CommandSaid
+from endwell.external.child_protocol import UNREADABLE, ChildTask, CommandMessage
 from endwell.machine.unblock import EFFECT_UNKNOWN
 from endwell.model import commands as c
 from endwell.model import content, names
@@ -32,10 +32,12 @@ STEP_LIMIT: Final = 4_000
 TEXT_LIMIT: Final = 4_000
 """Most characters of a note or a reason; the verbs cut theirs far below."""
 WRAPPING_BYTES: Final = 4_096
-"""How much longer than a payload a record may be: it may name the inputs that it was computed from."""
+"""How much longer than a payload a record may be: it may contain a fingerprint of its inputs."""
 _LONGEST: Final = int(LONGEST_SECONDS) * SECOND
 CALL_LIMIT: Final = 200
-"""Most characters of what an effect's call is known by: a fingerprint and a function's name."""
+"""Most characters of an effect's call: a fingerprint and a function's name."""
+MOST_DOING: Final = 100
+"""Most steps of one turn that the heartbeat shows as running."""
 _RESULT_TYPES: Final = ("success", "permanent_failure", "retryable_failure")
 
 COMMANDS: Final[Mapping[str, type[c.TaskCommand]]] = {
@@ -58,31 +60,31 @@ COMMANDS: Final[Mapping[str, type[c.TaskCommand]]] = {
 
 
 def refused(why: str) -> Refused:
-    """The refusal of whatever a turn in a process of its own may not ask for."""
+    """The refusal of what a turn in a process of its own may not ask for."""
     return Refused(why, code="not_of_this_turn")
 
 
-def own_command(recorder: Recorder, said: CommandSaid) -> c.TaskCommand:
-    """The command, if this attempt may give it."""
-    kind = COMMANDS.get(said.type)
+def checked_command(recorder: Recorder, message: CommandMessage) -> c.TaskCommand:
+    """The command, if this attempt may hand it in."""
+    kind = COMMANDS.get(message.type)
     if kind is None:
-        raise refused(f"a turn may not hand in {said.type[:ERROR_CODE_LIMIT]!r}")
+        raise refused(f"a turn may not hand in {message.type[:ERROR_CODE_LIMIT]!r}")
     try:
-        command = msgspec.json.decode(said.fields, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise refused(f"this is no {said.type}: {error}") from None
-    _check_sender(recorder, command)
+        command = msgspec.json.decode(message.fields, type=kind)
+    except UNREADABLE as error:
+        raise refused(f"this is no {message.type}: {error}") from None
+    _check_attempt(recorder, command)
     for name in command.__struct_fields__:
         check = _CHECKS.get(name)
         if check is not None and not check(recorder, getattr(command, name)):
-            raise refused(f"{said.type} has a {name} that a turn may not hand in")
+            raise refused(f"{message.type} has a {name} that a turn may not hand in")
     _check_content(command)
     if isinstance(command, c.RecordStep) and command.error is not None:
         return msgspec.structs.replace(command, error=child_error(command.error))
     return command
 
 
-def _check_sender(recorder: Recorder, command: c.TaskCommand) -> None:
+def _check_attempt(recorder: Recorder, command: c.TaskCommand) -> None:
     task, attempt_id = recorder.task, getattr(command, "attempt_id", None)
     ours = (task.namespace, task.id, recorder.attempt_id, recorder.actor, None)
     theirs = (command.namespace, command.task_id, attempt_id, command.actor, command.causation_id)
@@ -95,12 +97,12 @@ def _check_sender(recorder: Recorder, command: c.TaskCommand) -> None:
 
 
 def _check_content(command: c.TaskCommand) -> None:
-    """Content is JSON of a bounded size, and its hash is its own: the log vouches for both."""
+    """Check content and hash, because the log vouches for both."""
     if hasattr(command, "content") and hasattr(command, "content_hash"):
-        check_sealed(command.content, command.content_hash)
+        _check_sealed(command.content, command.content_hash)
 
 
-def check_sealed(data: bytes | None, digest: str) -> None:
+def _check_sealed(data: bytes | None, digest: str) -> None:
     """Refuse content that is not JSON, is too large, or is not what its hash says."""
     if data is None and not digest:
         return
@@ -108,7 +110,7 @@ def check_sealed(data: bytes | None, digest: str) -> None:
         raise refused("a turn may hand in content with its own hash only, and of a bounded size")
     try:
         content.decode_stored(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise refused(f"this content is no JSON: {error}") from None
 
 
@@ -153,19 +155,19 @@ _CHECKS: Final[Mapping[str, Callable[[Recorder, Any], bool]]] = {
 
 
 def check_block(command: c.Block) -> None:
-    """A turn may put its task into a person's hands for one reason only."""
+    """Check a hand-over to a person: only an effect is a reason."""
     if command.reason != EFFECT_UNKNOWN:
         raise refused("a turn may ask a person about an effect of its own only")
 
 
 def check_call(recorder: Recorder, call: c.Call) -> None:
-    """One thing that the turn waits for: named after a step of this run, asking what its kind asks."""
+    """Check one call of a suspension: named after a step of this run, with the content of its kind."""
     is_own = call.tool_call_id.startswith(record_id(recorder.task.id, f"{recorder.run}:("))
     if not is_own or not _is_line(call.tool_call_id, STEP_LIMIT):
         raise refused("a turn may wait for calls of its own steps only")
     if not _is_time(recorder, call.within) or not _is_text(recorder, call.name):
         raise refused("a turn may wait for a bounded time only, and by a name that can be stored")
-    check_sealed(call.content, call.content_hash)
+    _check_sealed(call.content, call.content_hash)
     checked_quorum(call.quorum, checked_names(call.by))
     asked = None if call.content is None else content.decode_stored(call.content)
     if not _ASKS[call.kind](call.name, asked if isinstance(asked, dict) else {}):
@@ -189,27 +191,23 @@ _ASKS: Final[Mapping[WaitKind, Callable[[str, Mapping[str, Any]], bool]]] = {
     "call": lambda name, asked: not asked and bool(names.agent_reference(name)),
     "timer": lambda _, asked: not asked,
 }
-"""By the kind of a wait: whether it asks for what its name says, as the verbs of a context ask."""
+"""By the kind of a wait: whether its content fits its name, as the verbs of a context write them."""
 
 
-def check_child(call: c.Call, child: ChildSaid) -> None:
-    """The task that answers a call is for the agent, or the tool, that the call names."""
+def check_child(call: c.Call, child: ChildTask) -> None:
+    """Check that the task which answers a call is for the agent or tool that the call names."""
     named = (call.name, None) if call.kind == "tool" else names.agent_reference(call.name)
     if named != (child.agent, child.agent_key):
         raise refused("a call must come with a task of the agent that it names")
 
 
 def child_error(info: ErrorInfo) -> ErrorInfo:
-    """An error in a child's words."""
+    """A child's error, cut to the limits of the worker's own."""
     return clean_error(info, message_limit=MESSAGE_LIMIT, traceback_limit=TRACEBACK_LIMIT)
 
 
-def clean_doing(said: msgspec.Raw) -> dict[str, int]:
+def clean_doing(message: msgspec.Raw) -> dict[str, int]:
     """Which steps run, and since when; what cannot be shown is left out."""
-    doing = msgspec.json.decode(said, type=dict[str, int])
+    doing = msgspec.json.decode(message, type=dict[str, int])
     shown = ((step, since) for step, since in doing.items() if _is_line(step, STEP_LIMIT))
     return {step: since for step, since in list(shown)[:MOST_DOING] if 0 <= since <= content.MAX_INTEGER}
-
-
-MOST_DOING: Final = 100
-"""Most steps of one turn that the heartbeat shows as running."""

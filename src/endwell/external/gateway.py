@@ -1,7 +1,7 @@
-"""What the worker answers to a child process: questions about its own task, and commands of its own attempt.
+"""The gateway of a child process to the store: questions about its own task, commands of its own attempt.
 
 The child is not trusted. It reads the cards of its own task, the answers that its own calls got, and the
-effects that its own turn asked for. Approval rules of what it calls, and whether the holder of an effect is
+effects that its own turn asked for. The approval rules of its calls, and whether the holder of an effect is
 gone, are found out here; what the child says about them does not count.
 """
 
@@ -14,15 +14,16 @@ import msgspec
 from msgspec.structs import replace
 
 from endwell.errors import EndwellError, StaleAttempt
-from endwell.external.command_checks import check_block, check_call, check_child, own_command, refused
-from endwell.external.remote_store import (
+from endwell.external.child_protocol import (
     PAGE_CARDS,
-    ChildSaid,
-    CommandSaid,
-    ReplySaid,
-    WaitingSaid,
-    reply_said,
+    UNREADABLE,
+    ChildTask,
+    CommandMessage,
+    ReplyMessage,
+    SuspensionMessage,
+    reply_message,
 )
+from endwell.external.command_checks import check_block, check_call, check_child, checked_command, refused
 from endwell.model import commands as c
 from endwell.model import content
 from endwell.model.card import Card, records_between
@@ -30,19 +31,18 @@ from endwell.model.effect import Effect
 from endwell.model.inside import lineage_of
 from endwell.model.session import Session
 from endwell.policy import ledger
-from endwell.policy.approval import Guard
-from endwell.policy.limits import SECOND
 from endwell.policy.submitting import ChildCall, child_order, unknown_agent
 from endwell.policy.waiting import refuse_too_many, refuse_twice
 from endwell.store.rows import Reply
 from endwell.turn.effect_verdict import is_holder_gone
 from endwell.turn.recorder import REFERRING, Recorder, reference
 from endwell.turn.suspension import Suspended
+from endwell.turn.waits import approval_time
 
 MOST_COMMANDS: Final = 16
-"""Most commands in one request; a verb hands in one or two."""
+"""Most commands in one request; a verb sends one or two."""
 _ARGUMENTS: Final[Mapping[str, Any]] = {
-    "commit": tuple[list[CommandSaid]],
+    "commit": tuple[list[CommandMessage]],
     "card": tuple[str, str],
     "cards_page": tuple[str, str, str, int],
     "cards_by_ids": tuple[str, list[str]],
@@ -51,7 +51,7 @@ _ARGUMENTS: Final[Mapping[str, Any]] = {
     "agent": tuple[str, str],
     "agents": tuple[str],
 }
-"""Everything that a child may ask for besides the time, and with what."""
+"""The methods that a child may call besides `now`, with the types of their arguments."""
 _PAUSE_EVERY: Final = 64
 """Calls of one suspension that are checked before other turns of the worker run."""
 
@@ -73,14 +73,14 @@ class Gateway:
         """Whether this turn has put its task into a person's hands."""
 
     async def answer(self, method: str, arguments: msgspec.Raw) -> Any:
-        """What the store says. `StaleAttempt` is raised, not answered: the turn is over then."""
+        """The store's answer. `StaleAttempt` is raised, not answered: the turn is over then."""
         if method == "now":
             return await self._store.now()
         if method not in _ARGUMENTS:
             raise refused(f"a turn may not ask the store for {method[:100]!r}")
         try:
             given = msgspec.json.decode(arguments, type=_ARGUMENTS[method])
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise refused(f"{method} is not asked like this: {error}") from None
         if method == "commit":
             return await self._commit(*given)
@@ -116,7 +116,7 @@ class Gateway:
         return cards
 
     def _refuse_foreign(self, ids: Sequence[str]) -> None:
-        """A turn reads cards of its own task, and those that its records or the ledger have named to it."""
+        """Refuse cards of other tasks, unless this turn's records or the ledger named them."""
         own = f"{self._recorder.task.id}."
         for card_id in ids:
             if not card_id.startswith(own) and card_id not in self._cards and not self._is_draft(card_id):
@@ -131,7 +131,7 @@ class Gateway:
         self._answering |= {card.task_id for card in cards if card.kind == "task.deliverable"}
 
     async def _effect(self, key: str) -> Effect | None:
-        """An effect of another task, with the same key and arguments: only whether it is still open."""
+        """One effect. If it is another task's, with the same key and arguments, only whether it is open."""
         if key not in self._asked_effects:
             raise refused("a turn may ask about effects that it has asked for itself")
         effect = await self._store.effect(self._namespace, key)
@@ -156,18 +156,18 @@ class Gateway:
 
     # Commands
 
-    async def _commit(self, given: list[CommandSaid]) -> list[ReplySaid]:
+    async def _commit(self, given: list[CommandMessage]) -> list[ReplyMessage]:
         if not 0 < len(given) <= MOST_COMMANDS:
             raise refused(f"a turn may hand in {MOST_COMMANDS} commands at once")
-        commands = [await self._allowed(own_command(self._recorder, one)) for one in given]
+        commands = [await self._admitted(checked_command(self._recorder, each)) for each in given]
         replies = await self._store.commit(commands)
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply.refusal, StaleAttempt):
                 raise reply.refusal
-            self._note(command, reply)
-        return [reply_said(reply) for reply in replies]
+            self._widen_access(command, reply)
+        return [reply_message(reply) for reply in replies]
 
-    async def _allowed(self, command: c.TaskCommand) -> c.TaskCommand:
+    async def _admitted(self, command: c.TaskCommand) -> c.TaskCommand:
         """The command as it may be committed; an effect must be this turn's own."""
         match command:
             case c.IntendEffect():
@@ -176,7 +176,7 @@ class Gateway:
                 if command.key not in self._begun_effects:
                     raise refused("a turn may say how an effect ended that it has begun itself")
             case c.SettleEffect():
-                return await self._settling(command)
+                return await self._checked_settlement(command)
             case c.Block():
                 check_block(command)
                 if command.effect_key not in self._asked_effects:
@@ -184,7 +184,7 @@ class Gateway:
         return command
 
     async def _refuse_foreign_doubt(self, key: str) -> None:
-        """Asking for an open effect would make it this task's: not if another task began it."""
+        """Refuse an effect that another task left open: asking for it would make it this task's."""
         effect = await self._store.effect(self._namespace, key)
         if effect is None or effect.lineage == self._lineage or effect.is_settled:
             return
@@ -192,7 +192,7 @@ class Gateway:
         if effect.status == "unknown" or now >= (effect.not_after or 0) + margin:
             raise refused(f"the outcome of the effect {key!r} is not known, and another task began it")
 
-    async def _settling(self, command: c.SettleEffect) -> c.SettleEffect:
+    async def _checked_settlement(self, command: c.SettleEffect) -> c.SettleEffect:
         effect = None
         if command.key in self._asked_effects:
             effect = await self._store.effect(self._namespace, command.key)
@@ -201,8 +201,8 @@ class Gateway:
         is_gone = command.holder_gone and await is_holder_gone(self._recorder, command.key)
         return replace(command, holder_gone=is_gone)
 
-    def _note(self, command: c.TaskCommand, reply: Reply) -> None:
-        """What the turn may ask for from now on."""
+    def _widen_access(self, command: c.TaskCommand, reply: Reply) -> None:
+        """Remember what the turn may ask for from now on."""
         if isinstance(command, c.Block) and reply.refusal is None:
             self.is_handed_over = True
         if not isinstance(command, c.IntendEffect) or reply.refusal is not None:
@@ -218,9 +218,9 @@ class Gateway:
 
     # Waits
 
-    async def suspended(self, said: msgspec.Raw) -> Suspended:
-        """What the turn waits for. The tasks that answer its calls are submitted by the worker's rules."""
-        waiting = msgspec.json.decode(said, type=WaitingSaid)
+    async def suspended(self, message: msgspec.Raw) -> Suspended:
+        """The turn's suspension. The tasks that answer its calls are submitted by the worker's own rules."""
+        waiting = msgspec.json.decode(message, type=SuspensionMessage)
         if unfit := refuse_too_many(waiting.calls) or refuse_twice(waiting.calls):
             raise unfit
         children = {child.tool_call_id: child for child in waiting.children}
@@ -244,19 +244,17 @@ class Gateway:
             raise refused("a turn may submit tasks that answer its own calls only")
         return Suspended(tuple(calls), tuple(submits))
 
-    async def _spec(self, call: c.Call, child: ChildSaid | None) -> c.AgentSpec | None:
-        """Who answers the call; a tool that is registered is called by its own rules, or not at all."""
+    async def _spec(self, call: c.Call, child: ChildTask | None) -> c.AgentSpec | None:
+        """The agent or tool that answers a call; None if a program outside does."""
         directory = self._recorder.directory
         if call.is_child != (child is not None):
             raise refused("a call that another task answers must come with that task, and no other call")
         if child is None:
             if call.kind == "call":
                 raise refused("a call of an agent must come with the task that answers it")
-            known = (
-                None
-                if call.kind != "tool"
-                else await self._recorder.ask_store(lambda: directory.spec(call.name))
-            )
+            known = None
+            if call.kind == "tool":
+                known = await self._recorder.ask_store(lambda: directory.spec(call.name))
             if known is not None:
                 raise refused(f"the tool {call.name} is registered: its own worker answers it")
             return None
@@ -268,9 +266,9 @@ class Gateway:
             raise refused(f"{child.agent} is not called like this")
         return spec
 
-    def _child(self, call: c.Call, child: ChildSaid, spec: c.AgentSpec, left: int) -> tuple[c.Call, c.Submit]:
+    def _child(self, call: c.Call, child: ChildTask, spec: c.AgentSpec, left: int) -> tuple[c.Call, c.Submit]:
         guard = self._recorder.directory.guard(spec)
-        within = min(max(call.within - child.deciding, 0) + _deciding(guard), left)
+        within = min(max(call.within - child.deciding, 0) + approval_time(guard), left)
         order = ChildCall(
             tool_call_id=call.tool_call_id,
             agent_key=child.agent_key,
@@ -280,10 +278,6 @@ class Gateway:
         payload = content.decode(child.payload)
         submit = child_order(self._recorder.task, order, spec, payload, guard)
         return replace(call, within=within), submit
-
-
-def _deciding(guard: Guard | None) -> int:
-    return 0 if guard is None else int((guard.within_seconds or 0) * SECOND)
 
 
 def is_refusal(error: BaseException) -> bool:

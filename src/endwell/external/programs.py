@@ -15,10 +15,10 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from endwell.errors import BadInput, UsageError
-from endwell.external.runner import GRACE_SECONDS, MEGABYTE, failure
+from endwell.external.runner import GRACE_SECONDS, MEGABYTE, BadOutput, failure, listen
 from endwell.model import content
 from endwell.runtime.base import Runtime
 from endwell.runtime.guarded_program import (
@@ -29,26 +29,22 @@ from endwell.runtime.guarded_program import (
     start_guarded,
 )
 from endwell.turn.context import Context
-from endwell.turn.held_turn import ReportedFailure
+from endwell.turn.held_turn import HeldTurn, ReportedFailure
+from endwell.turn.recorder import Recorder
 from endwell.turn.steps import NOTE_LIMIT
-
-if TYPE_CHECKING:
-    from endwell.turn.held_turn import HeldTurn
-    from endwell.turn.recorder import Recorder
 
 OUTPUT_BYTES = 64 * MEGABYTE
 """Most that a program may write in one turn."""
 PULSE_SECONDS = 1.0
-"""A talkative program's progress and drafts are stored this often at most."""
+"""Progress and drafts of a program are stored this often at most."""
 _LINE_BYTES = content.MAX_WRITTEN_BYTES
-_NOTE_LIMIT = 500
 _NAME_LIMIT = 100
 _KINDS = "progress, usage, draft, error, call, result"
 _USAGE_KEYS = 50
 
 
 async def any_program(payload: Any = None) -> Any:
-    """How programs look from outside: any payload, any result. It is `Program.run` that carries them out."""
+    """The signature of every program: any payload, any result. `Program.run` carries its turns out."""
     raise UsageError("a program is not called as a function")
 
 
@@ -65,15 +61,15 @@ class Program:
     grace: float = GRACE_SECONDS
 
     async def prepare(self) -> None:
-        """Whether there is such a program may change at any time; each turn finds out."""
+        """Nothing: whether there is such a program may change at any time, so each turn finds out."""
 
     async def close(self) -> None:
         """Nothing of a program outlives its turn."""
 
     async def run(self, recorder: Recorder, turn: HeldTurn) -> Any:
-        """One start of the program; it is gone when this returns, however it does."""
+        """Start the program for one turn; it is gone when this returns, however it does."""
         try:
-            process = await self._started(turn)
+            process = await self._start(turn)
         except ProgramNotStarted as error:
             raise failure("program_not_started", f"{self.argv[0]} could not be started: {error}") from None
         async with process:
@@ -83,7 +79,7 @@ class Program:
             process.write_end()
             return await ProgramConversation(self, process, recorder).deliverable()
 
-    async def _started(self, turn: HeldTurn) -> GuardedProgram:
+    async def _start(self, turn: HeldTurn) -> GuardedProgram:
         task = turn.task
         about = {
             "ENDWELL_TASK_ID": task.id,
@@ -102,21 +98,21 @@ class Program:
 
 
 class ProgramConversation:
-    """What a program says, and what is made of it in the end."""
+    """Listens to one program, and turns its output into a result or a failure."""
 
     def __init__(self, program: Program, process: GuardedProgram, recorder: Recorder) -> None:
         self._program = program
         self._process = process
         self._recorder = recorder
-        self._repeat_guard = recorder.repeat_guard
-        self._heard = Heard()
-        self._pulse = _Pulse(program.runtime, self._heard, recorder, process.stop)
+        self._size = 0
+        self._output = ProgramOutput()
+        self._pulse = _Pulse(program.runtime, self._output, recorder, process.stop)
 
     async def deliverable(self) -> Any:
-        """The program's result, or the reason why there is none."""
+        """The program's result; a failure is raised."""
         pulse = self._program.runtime.spawn(self._pulse.run(), "endwell-program-progress")
         try:
-            problem = await self._listened()
+            problem = await listen(self._process, self._on_line)
             ended = await self._process.ended()
             self._pulse.finish()
             await pulse
@@ -126,38 +122,30 @@ class ProgramConversation:
             raise self._pulse.error
         if (failed := self._failure(problem, ended)) is not None:
             raise failed
-        return self._heard.results[0]
+        return self._output.results[0]
 
-    async def _listened(self) -> str | None:
-        """Hear it to the end of its output; what was wrong with that, if anything was."""
-        size = 0
-        try:
-            while (line := await self._process.read_line()) is not None:
-                size += len(line)
-                if size > OUTPUT_BYTES:
-                    raise BadOutput(f"it wrote more than {OUTPUT_BYTES:,} bytes")
-                if line.strip():
-                    await self._judge(self._heard.take(line))
-                    self._pulse.beat()
-        except LineTooLong:
-            problem = f"it wrote a line of more than {_LINE_BYTES:,} bytes"
-        except BadOutput as error:
-            problem = str(error)
+    async def _on_line(self, line: bytes) -> bool:
+        self._size += len(line)
+        if self._size > OUTPUT_BYTES:
+            raise BadOutput(f"it wrote more than {OUTPUT_BYTES:,} bytes")
+        if line.strip():
+            report = self._output.take(line)
+            if report is not None:
+                await self._count_repeats(report)
+            self._pulse.beat()
+        return False
+
+    async def _count_repeats(self, report: ProgramReport) -> None:
+        repeats = self._recorder.repeat_guard
+        if report.is_error:
+            await self._recorder.report_repeat(repeats.on_error(report.name, report.about))
         else:
-            return None
-        self._process.stop()
-        return problem
+            await self._recorder.report_repeat(repeats.on_call(report.name, report.about, is_new=True))
 
-    async def _judge(self, said: Told | None) -> None:
-        """What it tells of its own errors and calls: the same again and again is nudged, then stopped."""
-        if said is not None and said.is_error:
-            await self._recorder.report_repeat(self._repeat_guard.on_error(said.name, said.about))
-        elif said is not None:
-            report = self._repeat_guard.on_call(said.name, said.about, is_new=True)
-            await self._recorder.report_repeat(report)
-
-    def _failure(self, problem: str | None, ended: ProgramEnd) -> ReportedFailure | None:
+    def _failure(self, problem: Exception | None, ended: ProgramEnd) -> ReportedFailure | None:
         name, tail = self._program.argv[0], self._process.tail
+        if isinstance(problem, LineTooLong):
+            problem = BadOutput(f"it wrote a line of more than {_LINE_BYTES:,} bytes")
         if problem is not None:
             return failure("program_bad_output", f"{name}: {problem}", tail)
         if ended.cause == "timeout":
@@ -165,25 +153,21 @@ class ProgramConversation:
             return failure("program_timeout", timeout, tail)
         if ended.code:
             return failure("program_failed", f"{name} {ended}", tail)
-        if not self._heard.results:
+        if not self._output.results:
             return failure("program_no_result", f"{name} ended without a result line", tail)
         return None
 
 
-class BadOutput(Exception):
-    """A line that is not what a program may say."""
-
-
-class Told(NamedTuple):
-    """An error that a program goes on from, or something that it asks somebody for."""
+class ProgramReport(NamedTuple):
+    """An error that a program continues after, or a call that it makes by itself."""
 
     name: str
     about: Any
     is_error: bool
 
 
-class Heard:
-    """What a program has said so far. `usage` is the sum of all it has told."""
+class ProgramOutput:
+    """What a program has written up to now; `usage` is the sum of all lines."""
 
     def __init__(self) -> None:
         self.results: list[Any] = []
@@ -191,25 +175,26 @@ class Heard:
         self.usage: dict[str, int | float] = {}
         self.progress = ""
 
-    def take(self, line: bytes) -> Told | None:
-        """Take in one line; `BadOutput` if it makes no sense. Errors and calls are returned."""
+    def take(self, line: bytes) -> ProgramReport | None:
+        """Read one line; errors and calls, which may repeat themselves, are returned."""
         try:
             said = content.decode(line, what="line")
         except BadInput as error:
             raise BadOutput(f"it wrote {_excerpt(line)}: {error.message}") from None
         match said:
             case {"progress": str(text), **rest} if not rest:
-                self.progress = text[:_NOTE_LIMIT]
+                self.progress = text[:NOTE_LIMIT]
             case {"usage": dict(usage), **rest} if not rest:
-                self._add(usage)
+                self._add_usage(usage)
             case {"draft": value, **rest} if not rest:
                 self.drafts = [value]
             case {"error": str(text), **rest} if not rest:
-                return Told("the program", text, True)
+                return ProgramReport("the program", text, is_error=True)
             case {"call": {"name": str(name), **call}, **rest} if not rest and not call.keys() - {
                 "arguments"
             }:
-                return Told(content.clean_text(name, _NAME_LIMIT), call.get("arguments"), False)
+                shown = content.clean_text(name, _NAME_LIMIT)
+                return ProgramReport(shown, call.get("arguments"), is_error=False)
             case {"result": value, **rest} if not rest and not self.results:
                 self.results = [value]
             case {"result": _, **rest} if not rest:
@@ -220,52 +205,53 @@ class Heard:
 
     @property
     def note(self) -> str:
-        """What a sign of progress says: the last text, and what was used up to now."""
+        """The text of a sign of progress: the last text, and what was used up to now."""
         used = ", ".join(f"{key} {amount:g}" for key, amount in self.usage.items())
         return "; ".join(part for part in (self.progress, used and f"used {used}") if part)
 
-    def _add(self, usage: dict[str, Any]) -> None:
+    def _add_usage(self, usage: dict[str, Any]) -> None:
         for key, amount in usage.items():
             is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
             if not is_number or not math.isfinite(amount) or amount < 0:
                 raise BadOutput(f"its usage of {content.shown(key[:64])} is no amount")
             self.usage[key] = self.usage.get(key, 0) + amount
         if len(self.usage) > _USAGE_KEYS:
-            raise BadOutput(f"it told of more than {_USAGE_KEYS} kinds of usage")
+            raise BadOutput(f"it reported more than {_USAGE_KEYS} kinds of usage")
 
 
 class _Pulse:
-    """Every line is a sign of life, but only one a second is stored: the newest. So with drafts."""
+    """Stores progress and drafts at most once a second, the newest of each."""
 
     def __init__(
-        self, runtime: Runtime, heard: Heard, recorder: Recorder, on_error: Callable[[], None]
+        self, runtime: Runtime, output: ProgramOutput, recorder: Recorder, on_error: Callable[[], None]
     ) -> None:
         self._runtime = runtime
-        self._heard = heard
+        self._output = output
         self._recorder = recorder
         self._on_error = on_error
-        self._beaten = asyncio.Event()
+        self._has_news = asyncio.Event()
         self._finished = asyncio.Event()
-        self._said = ""
-        self._kept = heard.drafts
+        self._note = ""
+        self._kept = output.drafts
         self.error: Exception | None = None
 
     def beat(self) -> None:
-        self._beaten.set()
+        """The program has written something."""
+        self._has_news.set()
 
     def finish(self) -> None:
-        """Say what is still unsaid, and come to an end."""
+        """Store what is left, then end."""
         self._finished.set()
-        self._beaten.set()
+        self._has_news.set()
 
     async def run(self) -> None:
-        """Until finished; an error, such as a lost turn, ends the program."""
+        """Store until finished; an error, such as a lost turn, ends the program."""
         try:
             while True:
-                await self._beaten.wait()
-                self._beaten.clear()
+                await self._has_news.wait()
+                self._has_news.clear()
                 is_last = self._finished.is_set()
-                await self._tell(is_last)
+                await self._store(is_last)
                 if is_last:
                     return
                 await self._runtime.wait(self._finished, PULSE_SECONDS)
@@ -273,16 +259,16 @@ class _Pulse:
             self.error = error
             self._on_error()
 
-    async def _tell(self, is_last: bool) -> None:
-        """What is new since the last time; at the end nothing is said twice."""
-        if self._heard.drafts is not self._kept:
-            self._kept = self._heard.drafts
+    async def _store(self, is_last: bool) -> None:
+        """Store what is new since the last time; at the end nothing is stored twice."""
+        if self._output.drafts is not self._kept:
+            self._kept = self._output.drafts
             await Context(self._recorder).draft(self._kept[0])
-        if not is_last or self._heard.note != self._said:
-            self._said = self._heard.note
-            # what it has used up by now is worth telling, but gets it nowhere
-            note = content.clean_text(self._said, NOTE_LIMIT)
-            await self._recorder.tell_progress(note, news=self._heard.progress)
+        if not is_last or self._output.note != self._note:
+            self._note = self._output.note
+            # usage is worth storing, but only new text counts as progress of the work
+            note = content.clean_text(self._note, NOTE_LIMIT)
+            await self._recorder.tell_progress(note, news=self._output.progress)
 
 
 def _excerpt(line: bytes) -> str:

@@ -206,7 +206,7 @@ class Recorder:
     async def report_repeat(self, report: RepeatReport | None) -> None:
         """Have the machine judge a row of repeats, if there is one to judge."""
         if report is not None:
-            repeat = self.command(c.Repeat, about=report.about, count=report.count)
+            repeat = self.command(c.Repeat, about=report.about, count=report.times)
             self.refuse_ended(await self.commit(repeat))
 
     async def announce(self, step: str, seconds: float) -> None:

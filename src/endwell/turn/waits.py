@@ -60,9 +60,7 @@ class WaitVerbs:
             if card is not None:
                 shape = self._shape(tool_name, result)
                 return await wait_results.tool_result(recorder, tool_name, card, shape)
-            raise recorder.admit_wait(
-                step, await self._tool_call(identity, tool_name, arguments, timeout)
-            )
+            raise recorder.admit_wait(step, await self._tool_call(identity, tool_name, arguments, timeout))
         except (ToolFailed, ToolTimeout) as error:
             await recorder.report_repeat(repeats.on_exception(tool_name, error))
             raise

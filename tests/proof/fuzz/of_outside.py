@@ -10,7 +10,8 @@ import msgspec
 from endwell.doorbell.local import pack_topics, unpack_topics
 from endwell.errors import EndwellError, NotFound
 from endwell.external.isolated import ChildConversation
-from endwell.external.programs import BadOutput, Heard
+from endwell.external.programs import ProgramOutput
+from endwell.external.runner import BadOutput
 from endwell.model import commands as c
 from endwell.model.task import Task
 from endwell.policy.limits import Limits
@@ -37,15 +38,15 @@ def _said(problem: str) -> bool:
 
 
 def _program(data: bytes) -> bool:
-    heard = Heard()
+    output = ProgramOutput()
     try:
         for line in data.split(b"\n"):
             if line.strip():
-                heard.take(line)
+                output.take(line)
     except BadOutput as problem:
         return _said(str(problem))
-    assert isinstance(heard.note, str)
-    return bool(heard.results)
+    assert isinstance(output.note, str)
+    return bool(output.results)
 
 
 _TASK: Final = Task(namespace="n", id="t", agent="fuzzed", attempt_id="a")
@@ -75,7 +76,7 @@ _CONVERSATIONS: Final = (
 
 
 class _Lines:
-    """Stands where the pipes of a real child are: lines come out, what is written goes nowhere."""
+    """In place of a real child's pipes: lines come out, what is written is dropped."""
 
     tail = ""
 
@@ -101,7 +102,7 @@ class _Lines:
 
 
 class _NoStore:
-    """Has nothing but the time, and takes nothing."""
+    """A store that has nothing but the time, and refuses everything else."""
 
     async def now(self) -> int:
         return 0
@@ -114,7 +115,7 @@ class _NoStore:
 
 
 class _Worker:
-    """What a conversation knows of its worker: a turn, a bench, a runtime."""
+    """What a conversation knows of its worker: a turn, a recorder, a runtime."""
 
     runtime = Runtime.system()
     timeout = None
@@ -134,7 +135,7 @@ class _Worker:
     async def spec(self, name: str) -> None:
         """No agent is known here."""
 
-    async def asked(self, question: Any) -> Any:
+    async def ask_store(self, question: Any) -> Any:
         return await question()
 
 
