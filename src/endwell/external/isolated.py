@@ -95,7 +95,7 @@ class Isolated:
     async def run(self, recorder: Recorder, turn: HeldTurn) -> Any:
         """One turn in one child, which is gone when this returns, however it does."""
         async with await self._take_child() as child:
-            child.limit(float("inf") if self.timeout is None else self.timeout)
+            child.limit_time(float("inf") if self.timeout is None else self.timeout)
             child.write(_order_line(turn, recorder))
             if self._spare is None:
                 self._spare = self.runtime.spawn(self._load_child(), f"endwell-spare-{self.agent}")
@@ -141,7 +141,7 @@ class Isolated:
         except ProgramNotStarted as error:
             raise failure("agent_not_loaded", f"no process could be started: {error}") from None
         try:
-            child.limit(LOAD_SECONDS)
+            child.limit_time(LOAD_SECONDS)
             first = await _first_output(child)
             if bytes(first.ready) != b"true":
                 raise await self._not_loaded(child, first)
@@ -154,7 +154,9 @@ class Isolated:
         with contextlib.suppress(*UNREADABLE):
             return ReportedFailure(child_error(msgspec.json.decode(first.broken, type=ErrorInfo)))
         child.stop()
-        return failure("agent_not_loaded", f"its process {await child.ended()} while loading", child.tail)
+        return failure(
+            "agent_not_loaded", f"its process {await child.wait_ended()} while loading", child.error_tail
+        )
 
 
 class ChildConversation:
@@ -176,8 +178,8 @@ class ChildConversation:
         """The function's result; what left the function instead is raised."""
         try:
             problem = await listen(self._child, self._on_line)
-            self._child.limit(LEAVE_SECONDS)
-            ended = await self._child.ended()
+            self._child.limit_time(LEAVE_SECONDS)
+            ended = await self._child.wait_ended()
         finally:
             for answering in self._answering:
                 answering.cancel()
@@ -240,7 +242,7 @@ class ChildConversation:
         if ended.cause == "timeout":
             late = f"it did not end within {self._isolated.timeout:g} s and was killed"
             return failure("agent_timeout", late)
-        return failure("agent_died", f"its process {ended}", self._child.tail)
+        return failure("agent_died", f"its process {ended}", self._child.error_tail)
 
     def _begin_answer(self, request: ChildRequest) -> None:
         answering = self._isolated.runtime.spawn(self._answer(request), f"endwell-ask-{request.ask}")
@@ -276,7 +278,7 @@ class ChildConversation:
             answer["error"] = error_message(cast(EndwellError, error))
         answer["lease_left"] = self._turn.seconds_left
         self._child.write(msgspec.json.encode(answer) + b"\n")
-        await self._child.drain()
+        await self._child.drain_input()
 
 
 def checked_isolation(

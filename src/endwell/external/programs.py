@@ -74,7 +74,7 @@ class Program:
             raise failure("program_not_started", f"{self.argv[0]} could not be started: {error}") from None
         async with process:
             if self.timeout is not None:
-                process.limit(self.timeout)
+                process.limit_time(self.timeout)
             process.write(turn.payload)
             process.write_end()
             return await ProgramConversation(self, process, recorder).deliverable()
@@ -113,7 +113,7 @@ class ProgramConversation:
         pulse = self._program.runtime.spawn(self._pulse.run(), "endwell-program-progress")
         try:
             problem = await listen(self._process, self._on_line)
-            ended = await self._process.ended()
+            ended = await self._process.wait_ended()
             self._pulse.finish()
             await pulse
         finally:
@@ -143,7 +143,7 @@ class ProgramConversation:
             await self._recorder.report_repeat(repeats.on_call(report.name, report.about, is_new=True))
 
     def _failure(self, problem: Exception | None, ended: ProgramEnd) -> ReportedFailure | None:
-        name, tail = self._program.argv[0], self._process.tail
+        name, tail = self._program.argv[0], self._process.error_tail
         if isinstance(problem, LineTooLong):
             problem = BadOutput(f"it wrote a line of more than {_LINE_BYTES:,} bytes")
         if problem is not None:

@@ -38,8 +38,8 @@ def start_process(
 ) -> ChildProcess:
     """Start a process in a group of its own, without standard input.
 
-    With `stdout=PIPE` somebody must read it (`Child.read_line`), or a talkative child blocks. On Linux
-    the child is killed when the *thread* that started it ends: start children from a lasting one.
+    With `stdout=PIPE` the caller must read the output (`read_line`), or the child blocks on a full
+    pipe. On Linux the child is killed when the *thread* that started it ends: use a lasting one.
     """
     return ChildProcess(
         subprocess.Popen(
@@ -56,7 +56,7 @@ def start_process(
 
 
 class ChildProcess:
-    """A started process. Signals go to its whole group, and never to a process that has been reaped."""
+    """A started process. Signals go to its whole group, never to a process that has been reaped."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -64,11 +64,11 @@ class ChildProcess:
         self.pid = process.pid
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while it runs."""
         return self._process.poll()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end and return the exit code; TimeoutError when it takes longer."""
+        """Wait for its end and return the exit code; raise TimeoutError when it takes longer."""
         try:
             return self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -81,7 +81,7 @@ class ChildProcess:
         self._signal(signal.SIGTERM)
 
     def freeze(self) -> None:
-        """Returns when it stands still: on a busy machine its threads go on for a while after the signal."""
+        """Stop it with SIGSTOP, and wait until all its threads have stopped."""
         self._signal(signal.SIGSTOP)
         give_up_at = time.monotonic() + STANDSTILL_SECONDS
         while self.poll() is None and not stands_still(self.pid) and time.monotonic() < give_up_at:
@@ -91,7 +91,7 @@ class ChildProcess:
         self._signal(signal.SIGCONT)
 
     def read_line(self, timeout: float | None = None) -> str | None:
-        """The next line of its output without the line end; None at the end of the output."""
+        """Read the next line of its output without the line end; None at the end of the output."""
         limit = None if timeout is None else time.monotonic() + timeout
         while b"\n" not in self._unread:
             chunk = self._read_some(limit)
@@ -103,7 +103,7 @@ class ChildProcess:
         return line.decode(errors="replace")
 
     def close(self) -> None:
-        """Give back the pipe to a child whose output is no longer of interest."""
+        """Close the pipe of its output."""
         if self._process.stdout is not None:
             self._process.stdout.close()
 

@@ -1,4 +1,4 @@
-"""What time it is: wall time in integer microseconds (UTC), and a clock that never runs back."""
+"""Clocks: wall time in integer microseconds (UTC), and a monotonic clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MICROSECONDS = 1_000_000
 
 
 class Clock(Protocol):
-    """`now_us` is for what is stored; `monotonic` is for measuring how long something took."""
+    """`now_us` is for stored times; `monotonic` measures durations."""
 
     def now_us(self) -> int: ...
 
@@ -19,7 +19,7 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's own clocks."""
 
-    monotonic = staticmethod(time.monotonic)  # without a call of our own: every step asks six times
+    monotonic = staticmethod(time.monotonic)  # no call of our own: every step reads it six times
 
     def now_us(self) -> int:
         return time.time_ns() // 1000
@@ -45,9 +45,9 @@ class ManualClock:
         self.set(self._now_us + round(seconds * MICROSECONDS))
 
     def set(self, now_us: int) -> None:
-        """Move the wall clock; moved back, it stands for an operator's correction.
+        """Set the wall clock; moving it back simulates a correction by an operator.
 
-        The monotonic clock follows forward moves only, as a real one would.
+        The monotonic clock follows only forward moves.
         """
         self._elapsed_us += max(0, now_us - self._now_us)
         self._now_us = now_us

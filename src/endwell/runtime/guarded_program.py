@@ -1,7 +1,7 @@
-"""A program under a warden: it cannot outlive the process that started it, nor its time, nor its welcome.
+"""A program under a warden: it cannot outlive its time limit, or the process that started it.
 
-Its output is read line by line, of its error output the end is kept. Whatever becomes of the `GuardedProgram`
-object, closed, forgotten or killed with its process, the warden ends the program.
+Its output is read line by line; the end of its error output is kept. The warden ends the program when the
+`GuardedProgram` object is closed or forgotten, and when its process is killed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, Self, cast
 
 TAIL_BYTES = 4096
-"""How much of the end of the error output is kept."""
+"""Bytes kept of the end of the error output."""
 LEAVING_SECONDS = 1.0
-"""How long the last of the output may take when the program has ended."""
+"""Longest wait for the last of the output after the program has ended."""
 _WARDEN = str(Path(__file__).with_name("warden.py"))
 
 Cause = Literal["", "stop", "timeout"]
@@ -35,7 +35,7 @@ class LineTooLong(Exception):
 
 
 class ProgramEnd(NamedTuple):
-    """How a program ended: its exit code, negative for a signal, and what it was ended for."""
+    """How a program ended: its exit code, negative for a signal, and why the warden ended it, if it did."""
 
     code: int
     cause: Cause
@@ -58,7 +58,7 @@ async def start_guarded(
     memory_bytes: int = 0,
     on_stderr: Callable[[bytes], None] | None = None,
 ) -> GuardedProgram:
-    """Start a program in a session of its own; `ProgramNotStarted` if that cannot be."""
+    """Start a program in a session of its own; raise `ProgramNotStarted` if that fails."""
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-I", "-S", _WARDEN, str(theirs.fileno()), str(grace_seconds)]
     try:
@@ -81,7 +81,7 @@ async def start_guarded(
     try:
         await guarded._open(ours)
     except BaseException:
-        if guarded._told is None:
+        if guarded._to_warden is None:
             ours.close()
         await guarded.close()
         raise
@@ -89,7 +89,7 @@ async def start_guarded(
 
 
 class GuardedProgram:
-    """A started program. `async with` ends it when the block is left."""
+    """A started program. Leaving its `async with` block ends it."""
 
     def __init__(
         self, warden: subprocess.Popen[bytes], line_limit: int, on_stderr: Callable[[bytes], None] | None
@@ -103,8 +103,8 @@ class GuardedProgram:
         self._transports: list[asyncio.BaseTransport] = []
         self._input: asyncio.WriteTransport
         self._flow = _Flow()
-        self._says: asyncio.StreamReader | None = None
-        self._told: asyncio.StreamWriter | None = None
+        self._from_warden: asyncio.StreamReader | None = None
+        self._to_warden: asyncio.StreamWriter | None = None
         self._is_stopped = False
         self._end: ProgramEnd | None = None
         self._watching: asyncio.Task[ProgramEnd] | None = None
@@ -125,12 +125,12 @@ class GuardedProgram:
         writing = await self.loop.connect_write_pipe(lambda: self._flow, _open(self._warden.stdin))
         self._input = writing[0]
         self._transports.append(self._input)
-        self._says, self._told = await asyncio.open_unix_connection(sock=control)
-        word, _, rest = (await self._says.readline()).decode(errors="replace").strip().partition(" ")
+        self._from_warden, self._to_warden = await asyncio.open_unix_connection(sock=control)
+        word, _, rest = (await self._from_warden.readline()).decode(errors="replace").strip().partition(" ")
         if word != "started":
             raise ProgramNotStarted(rest or "its warden did not start")
         self.pid = int(rest)
-        self._watching = self.loop.create_task(self._watch(self._says))
+        self._watching = self.loop.create_task(self._watch_warden(self._from_warden))
 
     @property
     def is_over(self) -> bool:
@@ -138,40 +138,40 @@ class GuardedProgram:
         return self._end is not None or self._lines.at_eof()
 
     @property
-    def tail(self) -> str:
-        """The end of what it wrote to its error output so far."""
+    def error_tail(self) -> str:
+        """The end of its error output so far."""
         return bytes(self._errors.kept).decode(errors="replace")
 
     def write(self, data: bytes) -> None:
-        """Send to its input; lost if it does not listen."""
+        """Write to its input; lost if its input is closed."""
         if not self._input.is_closing():
             self._input.write(data)
 
-    async def drain(self) -> None:
-        """Wait until it has read most of what was written to it, or has ended."""
+    async def drain_input(self) -> None:
+        """Wait until it has read most of its input, or has ended."""
         await self._flow.free.wait()
 
     def write_end(self) -> None:
-        """Let its input end."""
+        """Close its input."""
         if not self._input.is_closing():
             self._input.write_eof()
 
-    def limit(self, seconds: float) -> None:
-        """End it when it still runs then, even if this process should be stuck or frozen meanwhile."""
-        if self._told is not None and not self._is_stopped:
-            self._told.write(f"limit {seconds}\n".encode())
+    def limit_time(self, seconds: float) -> None:
+        """Have the warden end it after this time, even if this process is stuck or frozen then."""
+        if self._to_warden is not None and not self._is_stopped:
+            self._to_warden.write(f"limit {seconds}\n".encode())
 
     def stop(self) -> None:
-        """Ask the warden to end it, now and with everything it has started."""
-        if self._told is not None and not self._is_stopped:
+        """Ask the warden to end it now, with every process it has started."""
+        if self._to_warden is not None and not self._is_stopped:
             self._is_stopped = True
             with contextlib.suppress(OSError):  # the warden is gone
-                self._told.write_eof()
+                self._to_warden.write_eof()
 
     async def read_line(self) -> bytes | None:
-        """The next line of its output with its line end, if it has one; None at the end of the output.
+        """Read the next line of its output, with its line end; None at the end of the output.
 
-        Other tasks of the event loop run before each line, however quickly the program writes.
+        Lets other tasks of the event loop run before each line.
         """
         await asyncio.sleep(0)
         try:
@@ -181,37 +181,37 @@ class GuardedProgram:
         except asyncio.LimitOverrunError:
             raise LineTooLong from None
 
-    async def ended(self) -> ProgramEnd:
-        """Wait until it and everything it has started is gone."""
+    async def wait_ended(self) -> ProgramEnd:
+        """Wait until it and every process it has started have ended."""
         if self._watching is None:
             raise ProgramNotStarted("it was never started")
         return await asyncio.shield(self._watching)
 
     async def close(self) -> None:
-        """End the program, wait until it is gone, and give everything back."""
+        """End the program, wait for its end, and close all pipes."""
         self.stop()
         try:
             if self._watching is not None:
-                await self.ended()
-            if self._says is not None:
+                await self.wait_ended()
+            if self._from_warden is not None:
                 with contextlib.suppress(ConnectionError):
-                    await self._says.read()  # until the warden leaves
+                    await self._from_warden.read()  # until the warden exits
                 self._warden.wait()
         finally:
             if self._watching is not None:
                 self._watching.cancel()
-            for transport in (self._told, *self._transports):
+            for transport in (self._to_warden, *self._transports):
                 if transport is not None:
                     transport.close()
             for pipe in (self._warden.stdin, self._warden.stdout, self._warden.stderr):
                 if pipe is not None:
                     pipe.close()
 
-    async def _watch(self, says: asyncio.StreamReader) -> ProgramEnd:
-        """Wait for the warden's last word, then for the last of the output."""
+    async def _watch_warden(self, from_warden: asyncio.StreamReader) -> ProgramEnd:
+        """Wait for the warden's last line, then for the last of the output."""
         words: list[str] = []
         with contextlib.suppress(ConnectionError):
-            words = (await says.readline()).decode().split()
+            words = (await from_warden.readline()).decode().split()
         self.stop()
         if words:
             self._end = ProgramEnd(int(words[1]), cast(Cause, words[2] if len(words) > 2 else ""))
@@ -221,19 +221,19 @@ class GuardedProgram:
             async with asyncio.timeout(LEAVING_SECONDS):
                 await self._output.end.wait()
                 await self._errors.end.wait()
-        for transport in self._transports:  # somebody out of reach may hold the other end
+        for transport in self._transports:  # a process out of reach may hold the other end
             transport.close()
         return self._end
 
     def _without_warden(self) -> ProgramEnd:
-        """Somebody has killed the warden: what it watched over must not go on."""
+        """Kill the program: its warden was killed."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         return ProgramEnd(-signal.SIGKILL, "stop")
 
 
 class _Output(asyncio.StreamReaderProtocol):
-    """Lines, and word of their end."""
+    """The output, and an event at its end."""
 
     def __init__(self, lines: asyncio.StreamReader) -> None:
         super().__init__(lines)
@@ -245,7 +245,7 @@ class _Output(asyncio.StreamReaderProtocol):
 
 
 class _Flow(asyncio.BaseProtocol):
-    """Knows whether the program reads what is written to it."""
+    """Whether the program keeps up with its input."""
 
     def __init__(self) -> None:
         self.free = asyncio.Event()
@@ -262,7 +262,7 @@ class _Flow(asyncio.BaseProtocol):
 
 
 class _Tail(asyncio.Protocol):
-    """Keeps the end of what comes, and passes it on to whoever wants all of it."""
+    """Keeps the end of the error output, and passes all of it on."""
 
     def __init__(self, on_data: Callable[[bytes], None] | None) -> None:
         self.kept = bytearray()

@@ -1,8 +1,8 @@
-"""New ids: 26 characters that sort by the moment they were made, and never repeat.
+"""New ids: 26 characters that sort by the time they were made, and never repeat (ULIDs).
 
-48 bits of milliseconds and 80 of chance, in lowercase Crockford base32. The chance is drawn once per
-millisecond and counted up from there, which keeps ids of one process strictly rising and cheap. They
-are names, not secrets: whoever knows one can guess its neighbours.
+48 bits of milliseconds and 80 random bits, in lowercase Crockford base32. The random bits are drawn once per
+millisecond and counted up from there, which keeps the ids of one process strictly rising and cheap. They are
+names, not secrets: one id is enough to guess its neighbours.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from endwell.runtime.clock import Clock
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
-_CHANCE_BITS = 80
+_RANDOM_BITS = 80
 _DRAWS = 64
-# The low bits are spelled for every id; what lies above them changes about once per millisecond.
+# The low bits are encoded for every id; the bits above them change about once per millisecond.
 _LOW_BITS = 20
 
 
 class Ids(Protocol):
-    """Where new ids and the fractions for jitter come from."""
+    """The source of new ids, and of random fractions for jitter."""
 
     def new(self) -> str: ...
 
@@ -37,9 +37,9 @@ class SystemIds:
 
     def __init__(self, clock: Clock) -> None:
         self._drawn = b""
-        self._sequence = _Sequence(lambda: clock.now_us() // 1000, self._chance)
+        self._sequence = _Sequence(lambda: clock.now_us() // 1000, self._draw_bits)
         self._random = random.Random(os.urandom(16))
-        _after_fork(self)
+        _start_over_after_fork(self)
 
     def new(self) -> str:
         return self._sequence.next()
@@ -48,27 +48,27 @@ class SystemIds:
         return self._random.random()
 
     def start_over(self) -> None:
-        """Part ways with the parent process, whose ids and fractions would otherwise be repeated."""
+        """Draw again in a forked child, which would otherwise repeat the ids of its parent."""
         self._drawn = b""
         self._sequence.start_over()
         self._random = random.Random(os.urandom(16))
 
-    def _chance(self) -> int:
-        """Drawn in blocks: under load there is a draw in every millisecond. The sequence's lock is held."""
+    def _draw_bits(self) -> int:
+        """Take random bits from a block, since under load each millisecond needs some. The lock is held."""
         if not self._drawn:
-            self._drawn = os.urandom(_CHANCE_BITS // 8 * _DRAWS)
-        drawn, self._drawn = self._drawn[: _CHANCE_BITS // 8], self._drawn[_CHANCE_BITS // 8 :]
+            self._drawn = os.urandom(_RANDOM_BITS // 8 * _DRAWS)
+        drawn, self._drawn = self._drawn[: _RANDOM_BITS // 8], self._drawn[_RANDOM_BITS // 8 :]
         # The top bit stays clear: counting up must not carry into the milliseconds.
         return int.from_bytes(drawn) >> 1
 
 
 class SeededIds:
-    """The same ids and fractions for the same seed. Without a clock each id is a millisecond later."""
+    """Equal ids and fractions for equal seeds. Without a clock each id is a millisecond later."""
 
     def __init__(self, seed: int, clock: Clock | None = None) -> None:
         self._random = random.Random(seed)
         self._ticks = 0
-        self._sequence = _Sequence(self._tick if clock is None else _milliseconds(clock), self._chance)
+        self._sequence = _Sequence(self._tick if clock is None else _in_milliseconds(clock), self._draw_bits)
 
     def new(self) -> str:
         return self._sequence.next()
@@ -80,25 +80,25 @@ class SeededIds:
         self._ticks += 1
         return self._ticks
 
-    def _chance(self) -> int:
-        return self._random.getrandbits(_CHANCE_BITS - 1)
+    def _draw_bits(self) -> int:
+        return self._random.getrandbits(_RANDOM_BITS - 1)
 
 
 class _Sequence:
-    """Rising 128-bit numbers, spelled. A clock that stands still or runs back does not matter."""
+    """Rising 128-bit numbers as text, also while the clock stands still or runs back."""
 
-    def __init__(self, now_ms: Callable[[], int], chance: Callable[[], int]) -> None:
+    def __init__(self, now_ms: Callable[[], int], draw_bits: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._chance = chance
+        self._draw_bits = draw_bits
         self._last_ms = 0
         self._high = -1
         self._prefix = ""
         self.start_over()
 
     def start_over(self) -> None:
-        # A new lock: in a forked child the old one may be held by a thread that is not there any more.
+        # A new lock: in a forked child the old one may be held by a thread that does not exist there.
         self._lock = threading.Lock()
-        # A later millisecond: fresh chance within the same one could be lower than what was given out.
+        # A later millisecond: new random bits within the same one could be lower than the last id.
         self._begin(self._last_ms + 1)
 
     def next(self) -> str:
@@ -108,13 +108,13 @@ class _Sequence:
                 self._begin(now_ms)
             else:
                 self._value += 1
-            return self._spelled(self._value)
+            return self._encode(self._value)
 
     def _begin(self, now_ms: int) -> None:
         self._last_ms = now_ms
-        self._value = (now_ms << _CHANCE_BITS) | self._chance()
+        self._value = (now_ms << _RANDOM_BITS) | self._draw_bits()
 
-    def _spelled(self, value: int) -> str:
+    def _encode(self, value: int) -> str:
         high = value >> _LOW_BITS
         if high != self._high:
             self._high = high
@@ -123,11 +123,11 @@ class _Sequence:
         return f"{self._prefix}{pairs[value >> 10 & 1023]}{pairs[value & 1023]}"
 
 
-def _milliseconds(clock: Clock) -> Callable[[], int]:
+def _in_milliseconds(clock: Clock) -> Callable[[], int]:
     return lambda: clock.now_us() // 1000
 
 
-def _after_fork(ids: SystemIds) -> None:
+def _start_over_after_fork(ids: SystemIds) -> None:
     # The hook can never be taken back, so it must not keep the ids alive.
     reference = weakref.ref(ids)
 

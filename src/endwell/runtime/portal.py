@@ -1,7 +1,7 @@
-"""The synchronous front: an event loop in its own thread that blocking callers step into.
+"""The portal: an event loop in a thread of its own, which synchronous callers use.
 
-Works wherever the caller is, also under a running event loop (a notebook). Every call returns: by its
-result, its timeout, Ctrl-C, or because the portal was closed.
+It also works under a running event loop, as in a notebook. Every call returns: with its result, at its
+timeout, on Ctrl-C, or when the portal is closed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Ts = TypeVarTuple("Ts")
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0
-"""How long `close` waits for running calls to take their cancellation."""
+"""How long `close` waits for running calls to end after their cancellation."""
 
-# A signal that comes just before a thread blocks does not wake it; it is noticed at the next look.
+# A signal that comes just before a thread blocks does not wake it; it is noticed after this time.
 _LOOK_SECONDS = 1.0
 
 
 class Portal:
-    """An event loop in a daemon thread; `call` runs a coroutine there and waits for it here."""
+    """An event loop in a daemon thread. `call` runs a coroutine there and blocks until it has ended."""
 
     def __init__(self, *, name: str = "endwell-portal") -> None:
         self._pid = os.getpid()
@@ -51,8 +51,10 @@ class Portal:
         # Made before anything is submitted: Ctrl-C at any later point has something to cancel.
         answer: concurrent.futures.Future[T] = concurrent.futures.Future()
         try:
-            self._submit(partial(_begin, self._loop, answer, lambda: _limited(timeout, partial(fn, *args))))
-            return _awaited(answer)
+            self._submit(
+                partial(_begin, self._loop, answer, lambda: _call_within(timeout, partial(fn, *args)))
+            )
+            return _wait_for(answer)
         except concurrent.futures.CancelledError:
             if self._closed:
                 raise UsageError("The portal was closed while the call was running.") from None
@@ -64,18 +66,16 @@ class Portal:
     def close(self) -> None:
         """Cancel what is running and end the thread. Closing twice is fine."""
         self.refuse_own_thread("close")
-        if self._pid != os.getpid():  # a forked child has the object but not the thread
+        if self._pid != os.getpid():  # a forked child has this object without its thread
             return
         with self._lock:
             already, self._closed = self._closed, True
         if not already:
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
+            with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
-            log.warning(
-                "%s: a call did not take its cancellation; its thread is left behind", self._thread.name
-            )
+            log.warning("%s: a call ignored its cancellation; its thread is left behind", self._thread.name)
 
     def __enter__(self) -> Self:
         return self
@@ -94,7 +94,7 @@ class Portal:
             self._loop.call_soon_threadsafe(begin)
 
     def refuse_own_thread(self, verb: str) -> None:
-        """Blocking the portal's loop would hold up everybody who steps into it."""
+        """Raise UsageError on the portal's own thread, where blocking would stop every call."""
         if threading.current_thread() is self._thread:
             raise UsageError(
                 f"Portal.{verb} was used inside the portal's own event loop, where it would wait for itself.",
@@ -113,14 +113,14 @@ class Portal:
 
     def _serve(self, runner: asyncio.Runner) -> None:
         try:
-            runner.run(self._stopped())
+            runner.run(self._wait_for_stop())
         finally:
             # Reached without `close` when a call raised SystemExit, which ends a loop.
             with self._lock:
                 self._closed = True
             runner.run(_let_submitted_calls_begin())
 
-    async def _stopped(self) -> None:
+    async def _wait_for_stop(self) -> None:
         await self._stop.wait()
 
 
@@ -129,7 +129,7 @@ async def _let_submitted_calls_begin() -> None:
     await asyncio.sleep(0)
 
 
-def _awaited(answer: concurrent.futures.Future[T]) -> T:
+def _wait_for(answer: concurrent.futures.Future[T]) -> T:
     while True:
         try:
             return answer.result(_LOOK_SECONDS)
@@ -143,20 +143,20 @@ def _begin(
     answer: concurrent.futures.Future[T],
     make: Callable[[], Coroutine[Any, Any, T]],
 ) -> None:
-    """Start a call on the loop and tie it to the answer its caller waits for."""
+    """Start a call on the loop, and connect it with the answer that its caller waits for."""
     if answer.cancelled():
         return
     task = loop.create_task(make())
-    task.add_done_callback(partial(_give, answer))
+    task.add_done_callback(partial(_pass_on, answer))
     answer.add_done_callback(partial(_cancel_with, loop, task))
 
 
-def _give(answer: concurrent.futures.Future[T], task: asyncio.Task[T]) -> None:
+def _pass_on(answer: concurrent.futures.Future[T], task: asyncio.Task[T]) -> None:
     if task.cancelled():
         answer.cancel()
         return
     error = task.exception()
-    with contextlib.suppress(concurrent.futures.InvalidStateError):  # the caller left meanwhile
+    with contextlib.suppress(concurrent.futures.InvalidStateError):  # the caller no longer waits
         if error is not None:
             answer.set_exception(error)
         else:
@@ -171,7 +171,7 @@ def _cancel_with(
             loop.call_soon_threadsafe(task.cancel)
 
 
-async def _limited(timeout: float | None, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def _call_within(timeout: float | None, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
     # Inside the loop, so that a call that runs out of time has been cleaned up when it raises; and
     # called only here, so that a call with wrong arguments fails to its caller.
     async with asyncio.timeout(timeout):

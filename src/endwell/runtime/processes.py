@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def give_way() -> None:
-    """For whoever has nothing to do but wait: a process it has just woken may sit on this very processor."""
+    """Let other processes have this processor; one that was just woken may wait for it."""
     if hasattr(os, "sched_yield"):
         os.sched_yield()
 
@@ -25,7 +25,7 @@ def process_id() -> int:
 
 
 def os_user() -> str:
-    """Who runs this process; its numeric id where the system has no name for it."""
+    """Name the user who runs this process; by number where the system has no name."""
     try:
         import pwd
 
@@ -50,7 +50,7 @@ def pid_alive(pid: int) -> bool:
 
 
 def process_mark(pid: int) -> str | None:
-    """The namespace of a process's number, and its start in ticks since boot; None where unknown."""
+    """Return the namespace of a process's number and its start in ticks since boot; None where unknown."""
     fields = _stat_fields(pid)
     try:
         space = os.stat("/proc/self/ns/pid").st_ino
@@ -70,7 +70,7 @@ def is_same_process(pid: int, mark: str) -> bool | None:
 
 
 def has_children() -> bool:
-    """Whether this process has children: running, or ended and not waited for yet, or not to be found out."""
+    """Whether this process has children, running or not yet waited for; True where that is unknown."""
     if not hasattr(os, "waitid"):  # macOS, before Python 3.13
         return True
     try:
@@ -81,9 +81,9 @@ def has_children() -> bool:
 
 
 def lock_holder(path: Path, byte: int) -> int | None:
-    """The process that holds a POSIX write lock on one byte of a file; None if none does, or it is unknown.
+    """Return the process that holds a POSIX write lock on one byte of a file; None if none does, or unknown.
 
-    Read from the kernel's table: to open and close the file would drop the locks that this process has on it.
+    Read from the kernel's table: opening and closing the file would drop the locks of this process on it.
     """
     for fields in _posix_locks(path) or ():
         if fields[3] == "WRITE" and int(fields[6]) <= byte and (fields[7] == "EOF" or byte <= int(fields[7])):
@@ -92,7 +92,7 @@ def lock_holder(path: Path, byte: int) -> int | None:
 
 
 def has_open(pid: int, path: Path) -> bool:
-    """Whether a process has a file open, as far as /proc says."""
+    """Whether a process has a file open; False where /proc does not say."""
     try:
         file, numbers = os.stat(path), os.listdir(f"/proc/{pid}/fd")
     except OSError:
@@ -116,7 +116,7 @@ def _is_file(place: Path, file: os.stat_result) -> bool:
 
 
 def _posix_locks(path: Path) -> list[list[str]] | None:
-    """The kernel's lines about locks that are held on a file; None where it does not say."""
+    """Read the kernel's lines about locks on a file; None where it has none."""
     try:
         found = os.stat(path)
         table = Path("/proc/locks").read_text()
@@ -128,7 +128,7 @@ def _posix_locks(path: Path) -> list[list[str]] | None:
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Processor time a process has used so far; None where /proc does not say."""
+    """Return the processor time that a process has used; None where /proc does not say."""
     fields = _stat_fields(pid)
     if fields is None:
         return None
@@ -136,16 +136,16 @@ def cpu_seconds(pid: int) -> float | None:
 
 
 def rss_bytes(pid: int) -> int | None:
-    """Memory a process holds now; None where /proc does not say."""
-    text = _proc(pid, "statm")
+    """Return the memory that a process holds; None where /proc does not say."""
+    text = _read_proc(pid, "statm")
     return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE") if text else None
 
 
 def limit_memory(more_bytes: int) -> None:
-    """Let this process map that much more memory than now; past it, Python raises MemoryError. Linux only."""
+    """Limit the further memory that this process may map; past it, Python raises MemoryError. Linux only."""
     import resource
 
-    mapped = int((_proc(os.getpid(), "statm") or "0").split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    mapped = int((_read_proc(os.getpid(), "statm") or "0").split()[0]) * os.sysconf("SC_PAGE_SIZE")
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     wanted = mapped + more_bytes
     resource.setrlimit(
@@ -154,7 +154,7 @@ def limit_memory(more_bytes: int) -> None:
 
 
 def lift_memory_limit() -> None:
-    """As much memory again as this process may have."""
+    """Lift the limit of `limit_memory`."""
     import resource
 
     _, most = resource.getrlimit(resource.RLIMIT_AS)
@@ -162,7 +162,7 @@ def lift_memory_limit() -> None:
 
 
 def stands_still(pid: int) -> bool:
-    """Whether no thread of a process runs; taken to be so where /proc does not say."""
+    """Whether no thread of a process runs; True where /proc does not say."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -173,11 +173,11 @@ def stands_still(pid: int) -> bool:
 
 def _stat_fields(pid: int) -> list[str] | None:
     # After the name, which may itself contain blanks and parentheses.
-    text = _proc(pid, "stat")
+    text = _read_proc(pid, "stat")
     return text.rpartition(")")[2].split() if text else None
 
 
-def _proc(pid: int, name: str) -> str | None:
+def _read_proc(pid: int, name: str) -> str | None:
     try:
         return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     except OSError:

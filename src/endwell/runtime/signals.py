@@ -1,4 +1,4 @@
-"""Being asked to stop: SIGTERM and SIGINT, politely once and then for good."""
+"""Stop signals: SIGTERM and SIGINT ask a process to stop, a second one ends it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def on_stop_signals(loop: asyncio.AbstractEventLoop, callback: Callable[[int], None]) -> Callable[[], None]:
     """Call `callback(1)` at the first stop signal and `callback(2)` at every later one.
 
-    The first is an ordinary callback of the loop. Later ones run inside the signal handler, so that
-    they work on a loop that an agent blocks; there, ending the process or cancelling a task is fine.
-    Returns a function that puts the previous handlers back.
+    The first call is made by the loop. Later ones run inside the signal handler, so that they work while an
+    agent blocks the loop; there the callback may end the process or cancel a task. Returns a function that
+    restores the previous handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         raise UsageError("Stop signals can be handled in the main thread only.")
@@ -32,7 +32,9 @@ def on_stop_signals(loop: asyncio.AbstractEventLoop, callback: Callable[[int], N
             _call_soon(loop, lambda: callback(1))
             return
         callback(2)
-        _call_soon(loop, lambda: None)  # a loop asleep in the kernel would not notice a cancelled task
+        _call_soon(
+            loop, lambda: None
+        )  # wakes a loop that sleeps in the kernel, so that it sees a cancelled task
 
     before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
 

@@ -1,15 +1,15 @@
-"""The warden: a small process between a worker and a program, which sees to it that the program ends.
+"""The warden: a small process between a worker and a program, which makes sure that the program ends.
 
 Run by its path, with `-I -S` and nothing but the standard library, so that it starts at once:
 
     python -I -S warden.py CONTROL_FD GRACE_SECONDS MEMORY_BYTES PROGRAM [ARGUMENT ...]
 
 The program gets the warden's standard input, output and error, and a session of its own. The warden holds
-one end of a socket; when the other end closes, because its owner wants that or has been killed, it ends the
-program and everything that the program has started: SIGTERM, a time of grace, SIGKILL. What outlives the
-program is killed too. On Linux that includes what has left the program's process group.
+one end of a socket. When its owner closes the other end, or is killed, the warden ends the program and every
+process that the program has started: SIGTERM, a grace period, SIGKILL. Processes that outlive the program are
+killed too; on Linux also those that have left its process group.
 
-Told on the socket: `limit SECONDS`. Says: `started PID` or `broken WHY`, then `ended CODE CAUSE`.
+It reads `limit SECONDS` from the socket. It writes `started PID` or `broken WHY`, then `ended CODE CAUSE`.
 """
 
 # ruff: noqa: SIM105 (importing contextlib would cost milliseconds at every start)
@@ -23,11 +23,11 @@ import sys
 import time
 
 LOOK_SECONDS = 1.0
-"""How often it looks whether its parent still lives, should a forked process hold the socket open."""
+"""Time between two checks that its parent lives, in case a forked process holds the socket open."""
 KILL_SECONDS = 5.0
-"""How long it tries to kill what does not die."""
+"""Longest time that it tries to kill processes."""
 PAUSE_SECONDS = 0.005
-TYPE_CHECKING = False  # as in typing, which would take longer to import than all the rest
+TYPE_CHECKING = False  # as in typing, whose import would take longer than all the others
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _RESTORED = (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ)
 _PR_SET_PDEATHSIG = 1
@@ -52,41 +52,41 @@ class Warden:
         self._code: int | None = None
         self._group = 0
         os.set_inheritable(control, False)
-        self._bell, self._wake = os.pipe()
-        for end in (self._bell, self._wake):
+        self._wakeups, self._wake = os.pipe()
+        for end in (self._wakeups, self._wake):
             os.set_blocking(end, False)
 
     def run(self, argv: list[str], memory_bytes: int) -> None:
-        """Start the program, wait until it has ended or must end, and leave nothing of it behind."""
-        prctl = _prctl()
+        """Start the program, wait until it has ended or must end, and kill what is left of it."""
+        prctl = _load_prctl()
         if prctl is not None:
             prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        self._hear_signals()
+        self._ignore_signals()
         if problem := self._start(argv, memory_bytes, prctl):
-            self._say(f"broken {problem}")
+            self._write_line(f"broken {problem}")
             return
-        self._say(f"started {self._group}")
+        self._write_line(f"started {self._group}")
         while self._code is None and not self._cause:
-            self._look(min(LOOK_SECONDS, max(0.0, self._deadline - time.monotonic())))
+            self._wait_for_news(min(LOOK_SECONDS, max(0.0, self._deadline - time.monotonic())))
         if self._code is None:
-            self._terminate()
+            self._terminate_group()
         self._kill_all()
-        self._say(f"ended {-signal.SIGKILL if self._code is None else self._code} {self._cause}")
-        self._leave()
+        self._write_line(f"ended {-signal.SIGKILL if self._code is None else self._code} {self._cause}")
+        self._drain_socket()
 
-    def _hear_signals(self) -> None:
-        """Only the socket ends a warden; the end of a child wakes it."""
+    def _ignore_signals(self) -> None:
+        """Ignore stop signals, since only the socket ends a warden; wake at the end of a child."""
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def _start(self, argv: list[str], memory_bytes: int, prctl: Prctl | None) -> str:
-        """Empty when the program runs, else what has kept it from running."""
+        """Start the program; return why it could not be started, or an empty text."""
         problem, say_problem = os.pipe()
         self._group = os.fork()  # this process has one thread
         if self._group == 0:
-            _become(argv, memory_bytes, prctl, say_problem)
+            _exec_program(argv, memory_bytes, prctl, say_problem)
         os.close(say_problem)
         nowhere = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
@@ -94,33 +94,33 @@ class Warden:
         with os.fdopen(problem, "rb") as pipe:
             return pipe.read().decode()
 
-    def _look(self, seconds: float) -> None:
-        """Wait for news: an ended child, a word from the socket, a deadline, a dead parent."""
-        ready, _, _ = select.select([self._control, self._bell], [], [], seconds)
-        self._reap()
+    def _wait_for_news(self, seconds: float) -> None:
+        """Wait for an ended child, a line from the socket, the deadline, or a dead parent."""
+        ready, _, _ = select.select([self._control, self._wakeups], [], [], seconds)
+        self._reap_children()
         if self._control in ready:
-            self._listen()
+            self._read_socket()
         elif time.monotonic() >= self._deadline:
             self._cause = "timeout"
         elif os.getppid() != self._parent:
             self._cause = "stop"
 
-    def _listen(self) -> None:
+    def _read_socket(self) -> None:
         try:
-            heard = os.read(self._control, 4096)
+            received = os.read(self._control, 4096)
         except ConnectionError:
-            heard = b""
-        if not heard:
+            received = b""
+        if not received:
             self._cause = "stop"
             return
-        *lines, self._unread = (self._unread + heard).split(b"\n")
+        *lines, self._unread = (self._unread + received).split(b"\n")
         for line in lines:
             self._deadline = time.monotonic() + float(line.removeprefix(b"limit "))
 
-    def _reap(self) -> None:
-        """Take note of every child that has ended, the program or an orphan of its making."""
+    def _reap_children(self) -> None:
+        """Collect every child that has ended: the program, or an orphan of it."""
         try:
-            os.read(self._bell, 4096)
+            os.read(self._wakeups, 4096)
         except BlockingIOError:
             pass
         try:
@@ -130,60 +130,60 @@ class Warden:
         except ChildProcessError:
             pass
 
-    def _terminate(self) -> None:
-        """Ask the group to end, and give it time."""
+    def _terminate_group(self) -> None:
+        """Ask the program's group to end, and wait for the grace period."""
         until = time.monotonic() + self._grace_seconds
         self._signal(signal.SIGTERM)
-        self._signal(signal.SIGCONT)  # a stopped process would never hear of it
+        self._signal(signal.SIGCONT)  # a stopped process would not receive it
         while self._signal(0) and time.monotonic() < until:
-            select.select([self._bell], [], [], PAUSE_SECONDS * 4)
-            self._reap()
+            select.select([self._wakeups], [], [], PAUSE_SECONDS * 4)
+            self._reap_children()
 
     def _kill_all(self) -> None:
         until = time.monotonic() + KILL_SECONDS
         while (self._signal(signal.SIGKILL) | self._kill_orphans()) and time.monotonic() < until:
-            select.select([self._bell], [], [], PAUSE_SECONDS)
-            self._reap()
+            select.select([self._wakeups], [], [], PAUSE_SECONDS)
+            self._reap_children()
 
     def _signal(self, number: int) -> bool:
-        """Signal the program's group; False when nobody is left in it."""
+        """Signal the program's group; return False when it has no process left."""
         try:
             os.killpg(self._group, number)
         except ProcessLookupError:
             return False
-        except PermissionError:  # macOS says so of a group of zombies
+        except PermissionError:  # the answer of macOS for a group of zombies
             return self._code is None
         return True
 
     def _kill_orphans(self) -> bool:
-        """On Linux whoever loses its parent below us becomes our child, in whatever group it is."""
+        """Kill processes of any group that became our children when their parent ended (Linux)."""
         me = os.getpid()
         try:
             with open(f"/proc/{me}/task/{me}/children") as file:
                 orphans = [int(word) for word in file.read().split()]
         except OSError:
             return False
-        for pid in orphans:  # not reaped by us yet, so the number is still theirs
+        for pid in orphans:  # we have not reaped them, so the number is still theirs
             os.kill(pid, signal.SIGKILL)
         return bool(orphans)
 
-    def _leave(self) -> None:
-        """Hear the owner out: closing a socket with words unread would take our own last ones with it."""
+    def _drain_socket(self) -> None:
+        """Read the socket to its end: closing it with unread bytes would discard our own last line."""
         try:
             while select.select([self._control], [], [], LOOK_SECONDS)[0] and os.read(self._control, 4096):
                 pass
         except OSError:
             pass
 
-    def _say(self, line: str) -> None:
+    def _write_line(self, line: str) -> None:
         try:
             os.write(self._control, f"{line.strip()}\n".encode())
-        except OSError:  # nobody listens any more
+        except OSError:  # the owner is gone
             pass
 
 
-def _become(argv: list[str], memory_bytes: int, prctl: Prctl | None, say_problem: int) -> None:
-    """Turn the forked child into the program; never returns."""
+def _exec_program(argv: list[str], memory_bytes: int, prctl: Prctl | None, say_problem: int) -> None:
+    """Replace the forked child by the program; never return."""
     try:
         os.setsid()
         if prctl is not None:
@@ -203,7 +203,7 @@ def _become(argv: list[str], memory_bytes: int, prctl: Prctl | None, say_problem
         os._exit(127)
 
 
-def _prctl() -> Prctl | None:
+def _load_prctl() -> Prctl | None:
     if sys.platform != "linux":
         return None
     import ctypes
@@ -213,7 +213,7 @@ def _prctl() -> Prctl | None:
 
 
 def main() -> None:
-    """The warden's whole life."""
+    """Run a warden by its command line."""
     control, grace_seconds, memory_bytes, *argv = sys.argv[1:]
     Warden(int(control), float(grace_seconds)).run(argv, int(memory_bytes))
 
