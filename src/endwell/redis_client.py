@@ -103,7 +103,7 @@ class RedisClient:
                 return
 
     async def close(self) -> None:
-        """Close the connections, whatever state they are in."""
+        """Close all connections."""
         from redis.exceptions import RedisError
 
         try:

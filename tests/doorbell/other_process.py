@@ -26,9 +26,9 @@ async def ring(bell: Doorbell, topic: str) -> None:
 
 
 async def opened(bell: Doorbell) -> None:
-    """Opening waits for a slow server only a moment; what is rung before it answers would not be heard."""
+    """Opening waits for a slow server only a moment; rings before it answers would be missed."""
     await bell.open()
-    while not bell.health().connected:  # noqa: ASYNC110 - nobody tells us
+    while not bell.health().connected:  # noqa: ASYNC110 - there is no event
         await asyncio.sleep(0.005)
 
 

@@ -1,4 +1,4 @@
-"""What every doorbell that a server carries must survive; each kind's tests subclass `ServedContract`.
+"""What every doorbell on a server must survive; the tests of each kind subclass `ServedContract`.
 
 The server is the test's own: it is killed and started again, and reached through a proxy that can turn into
 a black hole. A worker at such a bell is the matter of `tests/worker/test_bells.py`.
@@ -80,7 +80,7 @@ class ServedContract(ABC):
         await becomes(lambda: not near.health().connected and not far.health().connected)
         near.ring(["within"])
         await ear.wait_for("within")
-        await becomes(lambda: has_heard_everything(other_ear))  # look: from now on nobody will call you
+        await becomes(lambda: has_heard_everything(other_ear))  # look: rings will be missed
         assert near.health().last_error
         ear.calls.clear()
         other_ear.calls.clear()
@@ -89,10 +89,10 @@ class ServedContract(ABC):
         await becomes(lambda: near.health().connected and far.health().connected)
         near.ring(["again"])
         await other_ear.wait_for("again")
-        await becomes(lambda: has_heard_everything(ear))  # what was rung meanwhile is not known
+        await becomes(lambda: has_heard_everything(ear))  # rings may have been missed
         await becomes(lambda: near.health().last_error is None)
 
-    async def test_a_line_that_leads_nowhere_is_noticed_and_made_anew(
+    async def test_silent_connection_is_noticed_and_replaced(
         self, near: Doorbell, far: Doorbell, proxy: Proxy
     ) -> None:
         ear = Ear(far)
@@ -109,9 +109,7 @@ class ServedContract(ABC):
         await ear.wait_for("again")
         far.ring(["back"])
 
-    async def test_a_line_that_was_only_slow_goes_on(
-        self, near: Doorbell, far: Doorbell, proxy: Proxy
-    ) -> None:
+    async def test_slow_connection_is_kept(self, near: Doorbell, far: Doorbell, proxy: Proxy) -> None:
         ear = Ear(far)
         lines = proxy.accepted
         proxy.black_hole()
@@ -123,7 +121,7 @@ class ServedContract(ABC):
         near.ring(["again"])
         await ear.wait_for("again")
 
-    async def test_what_is_rung_into_a_black_hole_is_rung_again_when_it_heals(
+    async def test_ring_that_was_not_answered_is_sent_again_on_the_next_connection(
         self, near: Doorbell, far: Doorbell, proxy: Proxy
     ) -> None:
         ear = Ear(near)
@@ -154,7 +152,7 @@ class ServedContract(ABC):
         assert not bell.health().connected
         await bell.close()
 
-    async def test_a_bell_that_is_let_in_late_says_that_there_may_be_something_to_see(
+    async def test_bell_that_connects_late_rings_everything(
         self, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(server_bell, "OPEN_SECONDS", 0.01)
@@ -163,15 +161,15 @@ class ServedContract(ABC):
         ear = Ear(bell)
         await bell.open()
         assert bell.health().last_error
-        await becomes(lambda: has_heard_everything(ear))  # look: for now nobody can call you
+        await becomes(lambda: has_heard_everything(ear))  # look: rings are missed for now
         ear.calls.clear()
 
         proxy.heal()
         await becomes(lambda: bell.health().connected)
-        await becomes(lambda: has_heard_everything(ear))  # what was rung before is not known
+        await becomes(lambda: has_heard_everything(ear))  # earlier rings may have been missed
         await bell.close()
 
-    async def test_a_server_that_is_not_there_leaves_a_bell_for_this_process_alone(
+    async def test_bell_without_a_server_rings_within_its_process(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         bell = self.bell_at(self.nowhere())

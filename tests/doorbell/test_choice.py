@@ -32,10 +32,10 @@ def test_the_settings_choose_the_bell(settings: dict[str, Any], kind: str) -> No
     assert kind_of("sqlite:///endwell.db", settings) == kind
 
 
-def test_a_postgresql_store_brings_its_own() -> None:
+def test_postgresql_store_has_its_own_bell() -> None:
     assert kind_of("postgresql://127.0.0.1:1/none", {}) == "postgresql"
 
 
-def test_a_bell_without_a_server_is_refused_at_the_start() -> None:
+def test_missing_server_url_is_refused_at_the_start() -> None:
     with pytest.raises(BadSetting, match=r"redis\.url is not set"):
         Endwell("sqlite:///endwell.db", settings={"doorbell.kind": "redis"})

@@ -21,7 +21,7 @@ from tests.doorbell.contract import PATIENCE, DoorbellContract, Ear, StartOther,
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """A temporary directory with a path short enough for sockets, whatever the test's own is called."""
+    """A temporary directory with a path short enough for sockets, unlike the test's own."""
     path = Path(tempfile.mkdtemp(prefix="bell-"))
     yield path
     shutil.rmtree(path)
@@ -48,7 +48,7 @@ class TestLocalDoorbell(DoorbellContract):
     def sockets(self) -> list[str]:
         return os.listdir(self.directory)
 
-    async def test_a_killed_listeners_socket_is_swept_by_the_next_ring(
+    async def test_socket_of_a_killed_listener_is_removed_by_the_next_ring(
         self, bell: Doorbell, other_process: StartOther
     ) -> None:
         child = other_process("listen")
@@ -61,7 +61,7 @@ class TestLocalDoorbell(DoorbellContract):
         bell.ring(["b"])
         assert len(self.sockets()) == 1
 
-    async def test_a_killed_listeners_socket_is_swept_by_the_next_to_open(
+    async def test_socket_of_a_killed_listener_is_removed_by_the_next_open(
         self, other_process: StartOther
     ) -> None:
         child = other_process("listen")
@@ -73,7 +73,7 @@ class TestLocalDoorbell(DoorbellContract):
         assert len(self.sockets()) == 1
         await bell.close()
 
-    async def test_a_frozen_listener_does_not_silence_the_others(
+    async def test_frozen_listener_does_not_silence_others(
         self, bell: Doorbell, other_bell: Doorbell, other_process: StartOther
     ) -> None:
         child = other_process("listen")
@@ -89,7 +89,7 @@ class TestLocalDoorbell(DoorbellContract):
         while EVERYTHING not in (rung := await said(child)):
             assert rung, "the listener ended"
 
-    async def test_somebody_who_comes_at_once_is_not_overlooked(self, bell: Doorbell) -> None:
+    async def test_peer_that_joins_within_a_clock_tick_is_found(self, bell: Doorbell) -> None:
         others = [self.make_bell() for _ in range(20)]
         for number, other in enumerate(others):
             await other.open()
@@ -113,7 +113,7 @@ class TestLocalDoorbell(DoorbellContract):
         assert modes == [0o700, 0o700]
         assert stat.S_IMODE((self.directory / name).lstat().st_mode) == 0o600
 
-    async def test_the_last_to_leave_removes_the_directory(self) -> None:
+    async def test_last_bell_to_close_removes_the_directory(self) -> None:
         first, second = self.make_bell(), self.make_bell()
         await first.open()
         await second.open()
@@ -129,7 +129,7 @@ class TestLocalDoorbell(DoorbellContract):
         assert meeting_directory(str(self.root / "alias" / "endwell.db"), self.root) == real
         assert meeting_directory(str(self.root / "other.db"), self.root) != real
 
-    async def test_twins_with_the_same_seed_find_different_names(self) -> None:
+    async def test_processes_with_the_same_seed_bind_different_names(self) -> None:
         runtimes = [Runtime.system(ids=SeededIds(1), clock=ManualClock()) for _ in range(2)]
         bells = [LocalDoorbell(self.key, runtime=runtime, root=self.root) for runtime in runtimes]
         for bell in bells:
@@ -146,7 +146,7 @@ class TestLocalDoorbell(DoorbellContract):
         assert (self.directory / "note").read_text() == "mine"
         (self.directory / "note").unlink()
 
-    async def test_a_socket_taken_away_shows_in_the_health(self, bell: Doorbell) -> None:
+    async def test_removed_socket_shows_in_the_health(self, bell: Doorbell) -> None:
         shutil.rmtree(self.directory)
         bell.ring(["a"])
         assert not bell.health().connected
@@ -176,12 +176,12 @@ class TestLocalDoorbell(DoorbellContract):
         assert caplog.text.count("within this process only") == 1
         await bell.close()
 
-    async def test_a_symbolic_link_is_not_trusted(self, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_symbolic_link_is_refused(self, caplog: pytest.LogCaptureFixture) -> None:
         (self.root / "elsewhere").mkdir(mode=0o700)
         self.directory.parent.symlink_to(self.root / "elsewhere")
         await self._rings_within_the_process_only("not a directory of our own", caplog)
 
-    async def test_somebody_elses_directory_is_not_trusted(
+    async def test_directory_of_another_user_is_refused(
         self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.directory.parent.mkdir()
@@ -190,7 +190,7 @@ class TestLocalDoorbell(DoorbellContract):
         monkeypatch.setattr(os, "getuid", lambda: next(asked, uid + 1))
         await self._rings_within_the_process_only("belongs to another user", caplog)
 
-    async def test_a_directory_of_ours_that_others_could_enter_is_closed_to_them(self) -> None:
+    async def test_own_directory_with_loose_permissions_is_made_private(self) -> None:
         self.directory.parent.mkdir()
         self.directory.parent.chmod(0o777)
         bell = self.make_bell()

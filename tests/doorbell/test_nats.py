@@ -29,7 +29,7 @@ class TestNatsDoorbell(DoorbellContract):
 
     @pytest.fixture
     async def client(self) -> AsyncIterator[Any]:
-        """A program that is not ours."""
+        """Another program."""
         client = await nats_client(self.url, asyncio.Event())
         yield client
         await client.close()
@@ -60,7 +60,7 @@ class TestNatsDoorbell(DoorbellContract):
         await becomes(lambda: bool(ear.calls))
         assert ear.calls == [frozenset({"work:acme.eu:coder"})]
 
-    async def test_what_happened_to_agents_is_not_a_ring(self, bell: Doorbell, client: Any) -> None:
+    async def test_events_of_agents_are_no_rings(self, bell: Doorbell, client: Any) -> None:
         ear = Ear(bell)
         await client.publish("endwell.v1.default.main.evt.agent.coder.task", b"{}")
         await client.publish("endwell.v1.default.main.cmd.agent.last.wakeup", b"{}")
@@ -87,7 +87,7 @@ class TestNatsServer(ServedContract):
 
 
 class StrictServer(NatsServer):
-    """Lets a user in, and lets him hear nothing."""
+    """Accepts a user that may subscribe to nothing."""
 
     def _command(self) -> list[str]:
         rules = self.home / "rules"
@@ -98,7 +98,7 @@ class StrictServer(NatsServer):
         return [*super()._command(), "-c", str(rules)]
 
 
-async def test_a_server_that_forbids_to_listen_is_no_doorbell() -> None:
+async def test_server_that_forbids_subscribing_is_no_doorbell() -> None:
     server = StrictServer()
     await asyncio.to_thread(server.start)
     bell = NatsDoorbell(server.url.replace("//", "//deaf:secret@"), runtime=Runtime.system())
@@ -109,8 +109,8 @@ async def test_a_server_that_forbids_to_listen_is_no_doorbell() -> None:
     await asyncio.to_thread(server.stop)
 
 
-async def test_a_bell_is_open_when_the_server_knows_that_it_listens_and_a_ring_sent_when_it_has_it() -> None:
-    """The client's own flush promises less: it does not wait for what is yet to be written."""
+async def test_opening_waits_for_the_subscription_and_sending_for_the_server() -> None:
+    """One flush of the client does not suffice: it does not wait for what is yet to be written."""
     async with AttentiveNats() as server:
         bell = NatsDoorbell(server.url, runtime=Runtime.system(), patience_seconds=PATIENCE)
         await bell.open()

@@ -19,17 +19,17 @@ from tests.servers.proxy import Proxy, Side
 
 
 class Pooler(Proxy):
-    """As poolers do, it lets everybody in under a process number of its own, not that of the server's."""
+    """Like a pooler, it answers with a process number of its own instead of the server's."""
 
     async def _piece(self, side: Side) -> bytes:
         data = await super()._piece(side)
         return re.sub(rb"K\0\0\0\x0c....", lambda found: found[0][:5] + b"\0\0\0\7", data, flags=re.DOTALL)
 
 
-async def test_a_pooler_that_would_swallow_rings_is_told_at_the_start(
+async def test_pooler_that_would_swallow_rings_is_reported_at_the_start(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """E3: such a bell counts as dead, so that everybody polls."""
+    """E3: such a bell counts as disconnected, so that workers poll."""
     async with Proxy(postgres_url) as proxy, Pooler(postgres_url) as pooler:
         direct = PostgresDoorbell(proxy.url, runtime=Runtime.system())
         await opened(direct)
@@ -59,7 +59,7 @@ class TestPostgresDoorbell(DoorbellContract):
             f"bell = PostgresDoorbell({self.url!r}, runtime=Runtime.system(), patience_seconds={PATIENCE})"
         )
 
-    async def test_rings_gathered_while_one_is_on_its_way_share_the_next(self, bell: Doorbell) -> None:
+    async def test_rings_during_a_request_share_the_next_one(self, bell: Doorbell) -> None:
         heard: list[str] = []
         connection = await asyncpg.connect(self.url)
         await connection.add_listener(CHANNEL, lambda *call: heard.append(call[-1]))
@@ -79,19 +79,19 @@ class TestPostgresDoorbell(DoorbellContract):
         assert ear.calls[-1] == frozenset({EVERYTHING})
 
     @pytest.mark.parametrize("topics", [["nul\0"], ["\udc80"], ["x" * 8000]])
-    def test_what_no_payload_can_hold_is_everything(self, topics: list[str]) -> None:
+    def test_topics_that_do_not_fit_into_a_payload_become_everything(self, topics: list[str]) -> None:
         assert pack_topics(topics) == EVERYTHING
 
-    async def test_closing_sends_what_was_rung(
+    async def test_closing_sends_the_last_rings(
         self, other_bell: Doorbell, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(server_bell, "FLUSH_SECONDS", PATIENCE)  # however busy the machine is
         ear = Ear(other_bell)
         bell = self.make_bell()
         await opened(bell)
-        bell.ring(["goodbye"])
+        bell.ring(["last"])
         await bell.close()
-        await ear.wait_for("goodbye")
+        await ear.wait_for("last")
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ class TestPostgresServer(ServedContract):
     @pytest.fixture
     def server(self, one_server: PostgresServer) -> Iterator[PostgresServer]:
         yield one_server
-        one_server.restart()  # one that a test's own thread started ends with that thread
+        one_server.restart()  # a server ends with the thread of the test that started it
 
     @pytest.fixture
     def server_url(self, one_server: PostgresServer) -> str:

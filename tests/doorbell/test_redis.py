@@ -91,7 +91,7 @@ class TestRedisServer(ServedContract):
         return own_valkey.url
 
 
-async def test_a_server_that_forbids_to_listen_is_no_doorbell(own_valkey: ValkeyServer) -> None:
+async def test_server_that_forbids_subscribing_is_no_doorbell(own_valkey: ValkeyServer) -> None:
     client = RedisClient(own_valkey.url)
     await client.ask("ACL", "SETUSER", "deaf", "on", ">secret", "+@all", "resetchannels")
     await client.close()

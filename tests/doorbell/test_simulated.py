@@ -18,14 +18,14 @@ class TestSimulatedDoorbell(DoorbellContract):
 
     test_a_ring_reaches_another_process: ClassVar[None] = None  # type: ignore[assignment]
     test_another_process_reaches_us: ClassVar[None] = None  # type: ignore[assignment]
-    test_a_killed_listener_disturbs_nobody: ClassVar[None] = None  # type: ignore[assignment]
+    test_killed_listener_does_not_disturb_others: ClassVar[None] = None  # type: ignore[assignment]
 
     @pytest.fixture(autouse=True)
     def _network(self) -> None:
         self.network = BellNetwork(Dice(1))
 
     def make_bell(self) -> Doorbell:
-        return SimulatedDoorbell(self.network, "somebody", threading.Lock)
+        return SimulatedDoorbell(self.network, "member", threading.Lock)
 
     def recipe(self) -> str:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What a test does with an installation on streams: run it, look into Redis, speak the protocol itself."""
+"""An installation on streams for tests: run it, look into Redis, write and read entries."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Streamed:
         self.redis = RedisClient(redis_url)
 
     async def supervised(self, node: Node | None = None) -> Pmo:
-        """A PMO that runs beside the test and feeds the stream."""
+        """A PMO that runs beside the test."""
         pmo = await self.world.supervisor(node)
         run = asyncio.get_running_loop().create_task(pmo.run())
 
@@ -48,7 +48,7 @@ class Streamed:
         return pmo
 
     async def orchestrator(self) -> StreamOrchestratorService:
-        """The orchestrator alone, which does only what the test tells it."""
+        """An orchestrator that leads, and whose loops do not run."""
         pmo = self.world.node.pmo()
         streams = pmo.streams
         assert streams is not None
@@ -58,7 +58,7 @@ class Streamed:
         return streams
 
     async def put(self, **fields: object) -> str:
-        """An entry on the task stream, as anybody could write it."""
+        """Add an entry to the task stream, as any client can."""
         return await self.add(self.names.task, **fields)
 
     async def add(self, stream: str, **fields: Any) -> str:

@@ -38,12 +38,12 @@ async def test_all_four_criteria_hold_on_a_real_server_and_nothing_is_left_there
     await redis.close()
 
 
-def test_a_server_that_is_not_there_is_told_without_its_password() -> None:
+def test_unreachable_server_is_reported_without_its_password() -> None:
     done = selftest("redis://:secret@127.0.0.1:1")
     assert done.returncode == 1
     assert "does not answer" in done.stdout + done.stderr
     assert "secret" not in done.stdout + done.stderr
 
 
-def test_no_server_at_all_is_a_wrong_usage() -> None:
+def test_selftest_without_a_server_is_a_usage_error() -> None:
     assert selftest().returncode == 2

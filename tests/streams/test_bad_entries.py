@@ -1,4 +1,4 @@
-"""Entries that nobody can use: to the dead letters with the reason, never a crash and never silently gone."""
+"""Malformed entries become dead letters with the reason; they stop no process and are never lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GOOD: dict[str, Any] = {"task_id": "t", "tool_name": "clerk", "payload": "1", "t
         ({**GOOD, "payload": b"x" * (MAX_ENTRY_BYTES + 1)}, "oversized_entry"),
     ],
 )
-async def test_a_bad_entry_becomes_a_dead_letter_and_the_next_good_one_is_done(
+async def test_malformed_entry_becomes_a_dead_letter_and_the_next_good_one_is_done(
     streamed: Streamed, fields: dict[str, Any], reason: str
 ) -> None:
     world = streamed.world
@@ -62,7 +62,7 @@ async def test_a_bad_entry_becomes_a_dead_letter_and_the_next_good_one_is_done(
 
 
 @pytest.mark.covers("T17")
-async def test_an_entry_for_nothing_is_acknowledged_and_does_nothing(streamed: Streamed) -> None:
+async def test_void_entry_is_acknowledged_and_does_nothing(streamed: Streamed) -> None:
     world, runs = streamed.world, []
 
     @world.app.agent("clerk")
@@ -78,15 +78,15 @@ async def test_an_entry_for_nothing_is_acknowledged_and_does_nothing(streamed: S
     ended = {**GOOD, "task_id": task.id, "turn": f"{task.id}.t1"}
     for epoch in (0, 1, 2, task.epoch, task.epoch + 1, 10**16):
         await streamed.put(**{**ended, "epoch": epoch})
-    await streamed.put(**GOOD)  # nobody has ever heard of it
+    await streamed.put(**GOOD)  # of an unknown task
     await streamed.nothing_pending()
     assert len(runs) == 1
     assert await streamed.letters() == []
     assert (await world.history(handle))[-1] == "task.succeeded"
 
 
-async def test_what_was_asked_is_believed_only_from_the_store(streamed: Streamed) -> None:
-    """Whoever can write to the server can change an entry, and not what a worker is told to do."""
+async def test_worker_takes_the_payload_from_the_store_if_the_entry_was_changed(streamed: Streamed) -> None:
+    """A client of the server can change an entry, but not what a worker executes."""
     world = streamed.world
 
     @world.app.agent("payer")
@@ -106,7 +106,7 @@ async def test_what_was_asked_is_believed_only_from_the_store(streamed: Streamed
     assert await handle.result(PATIENCE_SECONDS) == 5
 
 
-async def test_a_tool_that_nobody_serves_is_passed_on_without_a_hot_loop(streamed: Streamed) -> None:
+async def test_offer_that_every_worker_passes_on_causes_no_hot_loop(streamed: Streamed) -> None:
     world = streamed.world
 
     @world.app.agent("clerk")
@@ -135,7 +135,7 @@ async def test_a_tool_that_nobody_serves_is_passed_on_without_a_hot_loop(streame
     assert await handle.result(PATIENCE_SECONDS) == "bread"
 
 
-async def test_a_tool_that_nobody_has_ever_served_is_a_dead_letter(streamed: Streamed) -> None:
+async def test_offer_of_a_tool_without_any_worker_becomes_a_dead_letter(streamed: Streamed) -> None:
     @streamed.world.app.agent("clerk")
     async def clerk() -> None: ...
 
@@ -150,11 +150,11 @@ async def test_a_tool_that_nobody_has_ever_served_is_a_dead_letter(streamed: Str
     (letter,) = await streamed.letters()
     assert (letter["reason"], letter["tool_name"]) == ("unknown_tool", "nonesuch")
     assert (letter["message_id"], letter["stream"]) == (message_id, "stream:task")
-    assert letter["payload"] == '{"a": 1}', "it can be replayed once somebody serves it"
+    assert letter["payload"] == '{"a": 1}', "it can be replayed once a worker serves it"
     await streamed.nothing_pending()
 
 
-def test_reading_never_raises_whatever_an_entry_holds() -> None:
+def test_reading_an_entry_never_raises() -> None:
     for raw in (None, [], [b"a"], [b"\xff", b"\x00"], [b"task_id", b"t", b"task_id"], [b""] * 7):
         for read in (read_task, read_report):
             found = read("1-1", raw)
@@ -179,7 +179,7 @@ SAID: dict[str, Any] = {**GOOD, "status": "claimed", "worker_id": "w-1", "messag
         ("epoch", "٣"),
     ],
 )
-def test_a_word_that_store_or_server_could_not_take_is_bad_and_holds_nobody_up(name: str, value: str) -> None:
+def test_field_that_no_store_can_take_makes_an_entry_malformed(name: str, value: str) -> None:
     def raw(fields: dict[str, Any]) -> list[bytes]:
         return [str(part).encode() for pair in fields.items() for part in pair]
 
@@ -192,7 +192,7 @@ def test_a_word_that_store_or_server_could_not_take_is_bad_and_holds_nobody_up(n
         assert isinstance(read_task("1-1", raw({**GOOD, name: value})), Malformed)
 
 
-async def test_a_foreign_worker_with_an_impossible_name_is_passed_over(streamed: Streamed) -> None:
+async def test_foreign_worker_with_an_impossible_name_is_ignored(streamed: Streamed) -> None:
     streams = await streamed.orchestrator()
     for name in ("w-1", "bad\x00name"):
         await streamed.redis.ask("SADD", streamed.names.workers, name)
@@ -200,10 +200,8 @@ async def test_a_foreign_worker_with_an_impossible_name_is_passed_over(streamed:
     assert [worker.name for worker in await streams.streams.registrations.all_live()] == ["w-1"]
 
 
-@pytest.mark.parametrize("limit", [None, 1])  # of which one is announced, the other dispatched
-async def test_a_claim_from_an_entry_is_granted_only_for_the_very_offer_that_stands(
-    streamed: Streamed, limit: int | None
-) -> None:
+@pytest.mark.parametrize("limit", [None, 1])  # published early, and dispatched first
+async def test_claim_is_granted_only_for_the_current_offer(streamed: Streamed, limit: int | None) -> None:
     world = streamed.world
 
     @world.app.agent("clerk", concurrency=limit)

@@ -26,7 +26,7 @@ async def clerk_with_room(streamed: Streamed) -> str:
     return (await world.silent_session("clerk", concurrency=3)).id
 
 
-async def test_between_dispatch_and_entry(streamed: Streamed) -> None:
+async def test_crash_between_dispatch_and_publishing(streamed: Streamed) -> None:
     await clerk_with_room(streamed)
     world, streams = streamed.world, await streamed.orchestrator()
     handle = await world.submitted("clerk", 1)
@@ -42,7 +42,7 @@ async def test_between_dispatch_and_entry(streamed: Streamed) -> None:
 
 
 @pytest.mark.covers("S4.12", "T17")
-async def test_between_the_ending_and_its_acknowledgement(streamed: Streamed) -> None:
+async def test_crash_between_the_end_of_a_turn_and_its_acknowledgement(streamed: Streamed) -> None:
     session_id = await clerk_with_room(streamed)
     world, streams = streamed.world, await streamed.orchestrator()
     handle = await world.submitted("clerk", 1)
@@ -64,7 +64,7 @@ async def test_between_the_ending_and_its_acknowledgement(streamed: Streamed) ->
     assert "task.reclaimed" not in history
 
 
-async def test_between_the_reading_of_an_entry_and_the_claim(streamed: Streamed) -> None:
+async def test_crash_between_reading_an_entry_and_claiming_its_turn(streamed: Streamed) -> None:
     await clerk_with_room(streamed)
     world, streams = streamed.world, await streamed.orchestrator()
     handle = await world.submitted("clerk", 1)
@@ -76,11 +76,11 @@ async def test_between_the_reading_of_an_entry_and_the_claim(streamed: Streamed)
     await streams.publisher.republish_unclaimed()
     await world.working()
     assert await handle.result(PATIENCE_SECONDS) == "done"
-    assert (await handle.task()).crash_count == 0, "nobody had begun"
+    assert (await handle.task()).crash_count == 0, "no worker had begun"
 
 
 @pytest.mark.covers("S4.12")
-async def test_between_a_foreign_result_in_the_store_and_its_acknowledgement(streamed: Streamed) -> None:
+async def test_crash_before_a_handled_report_is_acknowledged(streamed: Streamed) -> None:
     hand = Hand(streamed, await streamed.orchestrator())
     handle = await hand.offered()
     attempt, _ = await hand.asks()
@@ -93,10 +93,10 @@ async def test_between_a_foreign_result_in_the_store_and_its_acknowledgement(str
 
 
 @pytest.mark.covers("T17", "T19")
-async def test_between_a_retry_in_the_store_and_the_acknowledgement_of_what_failed(
+async def test_crash_before_the_report_of_a_failure_is_acknowledged_counts_the_failure_once(
     streamed: Streamed,
 ) -> None:
-    """What failed is heard twice: it counts once, and goes out again once, by another entry."""
+    """The report is handled twice: the failure counts once, and the retry is published once."""
     hand = Hand(streamed, await streamed.orchestrator())
     handle = await hand.offered()
     attempt, _ = await hand.asks()
@@ -118,8 +118,10 @@ async def test_between_a_retry_in_the_store_and_the_acknowledgement_of_what_fail
     assert (history.count("task.retry_scheduled"), terminal(history)) == (1, [])
 
 
-async def test_between_a_worker_s_result_and_its_acknowledgement(streamed: Streamed) -> None:
-    """The worker dies right after it has said how the turn ended."""
+async def test_crash_of_a_foreign_worker_between_its_report_and_its_acknowledgement(
+    streamed: Streamed,
+) -> None:
+    """The worker dies right after its report."""
     hand = Hand(streamed, await streamed.orchestrator())
     handle = await hand.offered()
     attempt, _ = await hand.asks()
@@ -133,7 +135,7 @@ async def test_between_a_worker_s_result_and_its_acknowledgement(streamed: Strea
     assert [letter["task_id"] for letter in await streamed.letters()] == [handle.id]
 
 
-async def test_a_result_that_the_store_could_not_take_stays_and_is_heard_again(
+async def test_report_stays_pending_while_the_store_is_away(
     streamed: Streamed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hand = Hand(streamed, await streamed.orchestrator())

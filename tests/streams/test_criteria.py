@@ -108,7 +108,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 @pytest.mark.covers("S4.57", "S4.1", "S4.14", "S4.48", "S4.49", "S4.50")
-def test_a_task_is_created_claimed_and_succeeds_and_nothing_is_pending(fleet: Fleet) -> None:
+def test_task_is_created_claimed_and_succeeds_and_no_entry_stays_pending(fleet: Fleet) -> None:
     handle = fleet.app.submit("echo", 7)
     assert handle.result(timeout=PATIENCE_SECONDS) == 7
     assert fleet.types(handle) == ["task.created", "task.dispatched", "task.claimed", "task.succeeded"]
@@ -116,7 +116,7 @@ def test_a_task_is_created_claimed_and_succeeds_and_nothing_is_pending(fleet: Fl
 
 
 @pytest.mark.covers("S4.58", "S4.14", "S4.29", "S4.30", "S4.36", "S4.39", "S4.43", "S4.44", "S4.45")
-def test_a_failing_task_is_retried_three_times_and_then_dead_and_all_of_it_is_in_the_log(
+def test_failing_task_is_retried_three_times_then_dead_lettered_and_logged(
     fleet: Fleet,
 ) -> None:
     handle = fleet.app.submit("fails")
@@ -139,7 +139,7 @@ def test_a_failing_task_is_retried_three_times_and_then_dead_and_all_of_it_is_in
 
 
 @pytest.mark.covers("S4.59", "S4.15", "S4.18", "S4.21", "S4.25", "S4.26", "S4.27", "S4.28", "S4.52")
-def test_what_a_killed_worker_left_pending_is_reclaimed_and_done_by_the_one_started_next(
+def test_turn_of_a_killed_worker_is_reclaimed_and_done_by_the_next_worker(
     fleet: Fleet,
 ) -> None:
     handle = fleet.app.submit("held")

@@ -52,7 +52,7 @@ def letters_of(streamed: Streamed) -> DeadLetters:
 
 
 @pytest.mark.covers("S4.46")
-async def test_a_repaired_dead_letter_runs_over_the_stream_and_leaves_it(streamed: Streamed) -> None:
+async def test_replayed_dead_letter_leaves_the_stream_and_its_task_runs(streamed: Streamed) -> None:
     (handle,) = await dead(streamed, {"sum": 1})
     repair = Replacement(edits=(edit_of("amount=5"),))
     both = await asyncio.gather(
@@ -70,7 +70,7 @@ async def test_a_repaired_dead_letter_runs_over_the_stream_and_leaves_it(streame
 
 
 @pytest.mark.covers("S4.47")
-async def test_an_abandoned_dead_letter_leaves_the_stream_and_others_stay(streamed: Streamed) -> None:
+async def test_abandoned_dead_letter_leaves_the_stream_and_others_stay(streamed: Streamed) -> None:
     first, second = await dead(streamed, {"sum": 1}, {"sum": 2})
     await letters_of(streamed).abandon(first.id, "gone")
     await told(streamed, 1)
@@ -80,16 +80,18 @@ async def test_an_abandoned_dead_letter_leaves_the_stream_and_others_stay(stream
 
 
 @pytest.mark.parametrize("left", [0, 1])
-async def test_letters_that_a_server_drops_are_put_again_and_no_other(streamed: Streamed, left: int) -> None:
-    """As when a server short of memory evicts the stream, or somebody trims it; the marks stay."""
+async def test_dead_letters_that_the_server_dropped_are_published_again(
+    streamed: Streamed, left: int
+) -> None:
+    """As when a server short of memory evicts the stream, or a client trims it; the index stays."""
     handles = await dead(streamed, {"sum": 1}, {"sum": 2})
     await streamed.redis.ask("XTRIM", streamed.names.dlq, "MAXLEN", "=", left)
     await told(streamed, 2)
     assert {letter["task_id"] for letter in await streamed.letters()} == {handle.id for handle in handles}
 
 
-async def test_no_letter_is_put_twice_when_only_the_marks_are_dropped(streamed: Streamed) -> None:
-    """As when a server short of memory evicts `dlq:index` alone: the stream itself says what was put."""
+async def test_dead_letters_are_not_published_twice_when_only_their_index_is_lost(streamed: Streamed) -> None:
+    """As when a server short of memory evicts `dlq:index` alone: the stream shows what was published."""
     handles = await dead(streamed, {"sum": 1}, {"sum": 2})
     before = await streamed.letters()
     await streamed.redis.ask("DEL", streamed.names.dead_letters)
@@ -103,7 +105,7 @@ async def test_no_letter_is_put_twice_when_only_the_marks_are_dropped(streamed: 
 
 
 @pytest.mark.parametrize("question", [1, 2], ids=["before its marks are read", "after that"])
-async def test_no_letter_is_put_twice_when_the_marks_are_dropped_during_a_look(
+async def test_dead_letters_are_not_published_twice_when_their_index_is_lost_during_a_look(
     streamed: Streamed, question: int
 ) -> None:
     await dead(streamed, {"sum": 1}, {"sum": 2})
@@ -129,8 +131,8 @@ async def test_no_letter_is_put_twice_when_the_marks_are_dropped_during_a_look(
     assert await streamed.letters() == before
 
 
-async def test_orchestrator_that_wakes_in_the_middle_puts_no_letter_twice(streamed: Streamed) -> None:
-    """Two look at the same dead letters, and both find that none is on the stream."""
+async def test_orchestrator_that_was_frozen_publishes_no_dead_letter_twice(streamed: Streamed) -> None:
+    """Two orchestrators look at the same dead letters and find none on the stream."""
     streams = await streamed.orchestrator()
     world = streamed.world
 

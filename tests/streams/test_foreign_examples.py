@@ -65,7 +65,7 @@ async def test_example_leaves_unreadable_entries_alone(
 
 
 @WORKERS
-async def test_example_outlives_a_restart_of_the_server(
+async def test_example_survives_a_restart_of_the_server(
     alone: Streamed,
     own_valkey: ValkeyServer,
     programs: Programs,

@@ -110,7 +110,7 @@ async def test_refused_report_cannot_remove_the_entry_of_another_turn(hand: Hand
     assert (await first.task()).status == "running"
 
 
-async def test_entry_that_names_another_agent_than_its_task_is_void(streamed: Streamed) -> None:
+async def test_entry_with_another_agent_than_its_task_is_void(streamed: Streamed) -> None:
     """A worker would claim a task that it cannot run, again and again, until the crash limit ended it."""
 
     @streamed.app.agent("clerk")
@@ -142,7 +142,7 @@ async def test_entry_that_names_another_agent_than_its_task_is_void(streamed: St
     assert streams.foreign is not None
 
 
-async def test_foreign_worker_is_granted_only_what_it_said_it_serves(hand: Hand) -> None:
+async def test_foreign_worker_is_granted_only_turns_of_agents_that_it_registered(hand: Hand) -> None:
     await hand.offered()
     await register(hand.streamed, "vault")
     handle = await hand.streamed.world.submitted("vault")
@@ -200,7 +200,7 @@ async def test_own_agent_is_denied_to_a_foreign_worker_that_listed_its_name_earl
     assert granted == ""
 
 
-async def test_setting_counts_for_foreign_workers_whose_session_is_older(hand: Hand) -> None:
+async def test_foreign_agents_setting_binds_workers_with_older_sessions(hand: Hand) -> None:
     handle = await hand.offered()
     hand.streams.foreign._allowed = ()  # as after a restart with `queue.foreign_agents = []`
     _, granted = await hand.asks()
@@ -325,11 +325,11 @@ async def test_orchestrator_revokes_the_grant_of_a_cancelled_task_as_soon_as_it_
     await eventually(is_revoked, "the grant is revoked")
 
 
-async def test_refused_message_revokes_the_grant_of_its_lost_attempt(hand: Hand) -> None:
+async def test_refused_report_revokes_the_grant_of_its_lost_attempt(hand: Hand) -> None:
     handle = await hand.offered()
     attempt, _ = await hand.asks()
     await handle.cancel()
-    assert await hand.grant() == attempt, "nobody has looked yet"
+    assert await hand.grant() == attempt, "no orchestrator has looked yet"
     await hand.says("progress", attempt=attempt)
     await hand.heard()
     assert await hand.grant() == ""
@@ -356,7 +356,7 @@ async def test_sign_off_counts_neither_a_crash_nor_a_delivery(hand: Hand) -> Non
 
 
 async def test_worker_that_returns_a_turn_and_stays_is_stopped_by_the_runaway_guard(hand: Hand) -> None:
-    """Each return is a delivery in vain; a worker that always returns would go on until `ends_by`."""
+    """Each return counts as a delivery: otherwise such a worker would continue until `ends_by`."""
     handle = await hand.offered()
     for number in range(1, 10):
         attempt, granted = await hand.asks()

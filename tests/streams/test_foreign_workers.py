@@ -1,4 +1,4 @@
-"""Foreign workers: they know only Redis and docs/protocol.md, and are held to the same rules."""
+"""Foreign workers know only Redis and docs/protocol.md, and obey the same rules as our own."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def known(streamed: Streamed, tool: str) -> None:
 
 
 @pytest.mark.covers("S4.4")
-async def test_sixty_lines_of_python_with_only_redis_py_do_tasks(
+async def test_python_worker_with_only_redis_py_does_tasks(
     on_each_store: Streamed, redis_url: str, programs: Programs
 ) -> None:
     streamed = on_each_store
@@ -80,7 +80,7 @@ async def test_sixty_lines_of_python_with_only_redis_py_do_tasks(
     await streamed.nothing_pending()
 
 
-async def test_bash_alone_does_tasks_and_passes_on_what_it_does_not_serve(
+async def test_bash_worker_does_tasks_and_passes_on_tools_that_it_does_not_serve(
     streamed: Streamed, redis_url: str, programs: Programs
 ) -> None:
     bash = shutil.which("bash")
@@ -160,12 +160,12 @@ async def hand(streamed: Streamed) -> Hand:
     return Hand(streamed, await streamed.orchestrator())
 
 
-async def test_a_grant_names_the_attempt_and_only_that_attempt_ends_the_turn(hand: Hand) -> None:
+async def test_only_the_attempt_in_the_grant_can_end_the_turn(hand: Hand) -> None:
     handle = await hand.offered()
     attempt, granted = await hand.asks()
     assert granted == attempt
     assert (await handle.task()).attempt_id == attempt
-    await hand.says("succeeded", attempt="somebody-else:1-1", output='"stolen"')
+    await hand.says("succeeded", attempt="other-1:1-1", output='"stolen"')
     await hand.heard()
     assert (await handle.task()).status == "running"
     await hand.says("succeeded", attempt=attempt, output='"pressed"')
@@ -176,7 +176,7 @@ async def test_a_grant_names_the_attempt_and_only_that_attempt_ends_the_turn(han
     assert terminal(await hand.streamed.world.history(handle)) == ["task.succeeded"]
 
 
-async def test_of_two_that_ask_for_one_turn_one_is_granted(hand: Hand) -> None:
+async def test_two_workers_that_claim_one_turn_get_one_grant(hand: Hand) -> None:
     handle = await hand.offered()
     other = Hand(hand.streamed, hand.streams, "hand-2")
     other.task, other.message_id = hand.task, hand.message_id
@@ -187,7 +187,7 @@ async def test_of_two_that_ask_for_one_turn_one_is_granted(hand: Hand) -> None:
     assert (await handle.task()).attempt_id == attempt
 
 
-async def test_who_asks_for_what_has_ended_is_told_so(hand: Hand) -> None:
+async def test_claim_of_a_turn_that_has_ended_is_denied(hand: Hand) -> None:
     handle = await hand.offered()
     await handle.cancel()
     _, granted = await hand.asks()
@@ -195,7 +195,7 @@ async def test_who_asks_for_what_has_ended_is_told_so(hand: Hand) -> None:
     assert (await handle.task()).status == "cancelled"
 
 
-async def test_a_claim_that_is_heard_twice_is_granted_as_before(hand: Hand) -> None:
+async def test_claim_that_is_handled_twice_is_granted_as_before(hand: Hand) -> None:
     """As after a crash between the store's commit and the grant."""
     handle = await hand.offered()
     await hand.says("claimed")
@@ -209,7 +209,7 @@ async def test_a_claim_that_is_heard_twice_is_granted_as_before(hand: Hand) -> N
     assert await hand.grant() == first == (await handle.task()).attempt_id
 
 
-async def test_output_that_is_no_json_fails_the_turn(hand: Hand) -> None:
+async def test_output_that_is_not_json_fails_the_turn(hand: Hand) -> None:
     handle = await hand.offered()
     attempt, _ = await hand.asks()
     await hand.says("succeeded", attempt=attempt, output="{not json")
@@ -236,7 +236,7 @@ async def test_output_that_cannot_be_stored_ends_the_task_without_another_execut
 
 
 @pytest.mark.parametrize("status", ["succeeded", "failed", "progress"])
-async def test_report_whose_text_is_not_utf8_counts_all_the_same(hand: Hand, status: str) -> None:
+async def test_report_with_text_that_is_not_utf8_is_handled(hand: Hand, status: str) -> None:
     handle = await hand.offered()
     attempt, _ = await hand.asks()
     text = "größer".encode("latin-1")
@@ -251,7 +251,7 @@ async def test_report_whose_text_is_not_utf8_counts_all_the_same(hand: Hand, sta
         assert ("not UTF-8" if status == "succeeded" else "gr\ufffd\ufffder") in (task.error or "")
 
 
-async def test_a_result_that_lacks_fields_becomes_a_dead_letter(hand: Hand) -> None:
+async def test_report_without_required_fields_becomes_a_dead_letter(hand: Hand) -> None:
     await hand.streamed.add(hand.streamed.names.result, status="succeeded", task_id="t")
     await hand.heard()
     (letter,) = await hand.streamed.letters()
@@ -260,7 +260,7 @@ async def test_a_result_that_lacks_fields_becomes_a_dead_letter(hand: Hand) -> N
 
 
 @pytest.mark.covers("S4.16", "S4.17")
-async def test_a_heartbeat_renews_the_lease_is_logged_and_adds_no_entry(hand: Hand) -> None:
+async def test_heartbeat_of_an_entry_renews_the_lease_and_adds_no_entry(hand: Hand) -> None:
     handle = await hand.offered()
     await hand.asks()
     names, redis, world = hand.streamed.names, hand.streamed.redis, hand.streamed.world
@@ -282,7 +282,7 @@ async def test_a_heartbeat_renews_the_lease_is_logged_and_adds_no_entry(hand: Ha
     assert "task.heartbeat" in await world.history(handle)
 
 
-async def test_entry_that_its_worker_left_alone_shows_no_progress(hand: Hand) -> None:
+async def test_idle_entry_counts_as_no_progress(hand: Hand) -> None:
     """A worker whose tool hangs stops its heartbeats: its turn must be reaped, however long its lease is."""
     world, settings = hand.streamed.world, hand.streamed.world.app.settings
     quick = replace(settings, pmo=replace(settings.pmo, active_reap_seconds=10.0))
@@ -292,7 +292,7 @@ async def test_entry_that_its_worker_left_alone_shows_no_progress(hand: Hand) ->
     attempt, _ = await hand.asks()
     await hand.streamed.grown_old(hand.name, hand.message_id, seconds=20)
     await foreign.renew_leases()
-    assert "task.heartbeat" not in await world.history(handle), "nobody has touched it for 20 of 10 seconds"
+    assert "task.heartbeat" not in await world.history(handle), "it was idle for too long"
     assert (await handle.task()).attempt_id == attempt, "its lease of 60 seconds holds"
     await hand.streamed.grown_old(hand.name, hand.message_id, seconds=5)
     await foreign.renew_leases()
@@ -300,7 +300,7 @@ async def test_entry_that_its_worker_left_alone_shows_no_progress(hand: Hand) ->
 
 
 @pytest.mark.covers("S4.21", "S4.24", "S4.25", "S4.26", "S4.27", "S4.28", "S4.52", "T17", "T19")
-async def test_what_a_foreign_worker_left_alone_is_taken_back_and_done_by_another(hand: Hand) -> None:
+async def test_turn_that_a_foreign_worker_left_alone_is_reclaimed_and_done_by_another(hand: Hand) -> None:
     handle = await hand.offered()
     attempt, _ = await hand.asks()
     assert await hand.streams.reclaimer.run_once() == 0, "it is fresh"
@@ -330,7 +330,7 @@ async def test_what_a_foreign_worker_left_alone_is_taken_back_and_done_by_anothe
     assert terminal(await hand.streamed.world.history(handle)) == ["task.succeeded"]
 
 
-async def test_a_tool_that_is_no_name_is_not_registered(hand: Hand) -> None:
+async def test_tool_with_an_impossible_name_is_not_registered(hand: Hand) -> None:
     names, redis = hand.streamed.names, hand.streamed.redis
     await redis.ask("SADD", names.workers, "odd", "broken")
     await redis.ask("SET", names.worker("odd"), '{"tools":["No Name!", "fine"], "slots": 0}')
@@ -341,8 +341,8 @@ async def test_a_tool_that_is_no_name_is_not_registered(hand: Hand) -> None:
     assert await redis.ask("SMEMBERS", names.workers) == [b"odd"]
 
 
-async def test_a_session_of_ours_cannot_be_ended_by_a_foreign_word(hand: Hand) -> None:
-    """Only what names the attempt that holds the turn counts, whoever says it."""
+async def test_report_cannot_end_a_turn_of_our_own_worker(hand: Hand) -> None:
+    """A report counts only for the attempt that holds the turn, and only from its holder."""
     handle = await hand.offered()
     _, granted = await hand.asks()
     await hand.says("failed", attempt=f"{granted}x", error="spite")
@@ -359,7 +359,7 @@ needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed")
 
 @needs_node
 @pytest.mark.covers("S4.4")
-async def test_node_without_packages_does_tasks_and_reports_what_cannot_be_retried(
+async def test_node_worker_does_tasks_and_reports_failures_that_cannot_be_retried(
     streamed: Streamed, redis_url: str, programs: Programs
 ) -> None:
     await streamed.supervised()

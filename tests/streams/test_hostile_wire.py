@@ -1,4 +1,4 @@
-"""One client of the Redis server writes what nobody can read: the work of all others goes on."""
+"""One client of the Redis server writes what cannot be read: the work of all others continues."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ HOSTILE_JSON = (
 HOSTILE_NAMES = (b"\xff\xfe", b"a\0b", b"x" * 100_000, "a\u2028b".encode())
 
 
-async def taken_care_of(streamed: Streamed, streams: StreamOrchestratorService) -> None:
-    """One whole round of everything that the orchestrator looks after."""
+async def keep_up(streamed: Streamed, streams: StreamOrchestratorService) -> None:
+    """One whole round of the orchestrator's upkeep."""
     streams._is_leader = True
     streams._kept_up_at = float("-inf")
     await streams.keep_up()
 
 
 @pytest.mark.parametrize("text", HOSTILE_JSON, ids=range(len(HOSTILE_JSON)))
-async def test_unreadable_texts_of_one_worker_stop_no_other_worker(streamed: Streamed, text: bytes) -> None:
+async def test_unreadable_registration_stops_no_other_worker(streamed: Streamed, text: bytes) -> None:
     hand = Hand(streamed, await streamed.orchestrator())
     names = streamed.names
     await streamed.redis.ask("SADD", names.workers, "mallory-1", b"\xff")
@@ -47,13 +47,13 @@ async def test_unreadable_texts_of_one_worker_stop_no_other_worker(streamed: Str
             await streamed.add(names.result, **forged, worker_id="mallory-1", status=status, **said)
     attempt, granted = await hand.asks()
     assert granted == attempt
-    await taken_care_of(streamed, hand.streams)
+    await keep_up(streamed, hand.streams)
     assert (await handle.task()).status == "running"
     assert await streamed.entries(names.result) == [], "all of it was heard"
     assert await streamed.redis.ask("SISMEMBER", names.workers, b"\xff") == 0, "and forgotten"
 
 
-async def test_orchestrator_reads_a_bounded_part_of_what_foreign_workers_say(
+async def test_orchestrator_reads_a_bounded_number_and_size_of_registrations(
     streamed: Streamed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(foreign_keys, "MAX_WORKERS", 20)
@@ -68,7 +68,7 @@ async def test_orchestrator_reads_a_bounded_part_of_what_foreign_workers_say(
     assert len(left) >= 60, "those that were not looked at are looked at later"
 
 
-async def test_worker_key_that_holds_no_text_stops_no_other_worker(streamed: Streamed) -> None:
+async def test_registration_key_of_the_wrong_type_stops_no_other_worker(streamed: Streamed) -> None:
     hand = Hand(streamed, await streamed.orchestrator())
     names = streamed.names
     await streamed.redis.ask("SADD", names.workers, "mallory-1")
@@ -81,7 +81,7 @@ async def test_worker_key_that_holds_no_text_stops_no_other_worker(streamed: Str
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES, ids=range(len(HOSTILE_NAMES)))
-async def test_turn_is_reclaimed_from_a_consumer_whose_name_nobody_can_read(
+async def test_turn_is_reclaimed_from_a_consumer_with_an_unreadable_name(
     on_each_store: Streamed, name: bytes
 ) -> None:
     streamed = on_each_store
@@ -89,17 +89,17 @@ async def test_turn_is_reclaimed_from_a_consumer_whose_name_nobody_can_read(
     ((message_id, _, _),) = await streamed.pending()
     claim = ("XCLAIM", streamed.names.task, WORKERS_GROUP, name, 0, message_id)
     await streamed.redis.ask(*claim, "IDLE", 3_600_000, "JUSTID")
-    await taken_care_of(streamed, streams)
+    await keep_up(streamed, streams)
     (fact,) = await streamed.world.facts(handle, "task.reclaimed")
     assert 0 < len(fact.old_consumer) <= 300
     assert (await handle.task()).status == "queued"
     streams._silent_ms = -1
-    await taken_care_of(streamed, streams)
+    await keep_up(streamed, streams)
     rows = await streamed.redis.ask("XINFO", "CONSUMERS", streamed.names.task, WORKERS_GROUP)
     assert name not in [row[1] for row in rows], "it has nothing left, and is forgotten"
 
 
-async def test_unreadable_grants_are_passed_over(streamed: Streamed) -> None:
+async def test_unreadable_grants_are_ignored(streamed: Streamed) -> None:
     hand = Hand(streamed, await streamed.orchestrator())
     await hand.offered()
     forged: list[tuple[str | bytes, str | bytes]] = [
@@ -112,7 +112,7 @@ async def test_unreadable_grants_are_passed_over(streamed: Streamed) -> None:
     for field, value in forged:
         await streamed.redis.ask("HSET", streamed.names.grants, field, value)
     attempt, granted = await hand.asks()
-    await taken_care_of(streamed, hand.streams)
+    await keep_up(streamed, hand.streams)
     assert granted == attempt == await hand.grant()
 
 
@@ -122,14 +122,14 @@ async def test_unreadable_cursors_stop_neither_reclaims_nor_results(streamed: St
     names = streamed.names
     for key in (names.results_cursor, names.dead_letters_cursor):
         await streamed.redis.ask("SET", key, text)
-    await taken_care_of(streamed, streams)
+    await keep_up(streamed, streams)
     assert (await handle.task()).status == "queued"
     await handle.cancel()
     streams._has_ended.set()
-    await taken_care_of(streamed, streams)
+    await keep_up(streamed, streams)
     later, *_ = await streamed.world.client.submit_many("clerk", [1])
     await later.cancel()
     streams._has_ended.set()
-    await taken_care_of(streamed, streams)
+    await keep_up(streamed, streams)
     published = [fields["task_id"] for _, fields in await streamed.entries(names.result)]
     assert later.id in published

@@ -1,4 +1,4 @@
-"""A Redis that forgets, restarts, vanishes or evicts: nothing is lost and nothing is done twice."""
+"""A Redis server that loses its data, restarts or disappears: no task is lost, and none runs twice."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def counting(streamed: Streamed) -> Counter[int]:
 
 
 @pytest.mark.covers("S4.12", "S4.13")
-async def test_flushing_the_server_repeat_loses_nothing_and_doubles_nothing(alone: Streamed) -> None:
+async def test_repeated_flushes_of_the_server_lose_no_task_and_run_none_twice(alone: Streamed) -> None:
     done = counting(alone)
     await alone.world.working(concurrency=4)
     await alone.world.working(await alone.world.another_node(), concurrency=4, name="other")
@@ -63,7 +63,7 @@ async def test_flushing_the_server_repeat_loses_nothing_and_doubles_nothing(alon
     await alone.nothing_pending()
 
 
-async def test_a_turn_whose_entry_was_trimmed_away_is_put_again(alone: Streamed) -> None:
+async def test_offer_whose_entry_was_trimmed_away_is_published_again(alone: Streamed) -> None:
     counting(alone)
     await alone.world.registered("clerk")
     await alone.world.silent_session("clerk", concurrency=2)
@@ -79,7 +79,7 @@ async def test_a_turn_whose_entry_was_trimmed_away_is_put_again(alone: Streamed)
     assert (await handles[0].task()).dispatch_count == 1, "it is the same offer"
 
 
-async def test_a_server_that_comes_back_empty_gets_groups_offers_and_dead_letters_again(
+async def test_server_that_comes_back_empty_gets_groups_offers_and_dead_letters_again(
     alone: Streamed, own_valkey: ValkeyServer
 ) -> None:
     counting(alone)
@@ -94,18 +94,18 @@ async def test_a_server_that_comes_back_empty_gets_groups_offers_and_dead_letter
     await streams.dead_letters.run_once()
     assert [letter["task_id"] for letter in await alone.letters()] == [dead.id]
     await streams.dead_letters.run_once()
-    assert len(await alone.letters()) == 1, "it is told once"
+    assert len(await alone.letters()) == 1, "it is published once"
     await alone.redis.ask("FLUSHALL")
     streams._led_at = float("-inf")
     assert await streams.is_leading()
     await streams.keep_up()
     await streams.publisher._look_everywhere()
     assert [letter["task_id"] for letter in await alone.letters()] == [dead.id]
-    ((_, fields),) = await alone.read("somebody")
+    ((_, fields),) = await alone.read("reader")
     assert fields["task_id"] == live.id
 
 
-async def test_while_the_server_is_away_workers_take_from_the_store_and_nobody_runs_hot(
+async def test_workers_claim_from_the_store_while_the_server_is_away(
     alone: Streamed, own_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     done = counting(alone)
@@ -131,7 +131,7 @@ async def test_while_the_server_is_away_workers_take_from_the_store_and_nobody_r
     assert 1 <= len(told) <= 10
 
 
-async def test_a_line_that_leads_nowhere_is_noticed(
+async def test_worker_notices_a_server_that_no_longer_answers(
     sqlite_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumer_group, "ANSWER_SECONDS", 0.5)
@@ -153,7 +153,7 @@ async def test_a_line_that_leads_nowhere_is_noticed(
             await streamed.remove_all()
 
 
-async def test_a_server_that_may_drop_streams_is_warned_of_at_the_start(
+async def test_start_warns_of_a_server_that_may_evict_streams(
     alone: Streamed, caplog: pytest.LogCaptureFixture
 ) -> None:
     await alone.redis.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
@@ -169,7 +169,7 @@ async def test_streams_are_trimmed_to_what_is_needed(streamed: Streamed) -> None
     streams = await streamed.orchestrator()
     await streamed.world.client.submit_many("clerk", range(5))
     await streams.publisher.publish_ready()
-    read = [message_id for message_id, _ in await streamed.read("somebody", 4)]
+    read = [message_id for message_id, _ in await streamed.read("reader", 4)]
     await streamed.redis.ask("XACK", streamed.names.task, "cg:workers", *read[:2])  # a foreign worker's way
     await streams.streams.trim_all(results_kept=0)
     left = [message_id for message_id, _ in await streamed.entries(streamed.names.task)]
@@ -181,7 +181,7 @@ async def test_streams_are_trimmed_to_what_is_needed(streamed: Streamed) -> None
     assert unread == left[2:], "the last that was acknowledged goes too"
 
 
-async def test_of_two_orchestrators_one_feeds_until_it_goes(streamed: Streamed) -> None:
+async def test_second_orchestrator_publishes_when_the_first_has_gone(streamed: Streamed) -> None:
     first = await streamed.orchestrator()
     pmo = streamed.world.node.pmo(name="second")
     assert pmo.streams is not None

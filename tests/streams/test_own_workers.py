@@ -21,7 +21,7 @@ from tests.support.world import eventually, terminal
 
 
 @pytest.mark.covers("S4.1", "S4.3", "S4.6", "S4.14", "S4.57")
-async def test_a_task_is_created_claimed_and_succeeds_and_nothing_stays_pending(
+async def test_task_succeeds_and_no_entry_stays_pending(
     on_each_store: Streamed,
 ) -> None:
     world = on_each_store.world
@@ -47,7 +47,7 @@ async def test_a_task_is_created_claimed_and_succeeds_and_nothing_stays_pending(
 
 
 @pytest.mark.covers("S4.15", "S4.32")
-async def test_an_entry_is_pending_for_as_long_as_its_turn_runs(on_each_store: Streamed) -> None:
+async def test_entry_is_pending_while_its_turn_runs(on_each_store: Streamed) -> None:
     streamed, gate = on_each_store, asyncio.Event()
     world = streamed.world
 
@@ -84,7 +84,7 @@ async def backlogged(
     return handles, await streamed.world.working(concurrency=concurrency)
 
 
-async def test_what_has_ended_is_handed_in_before_more_is_taken(
+async def test_endings_are_handed_in_before_more_turns_are_claimed(
     streamed: Streamed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise results would wait the longer, the longer a backlog lasts."""
@@ -101,7 +101,7 @@ async def test_what_has_ended_is_handed_in_before_more_is_taken(
     assert max(left_behind) == 0
 
 
-async def test_a_ring_wakes_a_worker_only_while_no_stream_brings_the_work(
+async def test_ring_wakes_a_worker_only_while_its_stream_is_away(
     streamed: Streamed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @streamed.app.agent("clerk")
@@ -119,7 +119,7 @@ async def test_a_ring_wakes_a_worker_only_while_no_stream_brings_the_work(
     assert worker._wake.is_set()
 
 
-async def test_a_backlog_from_a_stream_is_worked_off_in_two_commits_at_once_where_a_store_can(
+async def test_backlog_on_the_stream_is_claimed_in_concurrent_commits(
     on_each_store: Streamed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The turns of one run while the other is written."""
@@ -143,7 +143,7 @@ async def test_a_backlog_from_a_stream_is_worked_off_in_two_commits_at_once_wher
 
 @pytest.mark.covers("S4.14", "S4.29", "S4.30", "S4.36", "S4.58")
 @pytest.mark.covers("S4.39", "S4.40", "S4.41", "S4.42", "S4.43", "S4.44")
-async def test_three_retries_are_four_executions_and_then_a_dead_letter(streamed: Streamed) -> None:
+async def test_three_retries_are_four_executions_then_a_dead_letter(streamed: Streamed) -> None:
     world, runs = streamed.world, []
 
     @world.app.agent("clerk")
@@ -175,7 +175,7 @@ async def test_three_retries_are_four_executions_and_then_a_dead_letter(streamed
     await streamed.nothing_pending()
 
 
-async def test_a_delayed_task_is_put_on_the_stream_when_it_starts_although_nobody_rings(
+async def test_delayed_task_is_published_when_it_starts_without_a_ring(
     on_each_store: Streamed,
 ) -> None:
     """Its agent may have come after the orchestrator, and nothing need be committed at that moment."""

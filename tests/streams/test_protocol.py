@@ -30,12 +30,12 @@ def tables(text: str) -> list[list[list[str]]]:
     return found
 
 
-def test_the_page_names_the_version_of_the_code() -> None:
+def test_page_and_code_have_the_same_version() -> None:
     assert f"Protocol version: {protocol.PROTOCOL_VERSION}." in PAGE
 
 
 @pytest.mark.covers("S4.2", "S4.3", "S4.4", "S4.5", "S4.6")
-def test_streams_groups_and_keys_are_those_of_the_page() -> None:
+def test_page_and_code_have_the_same_streams_groups_and_keys() -> None:
     streams, keys = tables(section("Streams and groups"))
     assert [(row[0], row[1]) for row in streams] == [
         (protocol.TASK, protocol.WORKERS_GROUP),
@@ -67,7 +67,7 @@ def test_streams_groups_and_keys_are_those_of_the_page() -> None:
         ("An entry of stream:dlq", protocol.DLQ_FIELDS, None),
     ],
 )
-def test_the_fields_of_entries_are_those_of_the_page(
+def test_page_and_code_have_the_same_fields(
     title: str, fields: tuple[str, ...], required: tuple[str, ...] | None
 ) -> None:
     table = tables(section(title))[0]
@@ -76,14 +76,14 @@ def test_the_fields_of_entries_are_those_of_the_page(
         assert tuple(row[0] for row in table if row[1] == "yes") == required
 
 
-def test_statuses_and_limits_are_those_of_the_page() -> None:
+def test_page_and_code_have_the_same_statuses_and_limits() -> None:
     statuses = tables(section("An entry of stream:result"))[1]
     assert tuple(row[0] for row in statuses) == protocol.REPORT_STATUSES
     assert f"{entries.MAX_ENTRY_BYTES:,} bytes" in section("An entry of stream:task")
 
 
 @pytest.mark.covers("S4.19", "S4.20", "S4.29")
-def test_the_defaults_are_those_of_the_page() -> None:
+def test_page_and_code_have_the_same_defaults() -> None:
     (table,) = tables(section("Times and counts"))
     queue = Settings().queue
     assert {row[0]: float(row[1]) for row in table} == {
@@ -102,6 +102,6 @@ def test_several_installations_share_a_server_by_prefix_and_namespace() -> None:
     assert Names.of("acme:", "lab").grant("t.t1", 3) == "acme:lab:grant:t.t1:3"
 
 
-def test_a_consumer_is_a_worker_and_a_process() -> None:
+def test_consumer_name_is_worker_and_process() -> None:
     assert consumer_name("bert", 12) == "bert-12"
     assert consumer_name("host-12", 12) == "host-12"

@@ -1,4 +1,4 @@
-"""Reclaiming: what a dead worker left pending is taken back, what a live one holds is not."""
+"""Reclaiming takes the entries of dead workers, and leaves those of live ones."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def listened(streams: StreamOrchestratorService) -> Counter[str]:
 
 
 @pytest.mark.covers("S4.18", "S4.21", "S4.22", "S4.25", "S4.26", "S4.27", "S4.28", "T17")
-async def test_all_that_a_dead_worker_left_is_taken_back_beyond_the_first_page(streamed: Streamed) -> None:
+async def test_all_entries_of_a_dead_worker_are_reclaimed_beyond_the_first_page(streamed: Streamed) -> None:
     streams, handles = await left_by_a_dead_worker(streamed, 250)
     asked = listened(streams)
     assert await streams.reclaimer.run_once() == 250
@@ -100,7 +100,7 @@ async def test_all_that_a_dead_worker_left_is_taken_back_beyond_the_first_page(s
 
 
 @pytest.mark.covers("S4.23")
-async def test_a_server_without_xautoclaim_is_asked_by_xpending_and_xclaim(on_old_server: Streamed) -> None:
+async def test_server_without_xautoclaim_is_asked_by_xpending_and_xclaim(on_old_server: Streamed) -> None:
     streams, (handle,) = await left_by_a_dead_worker(on_old_server)
     asked = listened(streams)
     assert await streams.reclaimer.run_once() == 1
@@ -115,7 +115,7 @@ async def test_a_server_without_xautoclaim_is_asked_by_xpending_and_xclaim(on_ol
 
 
 @pytest.mark.covers("S4.24")
-async def test_only_what_was_left_alone_for_long_enough_is_taken(streamed: Streamed) -> None:
+async def test_only_overdue_entries_are_reclaimed(streamed: Streamed) -> None:
     streams, handles = await left_by_a_dead_worker(streamed, 2)
     (first, _, _), (second, _, _) = await streamed.pending()
     await streamed.grown_old("dead-1", first, seconds=59)  # of 60
@@ -129,8 +129,8 @@ async def test_only_what_was_left_alone_for_long_enough_is_taken(streamed: Strea
     assert [await handle.status() for handle in handles] == ["queued", "queued"]
 
 
-async def test_an_old_entry_of_a_holder_that_is_alive_goes_back_to_it(streamed: Streamed) -> None:
-    """A worker whose touches are lost is not robbed: its lease is in the store."""
+async def test_overdue_entry_of_a_live_holder_goes_back_to_it(streamed: Streamed) -> None:
+    """A worker whose heartbeats on the stream are lost keeps its turn: its lease is in the store."""
     streams, (handle,) = await left_by_a_dead_worker(streamed)
     await streamed.world.sql("UPDATE sessions SET lease_until = 99999999999999999")
     assert await streams.reclaimer.run_once() == 0
@@ -141,7 +141,7 @@ async def test_an_old_entry_of_a_holder_that_is_alive_goes_back_to_it(streamed: 
     assert deliveries < 5
 
 
-async def test_an_entry_that_was_deleted_while_pending_is_acknowledged(streamed: Streamed) -> None:
+async def test_entry_deleted_while_pending_is_acknowledged(streamed: Streamed) -> None:
     streams, (handle,) = await left_by_a_dead_worker(streamed)
     ((message_id, _, _),) = await streamed.pending()
     await streamed.redis.ask("XDEL", streamed.names.task, message_id)
@@ -150,7 +150,7 @@ async def test_an_entry_that_was_deleted_while_pending_is_acknowledged(streamed:
     assert (await handle.task()).status == "running", "for its turn the store's own supervisor sees"
 
 
-async def test_a_deleted_entry_on_a_server_without_xautoclaim_is_acknowledged_too(
+async def test_deleted_entry_is_acknowledged_on_a_server_without_xautoclaim(
     on_old_server: Streamed,
 ) -> None:
     streams, _ = await left_by_a_dead_worker(on_old_server)
@@ -160,7 +160,7 @@ async def test_a_deleted_entry_on_a_server_without_xautoclaim_is_acknowledged_to
     assert await on_old_server.pending() == []
 
 
-def test_both_shapes_of_the_answer_to_xautoclaim_are_read() -> None:
+def test_both_forms_of_the_xautoclaim_answer_are_read() -> None:
     entry = [b"1-1", [b"a", b"b"]]
     assert read_autoclaim_reply([b"0-0", [entry]]) == ("0-0", {"1-1": [b"a", b"b"]})
     assert read_autoclaim_reply([b"5-0", [entry, None], [b"2-1"]]) == (
@@ -172,7 +172,7 @@ def test_both_shapes_of_the_answer_to_xautoclaim_are_read() -> None:
 
 
 @pytest.mark.covers("S4.16", "S4.17")
-async def test_a_step_of_many_times_the_visibility_timeout_is_not_taken_from_a_healthy_worker(
+async def test_step_longer_than_the_visibility_timeout_stays_with_a_healthy_worker(
     sqlite_url: str, redis_url: str
 ) -> None:
     quick = {"queue.VISIBILITY_TIMEOUT_S": 30.0, "queue.HEARTBEAT_INTERVAL_S": 0.1, "redis.url": redis_url}
@@ -214,7 +214,7 @@ async def test_a_step_of_many_times_the_visibility_timeout_is_not_taken_from_a_h
         await streamed.remove_all()
 
 
-async def test_dead_consumers_are_forgotten_when_they_have_nothing(streamed: Streamed) -> None:
+async def test_silent_consumers_without_entries_are_deleted(streamed: Streamed) -> None:
     streams, _ = await left_by_a_dead_worker(streamed)
     names = {name for name, _, _ in await streams.streams.tasks.consumers()}
     assert names == {b"dead-1"}

@@ -1,4 +1,4 @@
-"""stream:result carries how every task ended, whichever worker did it, after the commit."""
+"""How every task ended is published on stream:result, once and after the commit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def published(streamed: Streamed) -> dict[str, dict[str, str]]:
     return {fields["task_id"]: fields for _, fields in entries if fields.get("event_id")}
 
 
-async def test_result_of_our_own_worker_is_published_once_after_the_commit(
+async def test_result_of_our_own_worker_is_published_once(
     on_each_store: Streamed,
 ) -> None:
     streamed = on_each_store
@@ -53,7 +53,7 @@ async def test_result_of_our_own_worker_is_published_once_after_the_commit(
     assert len([1 for _, fields in entries if fields["task_id"] == good.id]) == 1
 
 
-async def test_published_results_stay_until_there_are_more_than_are_kept(streamed: Streamed) -> None:
+async def test_only_the_newest_published_results_are_kept(streamed: Streamed) -> None:
     streams = await streamed.orchestrator()
     await streams.results.run_once()  # from here on
     world = streamed.world
@@ -74,8 +74,8 @@ async def test_published_results_stay_until_there_are_more_than_are_kept(streame
     assert list(await published(streamed)) == [handle.id for handle in handles[2:]]
 
 
-async def test_orchestrator_that_wakes_in_the_middle_publishes_nothing_twice(streamed: Streamed) -> None:
-    """Two read the same page of the log; the second one to publish finds that the cursor has moved."""
+async def test_orchestrator_that_was_frozen_publishes_no_result_twice(streamed: Streamed) -> None:
+    """Two orchestrators read the same page of the log; the second finds that the cursor has moved."""
     streams = await streamed.orchestrator()
     await streams.results.run_once()  # from here on
     world = streamed.world
@@ -122,7 +122,7 @@ async def test_results_and_dead_letters_of_a_restored_store_are_published(on_eac
 
 
 @pytest.mark.parametrize("page", range(1, 9))
-async def test_a_result_names_its_turn_wherever_a_page_of_the_log_ends(
+async def test_result_names_its_turn_when_a_page_of_the_log_ends_within_a_commit(
     streamed: Streamed, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
     monkeypatch.setattr(result_publisher, "PAGE", page)
@@ -145,14 +145,14 @@ async def test_a_result_names_its_turn_wherever_a_page_of_the_log_ends(
     assert turns == {offer.task.id: offer.task.turn_id for (offer,) in offers}
 
 
-async def test_no_results_are_published_if_none_are_to_be_kept(streamed: Streamed) -> None:
+async def test_no_results_are_published_if_none_are_kept(streamed: Streamed) -> None:
     streams = await streamed.orchestrator()
     streams.results._kept = 0
     assert await streams.results.run_once() == 0
     assert await streamed.entries(streamed.names.result) == []
 
 
-async def test_times_are_published_for_workers_that_read_only_redis(streamed: Streamed) -> None:
+async def test_settings_are_published_for_foreign_workers(streamed: Streamed) -> None:
     await streamed.orchestrator()
     found = await streamed.redis.ask("HGETALL", streamed.names.settings)
     said = {found[n].decode(): found[n + 1].decode() for n in range(0, len(found), 2)}

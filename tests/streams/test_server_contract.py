@@ -1,4 +1,4 @@
-"""What the product relies on of a server, held against a real one and against the simulator's."""
+"""The behaviour of a Redis server that the product relies on, of a real and of the simulated one."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def refused(place: Place, *words: Any) -> str:
     return caught.value.code
 
 
-async def test_entries_come_in_their_order_each_to_one_consumer_and_once(place: Place) -> None:
+async def test_each_entry_is_delivered_once_and_in_order(place: Place) -> None:
     await place.founded()
     ids = [await place.add(str(number)) for number in range(5)]
     assert await place.read("a", 2) == ids[:2]
@@ -103,7 +103,7 @@ async def test_entries_come_in_their_order_each_to_one_consumer_and_once(place: 
     assert await place.pending() == [(each, "a" if each in ids[:2] else "b", 1) for each in ids]
 
 
-async def test_fields_come_as_they_were_sent(place: Place) -> None:
+async def test_fields_are_delivered_as_they_were_sent(place: Place) -> None:
     await place.founded()
     await place.ask("XADD", place.stream, "*", "f", b"\xff\x00", "number", 7)
     answer = await place.ask(*place.reading("a"))
@@ -111,7 +111,7 @@ async def test_fields_come_as_they_were_sent(place: Place) -> None:
     assert answer[0][0] == place.stream.encode()
 
 
-async def test_a_group_exists_once_and_without_one_nothing_is_read(place: Place) -> None:
+async def test_group_exists_once_and_reading_needs_it(place: Place) -> None:
     assert await refused(place, *place.reading("a")) == "NOGROUP"
     assert await refused(place, "XGROUP", "CREATE", place.stream, "g", "0") == "ERR"
     await place.founded()
@@ -123,7 +123,7 @@ async def test_a_group_exists_once_and_without_one_nothing_is_read(place: Place)
     assert await place.ask("XACK", place.stream, "g", "1-1") == 0
 
 
-async def test_a_read_waits_until_an_entry_comes_and_gives_up_in_time(place: Place) -> None:
+async def test_blocking_read_waits_for_an_entry_and_ends_in_time(place: Place) -> None:
     await place.founded()
     assert await place.waiting.ask(*place.reading("a", "COUNT", 5, "BLOCK", 20)) is None
     reading = asyncio.ensure_future(
@@ -136,7 +136,7 @@ async def test_a_read_waits_until_an_entry_comes_and_gives_up_in_time(place: Pla
 
 
 @pytest.mark.parametrize("loss", ["DEL", "DESTROY"])
-async def test_whoever_waits_hears_that_the_stream_is_gone(place: Place, loss: str) -> None:
+async def test_blocking_read_ends_when_its_stream_is_removed(place: Place, loss: str) -> None:
     await place.founded()
     await place.add()
     await place.read("a")
@@ -149,7 +149,7 @@ async def test_whoever_waits_hears_that_the_stream_is_gone(place: Place, loss: s
     assert caught.value.code in ("NOGROUP", "UNBLOCKED")
 
 
-async def test_what_is_acknowledged_is_pending_no_more_and_what_is_deleted_still_is(place: Place) -> None:
+async def test_acknowledged_entries_are_not_pending_and_deleted_ones_still_are(place: Place) -> None:
     await place.founded()
     one, two, three = [await place.add() for _ in range(3)]
     await place.read("a")
@@ -162,7 +162,7 @@ async def test_what_is_acknowledged_is_pending_no_more_and_what_is_deleted_still
     assert [(each.decode(), raw) for each, raw in again[0][1]] == [(two, None), (three, [b"f", b"v"])]
 
 
-async def test_a_claim_changes_the_holder_and_the_idle_time_and_bare_ones_are_no_delivery(
+async def test_claim_changes_holder_and_idle_time_and_with_justid_counts_no_delivery(
     place: Place,
 ) -> None:
     await place.founded()
@@ -180,7 +180,7 @@ async def test_a_claim_changes_the_holder_and_the_idle_time_and_bare_ones_are_no
     assert await place.ask("XCLAIM", place.stream, "g", "c", 0, "9-9") == []
 
 
-async def test_autoclaim_is_followed_by_its_cursor_and_names_what_was_deleted(place: Place) -> None:
+async def test_autoclaim_has_a_cursor_and_names_deleted_entries(place: Place) -> None:
     await place.founded()
     ids = [await place.add() for _ in range(5)]
     await place.read("a")
@@ -201,7 +201,7 @@ async def test_autoclaim_is_followed_by_its_cursor_and_names_what_was_deleted(pl
     ]
 
 
-async def test_a_claim_of_a_deleted_entry_gives_nothing_and_forgets_it(place: Place) -> None:
+async def test_claim_of_a_deleted_entry_forgets_it(place: Place) -> None:
     await place.founded()
     entry = await place.add()
     await place.read("a")
@@ -210,7 +210,7 @@ async def test_a_claim_of_a_deleted_entry_gives_nothing_and_forgets_it(place: Pl
     assert await place.pending() == []
 
 
-async def test_what_is_pending_is_told_page_by_page_and_in_sum(place: Place) -> None:
+async def test_pending_entries_are_listed_by_page_and_summed_up(place: Place) -> None:
     await place.founded()
     assert await place.ask("XPENDING", place.stream, "g") == [0, None, None, None]
     ids = [await place.add() for _ in range(3)]
@@ -221,7 +221,7 @@ async def test_what_is_pending_is_told_page_by_page_and_in_sum(place: Place) -> 
     assert [each for each, *_ in await place.pending(ids[1], "+", 1)] == [ids[1]]
 
 
-async def test_streams_are_cut_by_length_and_by_id(place: Place) -> None:
+async def test_streams_are_trimmed_by_length_and_by_id(place: Place) -> None:
     ids = [await place.add() for _ in range(6)]
     assert await place.ask("XTRIM", place.stream, "MAXLEN", "=", 4) == 2
     assert await place.ask("XTRIM", place.stream, "MINID", ids[4]) == 2
@@ -232,7 +232,7 @@ async def test_streams_are_cut_by_length_and_by_id(place: Place) -> None:
     assert await place.ask("XTRIM", place.other, "MAXLEN", "~", 4) == 0
 
 
-async def test_groups_and_consumers_are_told_and_forgotten(place: Place) -> None:
+async def test_groups_and_consumers_are_listed_and_deleted(place: Place) -> None:
     assert await refused(place, "XINFO", "GROUPS", place.stream) == "ERR"
     await place.founded()
     entry = await place.add()
@@ -249,7 +249,7 @@ async def test_groups_and_consumers_are_told_and_forgotten(place: Place) -> None
     assert await place.pending() == []
 
 
-async def test_keys_lapse_are_taken_once_and_removed(place: Place) -> None:
+async def test_keys_are_set_once_expire_and_are_removed(place: Place) -> None:
     key = place.other
     assert await place.ask("SET", key, "one", "NX", "PX", 60_000) == b"OK"
     assert await place.ask("SET", key, "two", "NX", "PX", 60_000) is None
@@ -267,7 +267,7 @@ async def test_keys_lapse_are_taken_once_and_removed(place: Place) -> None:
     assert await place.ask("DEL", key, "nothing") == 1
 
 
-async def test_hashes_and_sets_are_there_while_they_have_members(place: Place) -> None:
+async def test_hashes_and_sets_exist_while_they_have_members(place: Place) -> None:
     assert await place.ask("HSET", place.other, "a", "1", "b", "2") == 2
     assert await place.ask("HMGET", place.other, "b", "c") == [b"2", None]
     assert await place.ask("HLEN", place.other) == 2
@@ -281,7 +281,7 @@ async def test_hashes_and_sets_are_there_while_they_have_members(place: Place) -
     assert await place.ask("SREM", place.other, "a", "c") == 1
 
 
-async def test_of_many_commands_all_take_place_and_a_refusal_is_told(place: Place) -> None:
+async def test_all_of_many_commands_are_executed_and_a_refusal_is_raised(place: Place) -> None:
     await place.ask("SET", place.other, "text")
     for atomic in (False, True):
         with pytest.raises(Refusal) as caught:

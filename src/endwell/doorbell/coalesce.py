@@ -38,7 +38,7 @@ class Coalescer:
         return unsubscribe
 
     def start(self, loop: asyncio.AbstractEventLoop, lock: AbstractContextManager[bool]) -> None:
-        """Deliver on this loop, under a new lock: a forked child may inherit one that is held for ever."""
+        """Deliver on this loop, under a new lock: a forked child may inherit a lock that is held for ever."""
         self._lock = lock
         self._loop, self._waiting, self._is_scheduled = loop, set(), False
 

@@ -52,7 +52,7 @@ class LocalDoorbell:
             return
         self._pid = process_id()
         self._loop = asyncio.get_running_loop()
-        # New locks: a bell inherited by a forked child may bring one that is held for ever.
+        # New locks: a forked child may inherit a lock that is held for ever.
         self._lock = self._runtime.new_lock()
         self._coalescer.start(self._loop, self._runtime.new_lock())
         try:

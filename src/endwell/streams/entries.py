@@ -93,7 +93,7 @@ class OfferEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An offer that a worker has read: of which turn, and with which payload."""
+    """An offer as a worker reads it: the turn, and its payload."""
 
     message_id: str
     task_id: str

@@ -18,8 +18,8 @@ WORKER_BYTES: Final = 32_768
 MOST_SLOTS: Final = 1000
 GRANT_SECONDS: Final = 86_400
 DENIAL_SECONDS: Final = 60
-NOBODY: Final = "-"
-"""The attempt in a grant that denies the turn to every worker."""
+DENIED: Final = "-"
+"""In place of an attempt: the turn is denied to every worker."""
 
 
 class ForeignRegistration(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +112,7 @@ class GrantKeys:
     async def deny(self, grant: Grant) -> None:
         """Tell a worker that there is nothing to do; an existing grant stands."""
         key = self._names.grant(grant.turn_id, grant.epoch)
-        await self._redis.ask("SET", key, NOBODY, "NX", "EX", DENIAL_SECONDS)
+        await self._redis.ask("SET", key, DENIED, "NX", "EX", DENIAL_SECONDS)
 
     async def revoke(self, grants: Sequence[Grant]) -> None:
         """Remove grants whose attempts have lost their turns: the workers must stop."""

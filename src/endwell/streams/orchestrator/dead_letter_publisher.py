@@ -1,8 +1,8 @@
 """Publishes the dead letters of tasks: each open one is on the stream once, closed ones are removed.
 
 The index of what was published lies beside the stream and is written with it. A server that lost everything,
-or the stream alone, gets every open dead letter again. One that lost the index alone gets none twice: the
-index is made again from the stream.
+or the stream alone, gets every open dead letter again. A server that lost the index alone gets none twice:
+the index is made again from the stream.
 """
 
 from __future__ import annotations

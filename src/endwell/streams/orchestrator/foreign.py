@@ -138,7 +138,7 @@ class ForeignWorkers:
     async def remove_served_entry(self, report: ReportEntry) -> None:
         """Remove the entry of a turn that no attempt holds: the worker's acknowledgement may get lost.
 
-        The report may name any entry: only one that offers this very turn is removed.
+        The report may name any entry: it is removed only if it offers this very turn.
         """
         entry = (await self._streams.read_deliveries((report.message_id,))).get(report.message_id)
         if entry is None or entry.full_key != report.full_key:

@@ -83,7 +83,7 @@ class StreamReclaimer:
         if task.status == DISPATCHED:
             return False  # no worker claimed it, and its offer will be published again
         session = await self._store.session(self._actor.namespace, task.session_id or "")
-        now = await self._store.now()  # for each entry anew: the page may have waited for the store
+        now = await self._store.now()  # asked for each entry: the page may have waited for the store
         holder = _printable_name(overdue.old_consumer) or (session.name if session is not None else "")
         command = self._actor.command(
             c.Reclaim,

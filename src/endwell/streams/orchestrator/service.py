@@ -324,7 +324,7 @@ class StreamOrchestratorService:
         await self.streams.trim_all(results_kept=self._settings.queue.results_kept)
 
     async def _delete_silent_consumers(self) -> None:
-        """Delete consumers without entries that were silent for long; one that returns is created again."""
+        """Delete consumers without entries that were silent for long; a worker that returns makes its own."""
         found = await self.streams.tasks.consumers()
         silent = [name for name, pending, idle in found if not pending and idle >= self._silent_ms]
         if not silent:

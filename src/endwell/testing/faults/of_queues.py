@@ -235,7 +235,7 @@ def _command_names(commands: RedisCommands) -> set[str]:
 
 @fault(weight=6, needs="queue")
 def answer_of_the_server_swallowed(sim: Simulation, dice: Dice) -> None:
-    """Commands are executed, and their sender is told that the connection broke."""
+    """Commands are executed, and their sender gets a broken connection for an answer."""
     wanted = dice.choice(SWALLOWED_COMMANDS)
 
     def act(member: ClusterMember, commands: RedisCommands) -> CommandFate | None:

@@ -49,7 +49,7 @@ class KeySpace:
             raise Refusal(f"ERR wrong number of arguments for '{name.lower()}' command") from None
 
     def execute_all(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
-        """MULTI and EXEC: no other client comes between, and one that fails does not undo the others."""
+        """MULTI and EXEC: no other client comes between, and a failure does not undo the others."""
         for words in commands:
             if str(words[0]).upper() not in self._commands:
                 raise Refusal(f"ERR unknown command '{words[0]!s}'")

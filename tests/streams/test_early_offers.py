@@ -1,4 +1,4 @@
-"""Turns that are put on the stream by their names alone: granted once, whoever comes with the name."""
+"""Offers that are published before their dispatch: each is claimed once, by its name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.streams.streamed import Streamed
 from tests.support.world import Session, eventually
 
 
-class Hall:
+class EarlyPublishing:
     """An orchestrator, and a worker with some slots that does nothing by itself."""
 
     def __init__(self, streamed: Streamed, streams: StreamOrchestratorService, worker: Session) -> None:
@@ -64,29 +64,29 @@ class Hall:
         )
 
 
-async def opened(streamed: Streamed, **options: Any) -> Hall:
+async def opened(streamed: Streamed, **options: Any) -> EarlyPublishing:
     @streamed.app.agent("clerk", **options)
     async def clerk(number: int) -> int:
         return number
 
     await streamed.world.registered("clerk")
     worker = await streamed.world.silent_session("clerk", concurrency=4)
-    return Hall(streamed, await streamed.orchestrator(), worker)
+    return EarlyPublishing(streamed, await streamed.orchestrator(), worker)
 
 
 @pytest.fixture(autouse=True)
-def nothing_lies_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the pace: there is room for as many turns as there are slots."""
+def no_offers_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is room for as many offers as there are slots, at any pace."""
     monkeypatch.setattr(publisher, "AHEAD_SECONDS", 0.0)
 
 
 @pytest.fixture
-async def hall(on_each_store: Streamed) -> Hall:
+async def hall(on_each_store: Streamed) -> EarlyPublishing:
     return await opened(on_each_store)
 
 
-async def test_a_turn_is_on_the_stream_before_anything_is_written_and_its_claim_writes_both_facts(
-    hall: Hall,
+async def test_early_offer_is_dispatched_and_claimed_in_one_commit(
+    hall: EarlyPublishing,
 ) -> None:
     (task_id,) = await hall.submit(7)
     assert await hall.streams.publisher.publish_ready() == 1
@@ -100,10 +100,10 @@ async def test_a_turn_is_on_the_stream_before_anything_is_written_and_its_claim_
     assert task.dispatch_count == 1
 
 
-async def test_a_name_is_granted_once_however_many_entries_carry_it(hall: Hall) -> None:
+async def test_offer_published_twice_is_claimed_once(hall: EarlyPublishing) -> None:
     await hall.submit(1)
     await hall.streams.publisher.publish_ready()
-    hall.streams.publisher.forget_published()  # as a new orchestrator, which knows nothing
+    hall.streams.publisher.forget_published()  # as in a new orchestrator
     assert await hall.streams.publisher.publish_ready() == 1
     first, second = await hall.on_the_stream()
     assert first == second
@@ -113,14 +113,14 @@ async def test_a_name_is_granted_once_however_many_entries_carry_it(hall: Hall) 
     assert refusal.code in ("stale_offer", "wrong_status")
 
 
-async def test_a_task_whose_card_is_gone_keeps_nobody_from_the_stream(hall: Hall) -> None:
+async def test_task_without_its_card_does_not_stop_the_publishing_of_others(hall: EarlyPublishing) -> None:
     spoiled, _ = await hall.submit(1, 2)
     await hall.world.sql("DELETE FROM cards WHERE task_id = ?", spoiled)
     assert await hall.streams.publisher.publish_ready() == 2
     assert await hall.payloads() == ["null", "2"]
 
 
-async def test_what_is_announced_takes_room_until_it_has_ended(hall: Hall) -> None:
+async def test_early_offers_take_room_until_their_turns_end(hall: EarlyPublishing) -> None:
     await hall.submit(*range(6))
     assert await hall.streams.publisher.publish_ready() == 4
     assert await hall.streams.publisher.publish_ready() == 0, "four slots, four turns that wait for them"
@@ -132,7 +132,7 @@ async def test_what_is_announced_takes_room_until_it_has_ended(hall: Hall) -> No
     assert await hall.payloads() == ["0", "1", "2", "3", "4"], "each once, in their order"
 
 
-async def test_what_comes_later_and_is_more_urgent_is_announced_first(hall: Hall) -> None:
+async def test_urgent_task_is_published_before_older_ones(hall: EarlyPublishing) -> None:
     await hall.submit(*range(6))
     await hall.streams.publisher.publish_ready()
     for fields in await hall.on_the_stream():
@@ -142,8 +142,8 @@ async def test_what_comes_later_and_is_more_urgent_is_announced_first(hall: Hall
     assert (await hall.payloads())[4:] == ["9", "4", "5"]
 
 
-async def test_a_backlog_is_announced_from_where_it_was_left_and_now_and_then_from_the_start(
-    hall: Hall, monkeypatch: pytest.MonkeyPatch
+async def test_early_offers_continue_behind_the_last_one_and_begin_at_the_start_now_and_then(
+    hall: EarlyPublishing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher, places = hall.streams.publisher, list[str | None]()
     ready_turns = hall.world.store.ready_turns
@@ -170,7 +170,7 @@ async def test_a_backlog_is_announced_from_where_it_was_left_and_now_and_then_fr
     assert places[3:] == [None]
 
 
-async def test_a_turn_that_is_given_back_is_announced_again_under_a_new_name(hall: Hall) -> None:
+async def test_turn_that_is_handed_back_is_published_as_another_offer(hall: EarlyPublishing) -> None:
     await hall.submit(1)
     await hall.streams.publisher.publish_ready()
     (first,) = await hall.on_the_stream()
@@ -186,7 +186,7 @@ async def test_a_turn_that_is_given_back_is_announced_again_under_a_new_name(hal
 
 
 @pytest.mark.parametrize("why", ["a limit", "an agent key", "a crash that would be the last but one"])
-async def test_turns_that_need_more_than_a_name_are_dispatched_first(
+async def test_turns_that_need_a_slot_a_key_or_care_are_dispatched_before_they_are_published(
     on_each_store: Streamed, why: str
 ) -> None:
     hall = await opened(on_each_store, concurrency=2 if why == "a limit" else None)
@@ -201,7 +201,7 @@ async def test_turns_that_need_more_than_a_name_are_dispatched_first(
     assert len(await hall.on_the_stream()) == count
 
 
-async def test_what_was_announced_is_not_put_twice_when_it_is_dispatched_beside_others(hall: Hall) -> None:
+async def test_early_offer_that_is_dispatched_later_is_not_published_twice(hall: EarlyPublishing) -> None:
     (plain,) = await hall.submit(1)
     assert await hall.streams.publisher.publish_ready() == 1
     keyed = await hall.world.submitted("clerk/one", 2)
@@ -209,11 +209,11 @@ async def test_what_was_announced_is_not_put_twice_when_it_is_dispatched_beside_
     assert await hall.statuses([plain, keyed.id]) == ["dispatched", "dispatched"]
     first, second = await hall.on_the_stream()
     assert (first["task_id"], second["task_id"]) == (plain, keyed.id)
-    assert (await hall.claim(first)).refusal is None, "its dispatch has the name by which it was announced"
+    assert (await hall.claim(first)).refusal is None, "its dispatch has the name of the early offer"
 
 
-async def test_what_is_announced_while_another_counts_is_not_forgotten(
-    hall: Hall, monkeypatch: pytest.MonkeyPatch
+async def test_offer_published_while_claims_are_looked_up_is_remembered(
+    hall: EarlyPublishing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     early = hall.streams.publisher._early
     epochs_of_queued = hall.world.store.epochs_of_queued
@@ -231,17 +231,17 @@ async def test_what_is_announced_while_another_counts_is_not_forgotten(
     assert early.count_by_agent() == {"clerk": 2}
 
 
-async def test_whoever_waits_at_an_empty_stream_gets_all_that_is_put_at_once(hall: Hall) -> None:
-    """Otherwise it would begin with the first alone, and ask the store for that one."""
+async def test_waiting_reader_gets_all_offers_that_are_published_together(hall: EarlyPublishing) -> None:
+    """Otherwise a worker would claim the first one alone."""
     waiting, names = hall.world.app.open_redis(blocking=True), hall.streamed.names
-    words = ("XREADGROUP", "GROUP", WORKERS_GROUP, "somebody", "COUNT", 10, "BLOCK", 20_000)
+    words = ("XREADGROUP", "GROUP", WORKERS_GROUP, "reader", "COUNT", 10, "BLOCK", 20_000)
     reading = asyncio.create_task(waiting.ask(*words, "STREAMS", names.task, ">"))
 
-    async def is_waited_for() -> bool:
+    async def is_waiting() -> bool:
         found = await hall.streamed.redis.ask("XINFO", "CONSUMERS", names.task, WORKERS_GROUP)
-        return any(b"somebody" in consumer for consumer in found)
+        return any(b"reader" in consumer for consumer in found)
 
-    await eventually(is_waited_for, "somebody waits")
+    await eventually(is_waiting, "the reader waits")
     await hall.submit(1, 2, 3)
     await hall.streams.publisher.publish_ready()
     ((_, entries),) = await reading
@@ -249,8 +249,8 @@ async def test_whoever_waits_at_an_empty_stream_gets_all_that_is_put_at_once(hal
     await waiting.close()
 
 
-async def test_turns_that_are_announced_do_not_make_a_stream_longer_than_it_should_be(
-    hall: Hall, monkeypatch: pytest.MonkeyPatch
+async def test_doctor_expects_early_offers_on_the_stream(
+    hall: EarlyPublishing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor_streams, "SPARE_ENTRIES", 0)
     patient = Patient(
@@ -272,7 +272,9 @@ async def test_turns_that_are_announced_do_not_make_a_stream_longer_than_it_shou
     assert "stream_grows" in await codes(), "one more than there are tasks"
 
 
-async def test_what_nobody_takes_for_long_is_dispatched_and_put_again(hall: Hall) -> None:
+async def test_early_offer_that_no_worker_claims_is_dispatched_and_published_again(
+    hall: EarlyPublishing,
+) -> None:
     ids = await hall.submit(1, 2)
     await hall.streams.publisher.publish_ready()
     first, second = await hall.on_the_stream()
@@ -282,7 +284,7 @@ async def test_what_nobody_takes_for_long_is_dispatched_and_put_again(hall: Hall
     assert await hall.streams.publisher.republish_unclaimed() == 1
     assert await hall.statuses(ids) == ["dispatched", "running"]
     task = await hall.world.store.task(hall.world.namespace, ids[0])
-    assert task.dispatch_by is not None, "from now on a clock sees to it"
+    assert task.dispatch_by is not None, "from now on a clock watches over it"
     *_, again = await hall.on_the_stream()
-    assert again == first, "either entry will do"
+    assert again == first, "it is the same offer"
     assert (await hall.claim(first)).refusal is None
