@@ -115,11 +115,11 @@ class StreamIntake:
         return self._runtime.clock.monotonic() - self._expected_since < self._quiet_seconds
 
     @property
-    def waiting(self) -> int:
+    def arrived_count(self) -> int:
         """How many deliveries have come and were not taken yet."""
         return len(self._arrived)
 
-    def expect(self, is_work: bool) -> None:
+    def expect_work(self, is_work: bool) -> None:
         """Tell whether there is work in the store that should come soon."""
         if not is_work:
             self._expected_since = None
@@ -130,7 +130,7 @@ class StreamIntake:
         """The lease is lost: acknowledge nothing that was held, so that the orchestrator reclaims it."""
         self._held.clear()
 
-    def arrived(self, limit: int) -> list[Delivery]:
+    def take_arrived(self, limit: int) -> list[Delivery]:
         """Take the deliveries that have come, oldest first."""
         return [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
 
@@ -138,16 +138,16 @@ class StreamIntake:
         """Return deliveries that could not be claimed just now; they come first the next time."""
         self._arrived.extendleft(reversed(deliveries))
 
-    def began(self, attempt_id: str, delivery: Delivery) -> None:
-        """Keep an entry fresh until `done`: the store has granted its turn."""
+    def hold(self, attempt_id: str, delivery: Delivery) -> None:
+        """Keep an entry fresh until `release`: the store has granted its turn."""
         self._held[attempt_id] = delivery
 
-    def done(self, attempts: Collection[str]) -> None:
+    def release(self, attempts: Collection[str]) -> None:
         """Acknowledge the entries of attempts that have ended in the store, or that we have lost."""
         found = [self._held.pop(attempt, None) for attempt in attempts]
         self._recent.note(len(found))
         self.drop([delivery for delivery in found if delivery is not None])
-        self.nudge()
+        self.look_for_room()
 
     def drop(self, deliveries: Sequence[Delivery]) -> None:
         """Acknowledge deliveries for which there is nothing to do, as the store says."""
@@ -155,7 +155,7 @@ class StreamIntake:
             self._acknowledged += [delivery.message_id for delivery in deliveries]
             self._has_to_send.set()
 
-    def nudge(self) -> None:
+    def look_for_room(self) -> None:
         """Look again how much room there is."""
         self._has_room.set()
 

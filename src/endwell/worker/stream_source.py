@@ -57,7 +57,7 @@ class StreamSource(StoreSource):
     def begin_claim(self, capacity: Capacity) -> PendingClaim | None:
         if not self._intake.is_up:
             return super().begin_claim(capacity)
-        deliveries = self._intake.arrived(min(capacity.turns, capacity.commands))
+        deliveries = self._intake.take_arrived(min(capacity.turns, capacity.commands))
         if not deliveries:
             return None
         return PendingClaim(self._actor.new_id(), capacity, len(deliveries), tuple(deliveries))
@@ -94,7 +94,7 @@ class StreamSource(StoreSource):
         if session_id != self._session.id:
             return ()
         for delivery, offer in found.granted:
-            self._intake.began(offer.task.attempt_id or "", delivery)
+            self._intake.hold(offer.task.attempt_id or "", delivery)
         self.was_full = claim.limit == claim.capacity.turns
         return [offer for _, offer in found.granted]
 
@@ -102,14 +102,14 @@ class StreamSource(StoreSource):
         self._intake.put_back(claim.deliveries)
 
     def on_settled(self, attempts: Collection[str]) -> None:
-        self._intake.done(attempts)
+        self._intake.release(attempts)
 
     def on_session_lost(self) -> None:
         super().on_session_lost()
         self._intake.forget()
 
     def on_room(self) -> None:
-        self._intake.nudge()
+        self._intake.look_for_room()
 
     def on_ring(self) -> bool:
         """A stream that is up wakes the worker itself when it has brought something."""
@@ -118,11 +118,11 @@ class StreamSource(StoreSource):
 
     def _on_look(self, has_work: bool) -> None:
         super()._on_look(has_work)
-        self._intake.expect(has_work)
+        self._intake.expect_work(has_work)
 
     @property
     def is_ready(self) -> bool:
-        return self._intake.waiting > 0 if self._intake.is_up else super().is_ready
+        return self._intake.arrived_count > 0 if self._intake.is_up else super().is_ready
 
     async def seconds_to_start(self) -> float:
         return math.inf if self._intake.is_up else await super().seconds_to_start()
