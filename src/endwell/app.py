@@ -90,7 +90,8 @@ class Endwell(Registry):
         """The agents of these names; without names, all."""
         if unknown := sorted(set(wanted) - self.agents.keys()):
             known = ", ".join(sorted(self.agents))
-            raise UsageError(f"this app has no agent {unknown[0]!r}", hint=f"its agents: {known}")
+            problem = f"this app has no agent {unknown[0]!r}"
+            raise UsageError(problem, hint=f"its agents: {known or 'none'}", field="agents")
         if not self.agents:
             raise UsageError("this app has no agent to serve", hint="register one with @app.agent(...)")
         return {name: self.agents[name] for name in wanted or self.agents}

@@ -1,4 +1,4 @@
-"""Entries that nobody could read: an operator finds them beside the dead letters, with the reason."""
+"""Unreadable entries: an operator finds them beside the dead letters, with the reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_an_unreadable_entry_is_listed_and_shown_with_its_reason_beside_the_dead
     assert (entry["stream"], entry["message_id"]) == ("stream:task", "7-1")
     text = command("dlq", "list", "--store", store).out
     assert stock.failed in text
-    assert "entries that nobody could read" in text
+    assert "unreadable entries" in text
     assert "missing: task_id" in text
     whole = command("dlq", "show", place, "--store", store, "--json").document
     assert (whole["payload"], whole["status"]) == (ORDER, "unreadable")

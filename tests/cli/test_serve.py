@@ -86,7 +86,7 @@ def test_a_killed_workers_task_is_reclaimed_and_finished_by_another(shell: Shell
     ("source", "target", "part"),
     [
         (None, "missing:app", "no module missing"),
-        ("x = 1", "broken:app", "is not there"),
+        ("x = 1", "broken:app", "does not exist"),
         ("app = 5", "broken:app", "is not an Endwell object"),
         ("import nonexistent_thing", "broken:app", "nonexistent_thing"),
         ("1 / 0", "broken:app", "ZeroDivisionError"),

@@ -55,7 +55,7 @@ def test_an_approval_is_listed_shown_and_given(command: Command, working: Endwel
     )
     assert (done.code, done.out.strip()) == (0, f"approval {item['id']} is approved by ada")
     assert working.task(task).result(SECONDS) == "bought"
-    assert command("approval", "list", "--store", store).out.strip() == "nobody is asked anything"
+    assert command("approval", "list", "--store", store).out.strip() == "no approval is open"
     (decided,) = command("approval", "list", "--all", "--task", task, "--store", store, "--json").document[
         "items"
     ]

@@ -16,7 +16,7 @@ from endwell.bench.idle import idle
 from endwell.bench.measurements import Measurement, Measurements
 from endwell.bench.place import Ground
 from endwell.bench.rows import BARE, FULL, QUICK, USUAL, Row, Sizes, as_text, compare_backlogs, machine
-from endwell.cli.base.options import EndwellCommand, Options, pass_asked
+from endwell.cli.base.options import EndwellCommand, Options, pass_options
 from endwell.cli.base.output import say, show
 from endwell.demo.crew import run_interruptibly
 from endwell.errors import EndwellError
@@ -28,8 +28,8 @@ from endwell.runtime.base import Runtime
 @click.option("--full", is_flag=True, help="Also a backlog of a million; takes several minutes.")
 @click.option("--only", metavar="ROW", multiple=True, help="Measure only what gives this row; repeatable.")
 @click.option("--redis", metavar="URL", help="Measure the queue on Redis Streams at this server instead.")
-@pass_asked
-def bench(asked: Options, quick: bool, full: bool, only: tuple[str, ...], redis: str | None) -> int:
+@pass_options
+def bench(options: Options, quick: bool, full: bool, only: tuple[str, ...], redis: str | None) -> int:
     """Measure speed on this machine.
 
     A figure is kept only if afterwards every result is there and the log verifies; exit 1 if one
@@ -44,10 +44,10 @@ def bench(asked: Options, quick: bool, full: bool, only: tuple[str, ...], redis:
     sizes = QUICK if quick else FULL if full else USUAL
     runtime = Runtime.system()
     with tempfile.TemporaryDirectory(prefix="endwell-bench-", ignore_cleanup_errors=True) as made:
-        ground = Ground(runtime, Path(made), asked.store, redis)
+        ground = Ground(runtime, Path(made), options.store, redis)
         chosen = _chosen(_all(ground, sizes, runtime, Path(made)), only)
         document = run_interruptibly(_run(chosen, ground, sizes))
-    show(asked, document, as_text)
+    show(options, document, as_text)
     return 1 if document["dropped"] else 0
 
 

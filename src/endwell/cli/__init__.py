@@ -1,1 +1,1 @@
-"""The command line: each command parses, calls one thing and shows it."""
+"""The command line: one file per noun. A command parses, calls one thing and shows the answer."""

@@ -1,4 +1,4 @@
-"""`endwell config show` and `endwell migrate`: what is set, and what the store is."""
+"""`endwell config`: the settings, and where each comes from."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from typing import Any
 
 import click
 
-from endwell.app import Node
-from endwell.cli.base.loading import settings_of, with_node
-from endwell.cli.base.options import EndwellCommand, EndwellGroup, Options, pass_asked
-from endwell.cli.base.output import pairs, show, table
+from endwell.cli.base.loading import settings_of
+from endwell.cli.base.options import EndwellGroup, Options, pass_options
+from endwell.cli.base.output import show, table
 from endwell.errors import BadSetting
-from endwell.settings import Settings, as_queued, check, describe, masked
-from endwell.store.migrations import migrations
+from endwell.settings import Settings, as_queued, check, describe
 
 
 @click.group(cls=EndwellGroup)
@@ -25,17 +23,17 @@ def config() -> None:
 
 
 @config.command("show")
-@pass_asked
-def show_settings(asked: Options) -> int:
-    """Every setting, its value and where it came from. Exit 1 if they contradict each other.
+@pass_options
+def show_settings(options: Options) -> int:
+    """Show every setting with its value and source. Exit 1 if settings contradict each other.
 
     \b
       ENDWELL__WORKER__LEASE_SECONDS=60 endwell config show
     """
-    settings = settings_of(asked)
-    items = [described._asdict() for described in describe(settings)]
+    settings = settings_of(options)
     problem = _problem(settings)
-    show(asked, {"items": items, "next": None, "problem": problem}, _settings_text)
+    items = [described._asdict() for described in describe(settings)]
+    show(options, {"items": items, "next": None, "problem": problem}, _settings_text)
     return 1 if problem else 0
 
 
@@ -51,33 +49,3 @@ def _settings_text(answer: dict[str, Any]) -> str:
     rows = [(item["key"], item["value"], item["source"]) for item in answer["items"]]
     text = table(("key", "value", "source"), rows, empty="")
     return f"{text}\n\nproblem: {answer['problem']['message']}" if answer["problem"] else text
-
-
-@click.command(cls=EndwellCommand)
-@pass_asked
-def migrate(asked: Options) -> None:
-    """Bring the store's schema up to date.
-
-    Every command does this when it opens a store; safe while others use it. Shows the schema's
-    version and the database's own settings.
-
-    \b
-      endwell migrate --store sqlite:///hello.db
-    """
-    answer = with_node(asked, _store_facts, may_be_new=True)
-    show(asked, answer, _facts_text)
-
-
-def _facts_text(found: dict[str, Any]) -> str:
-    database = {f"database.{name}": value for name, value in found["database"].items()}
-    return pairs({"store": found["store"], "schema_version": found["schema_version"], **database})
-
-
-async def _store_facts(node: Node) -> dict[str, Any]:
-    url = node.app.url
-    dialect = "sqlite" if url.startswith("sqlite:") else "postgres"
-    return {
-        "store": masked(url),
-        "schema_version": migrations(dialect)[-1].number,
-        "database": await node.store.settings(),
-    }

@@ -1,33 +1,41 @@
-"""`endwell events`: read the log, follow it, and check that nobody touched it."""
+"""`endwell events`: read the log, verify it, export and import the record."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import IO, Any
 
 import click
+import msgspec
 
 from endwell.app import Node
-from endwell.cli.base.loading import with_node
-from endwell.cli.base.options import EndwellGroup, Options, pass_asked
+from endwell.cli.base.loading import all_namespaces, show_answer, with_node
+from endwell.cli.base.options import EndwellGroup, Options, pass_options
 from endwell.cli.base.output import say, show, table, write, write_json
-from endwell.cli.tasks import event_line
-from endwell.cli.transfer import all_namespaces, export_events, import_events
+from endwell.cli.base.values import keep_stdin, open_file
+from endwell.cli.task import event_line
+from endwell.errors import UsageError
 from endwell.operate.questions import logged_shape
+from endwell.operate.transfer.export_format import split_lines
+from endwell.operate.transfer.exporting import export
+from endwell.operate.transfer.importing import import_lines
 from endwell.operate.verify import verify as operate_verify
 from endwell.policy.limits import SECOND
 
 PAGE = 500
 FROM_NOW_ON = "now"
 HELD_BACK_SECONDS = 5.0
-"""How old an event must be that cannot be shown yet before that is worth a line."""
+"""Age of a committed event that cannot be shown yet from which that is worth a remark."""
 
 
 @click.group(cls=EndwellGroup)
 def events() -> None:
-    """Read the log, and check that nobody touched it.
+    """Read the log, verify it, export and import the record.
 
     \b
       endwell events tail --follow
@@ -37,14 +45,14 @@ def events() -> None:
 
 
 @events.command()
-@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until interrupted.")
+@click.option("--follow", "-f", is_flag=True, help="Continue with new events until interrupted.")
 @click.option(
-    "--after", default="", metavar="CURSOR", help="Begin after this event's cursor; `now`: only new ones."
+    "--after", default="", metavar="CURSOR", help="Begin after this cursor; `now`: only new events."
 )
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Only these: task.dlq, task.*")
-@pass_asked
-def tail(asked: Options, follow: bool, after: str, types: tuple[str, ...]) -> None:
-    """The log in the order of commits, one event per line.
+@pass_options
+def tail(options: Options, follow: bool, after: str, types: tuple[str, ...]) -> None:
+    """Print the log in the order of commits, one event per line.
 
     \b
       endwell events tail --type 'task.*' --json
@@ -53,26 +61,30 @@ def tail(asked: Options, follow: bool, after: str, types: tuple[str, ...]) -> No
 
     async def ask(node: Node) -> None:
         cursor = await node.store.log_end() if after == FROM_NOW_ON else after
-        async for event in _log(node, cursor, follow):
-            if not types or any(fnmatchcase(event["type"], pattern) for pattern in types):
-                _write_event(asked, event)
+        async for event in _read_log(node, cursor, follow):
+            if types and not any(fnmatchcase(event["type"], pattern) for pattern in types):
+                continue
+            if options.json:
+                write_json(event, is_line=True)
+            else:
+                write(event_line(event))
 
-    with_node(asked, ask)
+    with_node(options, ask)
 
 
-async def _log(node: Node, cursor: str, follow: bool) -> AsyncIterator[dict[str, Any]]:
-    """A ring says that something may have happened; polling finds what did not ring."""
+async def _read_log(node: Node, cursor: str, follow: bool) -> AsyncIterator[dict[str, Any]]:
+    """Events after the cursor. A ring shortens the wait for new ones; polling makes up for lost rings."""
     rung = asyncio.Event()
     node.bell.subscribe(lambda topics: rung.set())
-    said_at: str | None = None
+    warned_at: str | None = None
     while True:
         rung.clear()
         page = await node.store.events_after(node.app.namespace, cursor, PAGE)
         for logged in page:
             cursor = logged.cursor
             yield {**logged_shape(logged), "cursor": cursor}
-        if not page and said_at != cursor and await _is_held_back(node, cursor):
-            said_at = cursor
+        if not page and warned_at != cursor and await _is_held_back(node, cursor):
+            warned_at = cursor
             say("later events are committed but held back by an open transaction; endwell doctor names it")
         if not page and not follow:
             return
@@ -81,22 +93,15 @@ async def _log(node: Node, cursor: str, follow: bool) -> AsyncIterator[dict[str,
 
 
 async def _is_held_back(node: Node, cursor: str) -> bool:
-    """Whether events behind a cursor have been committed for some time and cannot be shown yet."""
+    """Whether events after a cursor were committed some time ago and cannot be shown yet."""
     at = await node.store.oldest_after(node.app.namespace, cursor)
     return at is not None and await node.store.now() - at > HELD_BACK_SECONDS * SECOND
 
 
-def _write_event(asked: Options, event: dict[str, Any]) -> None:
-    if asked.json:
-        write_json(event, is_line=True)
-    else:
-        write(event_line(event))
-
-
 @events.command()
-@pass_asked
-def verify(asked: Options) -> int:
-    """Check every task's log: changed, missing, reordered or cut off, and whether its row is what it says.
+@pass_options
+def verify(options: Options) -> int:
+    """Find changed, missing, reordered or cut-off events, and rows that differ from their log.
 
     All namespaces are checked unless --namespace names one. Exit 1 if anything is wrong.
 
@@ -105,12 +110,10 @@ def verify(asked: Options) -> int:
     """
 
     async def ask(node: Node) -> dict[str, Any]:
-        namespaces = await all_namespaces(node, asked)
+        namespaces = await all_namespaces(node, options)
         return await operate_verify(node.store, namespaces, lambda count: say(f"checked {count} tasks"))
 
-    answer = with_node(asked, ask)
-    show(asked, answer, _verdict_text)
-    return 0 if answer["ok"] else 1
+    return 0 if show_answer(options, ask, _verdict_text)["ok"] else 1
 
 
 def _verdict_text(answer: dict[str, Any]) -> str:
@@ -121,5 +124,78 @@ def _verdict_text(answer: dict[str, Any]) -> str:
     return f"{listed}\n{answer['found']} problems in the logs of {answer['checked']} tasks"
 
 
-events.add_command(export_events)
-events.add_command(import_events)
+@events.command("export")
+@click.argument("file", default="-", metavar="[FILE|-]")
+@pass_options
+def export_events(options: Options, file: str) -> None:
+    """Write the whole record as JSON lines: cards, events, and pending messages.
+
+    All namespaces unless --namespace names one. Without a file, or with -, to stdout. Safe while others
+    use the store: the export is a snapshot.
+
+    \b
+      endwell events export backup.jsonl
+    """
+    with ExitStack() as stack:
+        target = sys.stdout.buffer if file == "-" else stack.enter_context(_new_file(file))
+
+        async def ask(node: Node) -> Any:
+            counts = await export(node.store, await all_namespaces(node, options), target.write)
+            return msgspec.to_builtins(counts)
+
+        counts = with_node(options, ask)
+        target.flush()
+    if file == "-":
+        say(_counts_text(counts))
+    else:
+        show(options, counts, _counts_text)
+
+
+@contextmanager
+def _new_file(name: str) -> Iterator[IO[bytes]]:
+    """A file that only its owner may read. No file is overwritten, and no half record is left."""
+    try:
+        opened = open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")  # noqa: SIM115
+    except OSError as error:
+        hint = "name a file that does not exist yet"
+        raise UsageError(f"{name}: {error.strerror}", hint=hint, field="file") from error
+    try:
+        with opened:
+            yield opened
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+@events.command("import")
+@click.argument("file", metavar="FILE|-")
+@pass_options
+def import_events(options: Options, file: str) -> None:
+    """Make an export the record of an empty store.
+
+    Every line is checked first: its form, its names, the hash chains, that events can be folded and name
+    exactly the cards of the file. A bad line is reported by its number, and nothing is changed. A store
+    that holds exactly this record already is left as it is (exit 0).
+
+    \b
+      endwell events import backup.jsonl --store sqlite:///new.db
+    """
+    with keep_stdin() if file == "-" else open_file(file) as source:
+
+        def read() -> Iterator[bytes]:
+            source.seek(0)
+            return split_lines(source)
+
+        async def ask(node: Node) -> dict[str, Any]:
+            return await import_lines(node.store, read, node.app.runtime.ids.new)
+
+        show_answer(options, ask, _imported_text, may_be_new=True)
+
+
+def _counts_text(answer: dict[str, Any]) -> str:
+    return ", ".join(f"{value} {name}" for name, value in answer.items() if isinstance(value, int))
+
+
+def _imported_text(answer: dict[str, Any]) -> str:
+    counts = _counts_text({name: value for name, value in answer.items() if name != "already_there"})
+    return f"already there, nothing was changed: {counts}" if answer["already_there"] else counts

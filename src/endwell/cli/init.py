@@ -1,4 +1,4 @@
-"""`endwell init`: a directory with an app, an agent, a test and settings, ready to be run."""
+"""`endwell init`: a starter project that runs as it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from endwell.cli.base.options import EndwellCommand, Options, pass_asked
+from endwell.cli.base.options import EndwellCommand, Options, pass_options
 from endwell.cli.base.output import show
 from endwell.errors import Refused, UsageError
 
@@ -17,21 +17,21 @@ FILES = ("app.py", "test_app.py", "endwell.toml", "README.md", ".gitignore")
 
 @click.command(cls=EndwellCommand)
 @click.argument("directory", metavar="DIR")
-@pass_asked
-def init(asked: Options, directory: str) -> None:
-    """A runnable starter project: an app with an agent, its test, settings.
+@pass_options
+def init(options: Options, directory: str) -> None:
+    """Create a starter project: an app with an agent, its test, settings.
 
-    Makes the directory if it is not there. No file is ever overwritten.
+    Creates the directory if it does not exist. No file is overwritten.
 
     \b
       endwell init hello
       cd hello && endwell up
     """
     place = Path(directory)
-    there = [name for name in FILES if (place / name).exists()]
-    if there:
+    existing = [name for name in FILES if (place / name).exists()]
+    if existing:
         raise Refused(
-            f"{place / there[0]} is there already",
+            f"{place / existing[0]} exists already",
             code="file_exists",
             hint="nothing was written; name another directory",
             field="directory",
@@ -42,7 +42,7 @@ def init(asked: Options, directory: str) -> None:
         raise UsageError(
             f"{directory}: {error.strerror}", hint="check the path", field="directory"
         ) from error
-    show(asked, {"directory": str(place), "files": list(FILES)}, _text)
+    show(options, {"directory": str(place), "files": list(FILES)}, _text)
 
 
 def _write(place: Path) -> None:
@@ -55,7 +55,7 @@ def _write(place: Path) -> None:
 
 
 def _stored(name: str) -> str:
-    """Under a name of its own, so that nobody takes it for a part of Endwell."""
+    """The file's name in the package, where it must not look like a module or test of Endwell."""
     return f"{name.removeprefix('.')}.txt"
 
 

@@ -1,4 +1,4 @@
-"""The entry: the list of commands, and what becomes of an error."""
+"""The list of commands, and the entry that runs one."""
 
 from __future__ import annotations
 
@@ -8,55 +8,40 @@ from collections.abc import Sequence
 import click
 
 from endwell.cli.base import failures
-from endwell.cli.base.lazy import CommandPlace, LazyGroup
+from endwell.cli.base.options import CommandPlace, LazyGroup
 
+_HELP = {
+    "cli.init:init": "Create a starter project: an app with an agent, its test, settings.",
+    "cli.submit:submit": "Submit a task.",
+    "cli.submit:submit_many": "Submit many tasks: one JSON value per line.",
+    "cli.task:task": "List, show, cancel, retry, unblock and assign tasks.",
+    "cli.why:why": "Show where a task is, what moves it next, when it ends at the latest.",
+    "cli.why:bounds": "Show by when and how often tasks of each agent run.",
+    "cli.approval:approval": "What people are asked to agree to.",
+    "cli.tool:tool": "Tool calls that wait for an answer.",
+    "cli.signal:signal": "Send a task a signal by name.",
+    "cli.inbox:inbox": "Messages to agents, and what became of them.",
+    "cli.effect:effect": "Effects outside, and verdicts on unknown ones.",
+    "cli.dlq:dlq": "Dead letters: failed tasks to replay or abandon.",
+    "cli.events:events": "Read the log, verify it, export and import the record.",
+    "cli.store:restored": "Record that the store was restored from a backup.",
+    "cli.relay:relay": "What was sent to the receiver, and how to leave out what it refuses.",
+    "cli.serve:worker": "Execute tasks until stopped.",
+    "cli.serve:pmo": "Run a PMO (supervisor) until stopped: fire clocks, reclaim, dispatch.",
+    "cli.serve:up": "Run a worker and a PMO in one process.",
+    "cli.config:config": "Show the settings.",
+    "cli.doctor:doctor": "Check everything that Endwell needs, and say how to mend what is wrong.",
+    "cli.doctor:metrics": "Print figures for Prometheus.",
+    "cli.store:migrate": "Bring the store's schema up to date.",
+    "demo.command:demo": "Kill workers while tasks run, and count what was lost.",
+    "cli.verify:verify": "Test the promises on this machine.",
+    "selftest.command:selftest": "Test whether a server does what Endwell needs of it.",
+    "bench.command:bench": "Measure speed on this machine.",
+}
+"""Where each command is, and the first line of its help."""
 PLACES = {
-    "init": CommandPlace(
-        "endwell.cli.init:init", "A runnable starter project: an app with an agent, its test, settings."
-    ),
-    "submit": CommandPlace("endwell.cli.submit:submit", "Ask for work."),
-    "submit-many": CommandPlace(
-        "endwell.cli.submit_many:submit_many", "Ask for much work: one JSON value per line."
-    ),
-    "task": CommandPlace("endwell.cli.tasks:task", "List, show, cancel, retry, unblock and assign tasks."),
-    "why": CommandPlace(
-        "endwell.cli.why:why", "Where a task is, what moves it next, when it ends at the latest."
-    ),
-    "bounds": CommandPlace("endwell.cli.why:bounds", "What is guaranteed about the tasks of each agent."),
-    "approval": CommandPlace("endwell.cli.approval:approval", "What people are asked to agree to."),
-    "tool": CommandPlace("endwell.cli.tool:tool", "Tool calls that somebody is to answer."),
-    "signal": CommandPlace("endwell.cli.signal:signal", "Tell a task something by name."),
-    "inbox": CommandPlace("endwell.cli.inbox:inbox", "What was sent to agents, and what became of it."),
-    "effect": CommandPlace("endwell.cli.effect:effect", "Effects outside, and those of which nobody knows."),
-    "dlq": CommandPlace("endwell.cli.dlq:dlq", "Dead letters: failed tasks that await a verdict."),
-    "events": CommandPlace("endwell.cli.events:events", "Read the log, and check that nobody touched it."),
-    "restored": CommandPlace(
-        "endwell.cli.transfer:restored", "Say that the store was restored from a backup."
-    ),
-    "relay": CommandPlace(
-        "endwell.cli.relay:relay", "How far the outside was told, and a way past what it will never take."
-    ),
-    "worker": CommandPlace("endwell.cli.serve:worker", "Execute tasks until stopped."),
-    "pmo": CommandPlace("endwell.cli.serve:pmo", "Supervise until stopped: fire clocks, reclaim, dispatch."),
-    "up": CommandPlace("endwell.cli.serve:up", "A worker and a PMO in one process."),
-    "config": CommandPlace("endwell.cli.config:config", "Show the settings."),
-    "doctor": CommandPlace(
-        "endwell.cli.doctor:doctor",
-        "Look at everything that must be in order, and say what to do about what is not.",
-    ),
-    "metrics": CommandPlace(
-        "endwell.cli.doctor:metrics",
-        "A few numbers for whoever watches from outside, as Prometheus reads them.",
-    ),
-    "migrate": CommandPlace("endwell.cli.config:migrate", "Bring the store's schema up to date."),
-    "demo": CommandPlace(
-        "endwell.demo.command:demo", "Kill workers while tasks run, and count what was lost."
-    ),
-    "verify": CommandPlace("endwell.cli.verify:verify", "Try the promises on this machine."),
-    "selftest": CommandPlace(
-        "endwell.selftest.command:selftest", "Try whether something outside does what Endwell needs of it."
-    ),
-    "bench": CommandPlace("endwell.bench.command:bench", "Measure speed on this machine."),
+    target.partition(":")[2].replace("_", "-"): CommandPlace(f"endwell.{target}", text)
+    for target, text in _HELP.items()
 }
 
 
@@ -70,18 +55,18 @@ def cli() -> None:
       endwell submit clerk '{"id": "42"}' --wait
       endwell task list --store sqlite:///hello.db
 
-    Where something is: `endwell why TASK`. What went wrong: `endwell dlq list`.
+    Where a task is: `endwell why TASK`. What failed: `endwell dlq list`.
     """
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carry out one command line; the exit code. Every error is told once, here."""
-    manner = failures.Manner.of(arguments)
+    """Run one command line; return its exit code. Every error is shown here, once."""
+    style = failures.ErrorStyle.of(arguments)
     try:
-        failures.refuse_what_is_no_text(arguments)
+        failures.refuse_invalid_text(arguments)
         with cli.make_context("endwell", list(arguments)) as ctx:
             code = cli.invoke(ctx)
         sys.stdout.flush()
     except BaseException as error:
-        return failures.tell(error, manner)
+        return failures.report_error(error, style)
     return code if isinstance(code, int) else 0

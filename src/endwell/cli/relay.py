@@ -1,4 +1,4 @@
-"""`endwell relay`: how far the outside was told, and a way past what it will never take."""
+"""`endwell relay`: what was sent to the receiver, and how to leave out what it refuses."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 import click
 
-from endwell.cli.base.loading import with_node
-from endwell.cli.base.options import EndwellGroup, Options, pass_asked
-from endwell.cli.base.output import pairs, show, table
+from endwell.cli.base.loading import show_answer
+from endwell.cli.base.options import EndwellGroup, Options, pass_options
+from endwell.cli.base.output import pairs, table
 from endwell.model.names import person_name
 from endwell.operate import relay as operate_relay
 
 
 @click.group(cls=EndwellGroup)
 def relay() -> None:
-    """How far the outside was told, and a way past what it will never take.
+    """What was sent to the receiver, and how to leave out what it refuses.
 
     \b
       endwell relay status
@@ -24,31 +24,31 @@ def relay() -> None:
 
 
 @relay.command("status")
-@pass_asked
-def show_status(asked: Options) -> None:
-    """Where the relay is in the log, what holds it up, and what was left out.
+@pass_options
+def show_status(options: Options) -> None:
+    """Show where the relay is in the log, what holds it up, and what was left out.
 
     \b
       endwell relay status
     """
-    found = with_node(asked, lambda node: operate_relay.status(node.store, node.app.namespace))
-    show(asked, found, _status_text)
+    show_answer(options, lambda node: operate_relay.status(node.store, node.app.namespace), _status_text)
 
 
 @relay.command("skip")
 @click.argument("event_id", metavar="EVENT")
-@click.option("--as", "who", required=True, metavar="NAME", help="Who says so; it stays written down.")
-@pass_asked
-def skip_event(asked: Options, event_id: str, who: str) -> None:
-    """Leave out the messages of one event, because its receiver will never take them.
+@click.option("--as", "who", required=True, metavar="NAME", help="Who decides so; it is recorded.")
+@pass_options
+def skip_event(options: Options, event_id: str, who: str) -> None:
+    """Leave out the messages of one event that the receiver will never take.
 
-    Acts when the relay next tries, within `relay.pause_seconds`. What was told already cannot be left out.
+    Acts when the relay next tries, within `relay.pause_seconds`. What was sent cannot be left out.
 
     \b
       endwell relay skip 01j8z3k5v7x9a1c3e5g7j9m1p3.7 --as ada
     """
-    found = with_node(asked, lambda node: operate_relay.skip(node.actor(person_name(who)), event_id))
-    show(asked, found, _status_text)
+    show_answer(
+        options, lambda node: operate_relay.skip(node.actor(person_name(who)), event_id), _status_text
+    )
 
 
 def _status_text(found: dict[str, Any]) -> str:

@@ -1,30 +1,37 @@
-"""`endwell submit`: ask for work, and wait for it if wanted."""
+"""`endwell submit` and `endwell submit-many`: create tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from itertools import islice
+from typing import IO, Any, TypeVar
 
 import click
 
 from endwell.app import Node
-from endwell.cli.base.loading import with_node
-from endwell.cli.base.options import EndwellCommand, Options, pass_asked
-from endwell.cli.base.output import say, show
-from endwell.cli.base.values import duration, payload_of
-from endwell.cli.tasks import task_text
+from endwell.cli.base.loading import show_answer
+from endwell.cli.base.options import EndwellCommand, Options, pass_options
+from endwell.cli.base.output import say
+from endwell.cli.base.values import duration, in_line, numbered_values, open_many, payload_of
+from endwell.cli.task import task_text
+from endwell.errors import BadInput
 from endwell.operate.questions import whole_task
+from endwell.policy.submitting import checked_payload
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+CHUNK = 2_000
+"""Tasks in one call to the store; a larger file is read in pieces."""
+PROGRESS_EVERY = 50_000
 
-def how(function: F) -> F:
-    """The options that say how submitted work is to be done."""
+
+def submission(function: F) -> F:
+    """The options of a submission."""
     for option in (
-        click.option("--caused-by", metavar="TASK", help="The task on whose account this is asked for."),
-        click.option("--channel", default="main", metavar="NAME", help="The channel it belongs to."),
-        click.option("--deadline", type=duration, help="How long it may take: 90, 90s, 15m, 2h, 3d."),
-        click.option("--delay", type=duration, help="Start no sooner than in this time."),
+        click.option("--caused-by", metavar="TASK", help="The task that caused this one."),
+        click.option("--channel", default="main", metavar="NAME", help="The task's channel; default: main."),
+        click.option("--deadline", type=duration, help="How long the task may take: 90, 90s, 15m, 2h, 3d."),
+        click.option("--delay", type=duration, help="Start no sooner than after this time."),
         click.option("--priority", type=int, default=0, help="-9 to 9; higher runs sooner."),
     ):
         function = option(function)
@@ -35,21 +42,20 @@ def how(function: F) -> F:
 @click.argument("agent", metavar="AGENT[/KEY]")
 @click.argument("payload", required=False, metavar="[JSON|@FILE|-]")
 @click.option("--key", help="Idempotency key: the same key and payload is the same task.")
-@how
-@click.option("--wait", is_flag=True, help="Wait for the end; exit 1 unless it succeeded.")
-@click.option("--timeout", type=duration, help="Wait at most so long; exit 6 when it passes.")
-@pass_asked
+@submission
+@click.option("--wait", is_flag=True, help="Wait for the end; exit 1 unless the task succeeded.")
+@click.option("--timeout", type=duration, help="Wait at most this long, then exit 6.")
+@pass_options
 def submit(
-    asked: Options,
+    options: Options,
     /,
     agent: str,
     payload: str | None,
-    key: str | None,
     wait: bool,
     timeout: float | None,
-    **options: Any,
+    **request: Any,
 ) -> int:
-    """Ask for work.
+    """Submit a task.
 
     \b
       endwell submit clerk '{"id": "42", "items": 5}' --key order-42 --wait
@@ -59,13 +65,55 @@ def submit(
     is_waiting = wait or timeout is not None
 
     async def ask(node: Node) -> dict[str, Any]:
-        handle = await node.client.submit(agent, value, key=key, **options)
+        handle = await node.client.submit(agent, value, **request)
         if is_waiting:
             say(f"waiting for task {handle.id}")
             await node.client.wait_ended(handle.id, timeout)
         found = await whole_task(node.store, node.app.namespace, handle.id)
         return {**found, "deduplicated": handle.deduplicated}
 
-    document = with_node(asked, ask, may_be_new=True)
-    show(asked, document, task_text)
+    document = show_answer(options, ask, task_text, may_be_new=True)
     return 1 if is_waiting and document["status"] != "succeeded" else 0
+
+
+@click.command("submit-many", cls=EndwellCommand)
+@click.argument("agent", metavar="AGENT[/KEY]")
+@click.argument("source", metavar="@FILE.jsonl|-")
+@submission
+@pass_options
+def submit_many(options: Options, /, agent: str, source: str, **request: Any) -> None:
+    """Submit many tasks: one JSON value per line.
+
+    All lines are checked first: if one is bad, the error names it and nothing is stored.
+
+    \b
+      endwell submit-many clerk @orders.jsonl
+      jq -c '.[]' orders.json | endwell submit-many clerk - --priority -5
+    """
+    with open_many(source) as file:
+
+        async def ask(node: Node) -> dict[str, Any]:
+            ids = await _submit_lines(node, agent, file, request)
+            return {"submitted": len(ids), "ids": ids}
+
+        show_answer(options, ask, _submitted_text, may_be_new=True)
+
+
+def _submitted_text(found: dict[str, Any]) -> str:
+    return f"submitted {found['submitted']} tasks" if found["ids"] else "there was nothing to submit"
+
+
+async def _submit_lines(node: Node, agent: str, file: IO[bytes], request: dict[str, Any]) -> list[str]:
+    spec = await node.client.spec(agent)
+    for number, value in numbered_values(file):
+        try:
+            checked_payload(value, spec)
+        except BadInput as refusal:
+            raise in_line(number, refusal) from refusal
+    ids: list[str] = []
+    values = (value for _, value in numbered_values(file))
+    while chunk := list(islice(values, CHUNK)):
+        ids += [handle.id for handle in await node.client.submit_many(agent, chunk, **request)]
+        if len(ids) % PROGRESS_EVERY == 0:
+            say(f"submitted {len(ids)} so far")
+    return ids

@@ -1,4 +1,4 @@
-"""`endwell tool`: tool calls that somebody is to answer."""
+"""`endwell tool`: tool calls that wait for an answer."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from typing import Any
 
 import click
 
-from endwell.cli.base.loading import with_node
-from endwell.cli.base.options import EndwellGroup, Options, pass_asked
-from endwell.cli.base.output import show, table
+from endwell.cli.base.loading import show_answer
+from endwell.cli.base.options import EndwellGroup, Options, limited, of_task, pass_options
+from endwell.cli.base.output import page_text
 from endwell.cli.base.values import payload_of
 from endwell.operate import tool_calls
+
+_PAGE = page_text(("call_id", "tool", "task_id", "deadline", "created_at"), empty="no open calls")
 
 
 @click.group(cls=EndwellGroup)
 def tool() -> None:
-    """Tool calls that somebody is to answer.
+    """Tool calls that wait for an answer.
 
     \b
       endwell tool list
@@ -24,40 +26,34 @@ def tool() -> None:
 
 
 @tool.command("list")
-@click.option("--task", "task_id", metavar="TASK", help="Only those of this task.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, help="At most so many; 50 unless said.")
-@pass_asked
-def list_calls(asked: Options, /, **wanted: Any) -> None:
-    """Open calls, the most urgent first.
+@of_task
+@limited
+@pass_options
+def list_calls(options: Options, /, **wanted: Any) -> None:
+    """List open calls, the most urgent first.
 
     \b
       endwell tool list --task 01j8z3k5v7x9a1c3e5g7j9m1p3
     """
-    page = with_node(asked, lambda node: tool_calls.open_calls(node.store, node.app.namespace, **wanted))
-    show(asked, page, _page_text)
+    show_answer(options, lambda node: tool_calls.open_calls(node.store, node.app.namespace, **wanted), _PAGE)
 
 
 @tool.command("answer")
 @click.argument("call_id", metavar="CALL")
 @click.argument("value", metavar="JSON|@FILE|-")
 @click.option("--fail", "is_failure", is_flag=True, help="The tool failed; the JSON is the error.")
-@pass_asked
-def answer_call(asked: Options, call_id: str, value: str, is_failure: bool) -> None:
-    """Give a call its result. The first answer counts; the others are kept.
+@pass_options
+def answer_call(options: Options, call_id: str, value: str, is_failure: bool) -> None:
+    """Give a call its result. The first answer counts; later ones are kept.
 
     \b
       endwell tool answer '01j8z3k5v7x9a1c3e5g7j9m1p3.s.1:()search#1' '["a", "b"]'
     """
-    said = payload_of(value)
-    done = with_node(
-        asked,
+    answer = payload_of(value)
+    show_answer(
+        options,
         lambda node: (
-            node.client.fail_call(call_id, said) if is_failure else node.client.answer(call_id, said)
+            node.client.fail_call(call_id, answer) if is_failure else node.client.answer(call_id, answer)
         ),
+        lambda found: f"the answer is {found['outcome']}; the task is {found['task_status']}",
     )
-    show(asked, done, lambda found: f"the answer is {found['outcome']}; the task is {found['task_status']}")
-
-
-def _page_text(page: dict[str, Any]) -> str:
-    columns = ("call_id", "tool", "task_id", "deadline", "created_at")
-    return table(columns, [[item[key] for key in columns] for item in page["items"]], empty="no open calls")

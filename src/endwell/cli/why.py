@@ -1,4 +1,4 @@
-"""`endwell why` and `endwell bounds`: what the clock table says of one task, and of every task."""
+"""`endwell why` and `endwell bounds`: what the clock table says about one task, and about all."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import click
 
-from endwell.cli.base.loading import required_app, with_node
-from endwell.cli.base.options import EndwellCommand, Options, pass_asked
+from endwell.app import Node
+from endwell.cli.base.loading import required_app, show_answer
+from endwell.cli.base.options import EndwellCommand, Options, pass_options
 from endwell.cli.base.output import pairs, plain, show, table
 from endwell.cli.base.proposals import proposals
 from endwell.operate import bounds as operate_bounds
@@ -17,15 +18,19 @@ from endwell.operate import bounds as operate_bounds
 
 @click.command(cls=EndwellCommand)
 @click.argument("task_id", metavar="TASK")
-@pass_asked
-def why(asked: Options, task_id: str) -> None:
-    """Where a task is, what moves it next, when it ends at the latest.
+@pass_options
+def why(options: Options, task_id: str) -> None:
+    """Show where a task is, what moves it next, when it ends at the latest.
 
     \b
       endwell why 01j8z3k5v7x9a1c3e5g7j9m1p3
     """
-    answer = with_node(asked, lambda node: node.client.why(task_id))
-    show(asked, {**answer, "commands": proposals(asked, answer)}, _why_text)
+
+    async def ask(node: Node) -> dict[str, Any]:
+        answer = await node.client.why(task_id)
+        return {**answer, "commands": proposals(options, answer)}
+
+    show_answer(options, ask, _why_text)
 
 
 def _why_text(answer: dict[str, Any]) -> str:
@@ -42,13 +47,13 @@ def _why_text(answer: dict[str, Any]) -> str:
         "next": f"{rule} at {at}" if rule else "nothing: it has ended",
         "ended at": None if rule else latest,
         "ends by": answer["ends_by"] if rule else None,
-        "ended at the latest": (latest or "when the person who holds it lets it go") if rule else None,
+        "ended at the latest": (latest or "when its owner unblocks it") if rule else None,
         "owner": answer["owner"],
         "note": "; ".join(map(plain, answer["notes"])) or None,
     }
-    told = pairs({name: value for name, value in lines.items() if value is not None})
+    facts = pairs({name: value for name, value in lines.items() if value is not None})
     commands = [f"  {command}" for command in answer["commands"]]
-    return "\n".join([told, *(["you can", *commands] if commands else [])])
+    return "\n".join([facts, *(["you can", *commands] if commands else [])])
 
 
 def _holder_text(holder: dict[str, Any] | None) -> str | None:
@@ -68,20 +73,20 @@ def _error_text(error: dict[str, Any] | None) -> str | None:
 
 
 def executing_text(doing: dict[str, Any]) -> str:
-    """A step that a worker is at."""
+    """A step that a worker is running."""
     return f"{plain(doing['step'])} since {doing['since']} by {plain(doing['worker'])}"
 
 
 _WAITS: Final = {
-    "no_live_worker": "a worker, of which none is alive that serves",
-    "worker": "a free worker that serves",
+    "no_live_worker": "a live worker for",
+    "worker": "a free worker for",
     "agent_key": "its agent key, which is held by task",
     "start_time": "its start time",
-    "earlier_effect": "what an earlier attempt began outside to be surely over: effect",
+    "earlier_effect": "the end of an effect that an earlier attempt began:",
 }
-"""What is waited for in words, where the kind alone would not say it."""
+"""Waits in words, where the kind alone would not say it."""
 MOST_NAMED: Final = 5
-"""Of what is waited for, so many are named; with `--json` all of them."""
+"""Waits that are shown; with `--json` all of them."""
 
 
 def _waits_text(waits: list[dict[str, Any]]) -> str | None:
@@ -99,25 +104,25 @@ def _wait_text(wait: dict[str, Any]) -> str:
 
 
 @click.command(cls=EndwellCommand)
-@pass_asked
-def bounds(asked: Options) -> int:
-    """What is guaranteed about the tasks of each agent.
+@pass_options
+def bounds(options: Options) -> int:
+    """Show by when and how often tasks of each agent run.
 
-    Read off the settings and the clock table; nothing is asked of the store. Exit 1 if a task of some agent
-    could end later than two ticks of a supervisor after its `ends_by`.
+    Read off the settings and the clock table, not from the store. Exit 1 if a task of an agent could end
+    later than two ticks of a PMO after its `ends_by`.
 
     \b
       endwell bounds --app hello:app
     """
-    app = required_app(asked)
+    app = required_app(options)
     specs = [agent.spec() for agent in app.agents.values()]
     answer = operate_bounds.bounds(app.settings, app.limits, specs, has_stamps=app.open_store().has_stamps)
-    show(asked, answer, _bounds_text)
+    show(options, answer, _bounds_text)
     return 0 if answer["ok"] else 1
 
 
 def _bounds_text(answer: dict[str, Any]) -> str:
-    """Agents with the same clock table stand above it together."""
+    """Agents with the same clock table share it."""
     parts: list[str] = []
     for statuses, items in groupby(answer["items"], key=itemgetter("statuses")):
         parts += [_agent_text(item) for item in items]
@@ -126,12 +131,12 @@ def _bounds_text(answer: dict[str, Any]) -> str:
 
 
 def _agent_text(item: dict[str, Any]) -> str:
-    """The figures, and the sum that the bound is made of."""
+    """The figures, and the sums behind the bounds."""
     long = ("statuses", "sum", "silent_agent")
     figures = pairs({key: item[key] for key in item if key not in long})
-    latest = _sum_text("the latest end of a task, whatever happens", item["sum"])
+    latest = _sum_text("the latest end of a task in any case", item["sum"])
     silent = _sum_text(
-        "sooner, if its agent takes every turn and is never heard of again", item["silent_agent"]
+        "sooner, if its agent takes each turn and never reports progress", item["silent_agent"]
     )
     return f"{figures}\n\n{latest}\n\n{silent}"
 

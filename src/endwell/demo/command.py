@@ -11,7 +11,7 @@ import click
 import msgspec
 from rich.console import Console
 
-from endwell.cli.base.options import EndwellCommand, Options, pass_asked
+from endwell.cli.base.options import EndwellCommand, Options, pass_options
 from endwell.cli.base.output import write_json
 from endwell.demo.crew import run_interruptibly
 from endwell.demo.records import shortcomings
@@ -29,8 +29,8 @@ _TASKS = click.IntRange(40, 2000)
 @click.option("--tasks", type=_TASKS, default=200, show_default=True, help="Number of tasks.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed for jobs and victims.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep store, sink and logs in this directory.")
-@pass_asked
-def demo(asked: Options, tasks: int, seed: int, keep: Path | None) -> None:
+@pass_options
+def demo(options: Options, tasks: int, seed: int, keep: Path | None) -> None:
     """200 tasks, workers killed -9 while you watch: none lost, none stuck, none finished twice.
 
     Starts a PMO and three workers on a fresh SQLite file (or in a fresh namespace of --store), kills
@@ -43,7 +43,7 @@ def demo(asked: Options, tasks: int, seed: int, keep: Path | None) -> None:
     clock, console = SystemClock(), Console()
     with _directory(keep) as directory:
         plan = Plan(
-            url=asked.store or f"sqlite:///{directory / 'demo.db'}",
+            url=options.store or f"sqlite:///{directory / 'demo.db'}",
             namespace=f"demo-{SystemIds(clock).new()}",
             directory=directory,
             tasks=tasks,
@@ -51,13 +51,13 @@ def demo(asked: Options, tasks: int, seed: int, keep: Path | None) -> None:
             limit_seconds=LIMIT_SECONDS,
         )
         begin = clock.monotonic()
-        is_live = console.is_terminal and not asked.json
-        plain = PlainScreen(clock, tasks, on_stderr=bool(asked.json))
+        is_live = console.is_terminal and not options.json
+        plain = PlainScreen(clock, tasks, on_stderr=bool(options.json))
         show = LiveScreen(clock, tasks, console) if is_live else plain
         with show:
             table = run_interruptibly(run(plan, show))
         seconds, wrong = clock.monotonic() - begin, shortcomings(table)
-    if asked.json:
+    if options.json:
         facts = {"seconds": round(seconds, 1), "ok": not wrong, "problems": wrong}
         write_json({**msgspec.to_builtins(table), **facts})
     else:

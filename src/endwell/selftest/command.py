@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from endwell.cli.base.loading import settings_of
-from endwell.cli.base.options import EndwellGroup, Options, pass_asked
+from endwell.cli.base.options import EndwellGroup, Options, pass_options
 from endwell.cli.base.output import show, table
 from endwell.demo.crew import run_interruptibly
 from endwell.errors import EndwellError, UsageError
@@ -27,7 +27,7 @@ Criterion = Callable[[Bed], Awaitable[str]]
 
 @click.group(cls=EndwellGroup)
 def selftest() -> None:
-    """Try whether something outside does what Endwell needs of it.
+    """Test whether a server does what Endwell needs of it.
 
     \b
       endwell selftest redis redis://127.0.0.1:6379
@@ -36,9 +36,9 @@ def selftest() -> None:
 
 @selftest.command("redis")
 @click.argument("url", required=False)
-@pass_asked
-def redis_server(asked: Options, url: str | None) -> int:
-    """The four acceptance criteria of the task queue protocol, on this server; redis.url unless given.
+@pass_options
+def redis_server(options: Options, url: str | None) -> int:
+    """Test the four acceptance criteria of the task queue protocol on this server; default: redis.url.
 
     Starts its own processes on a fresh store, kills one of them, and removes its keys from the server.
     Exit 1 if a criterion fails.
@@ -46,13 +46,17 @@ def redis_server(asked: Options, url: str | None) -> int:
     \b
       endwell selftest redis redis://127.0.0.1:6379
     """
-    server = url or settings_of(asked).redis.url
+    server = url or settings_of(options).redis.url
     if not server:
-        raise UsageError("which server?", hint="endwell selftest redis redis://127.0.0.1:6379", field="url")
+        raise UsageError(
+            "no server is named, and redis.url is not set",
+            hint="endwell selftest redis redis://127.0.0.1:6379",
+            field="url",
+        )
     with tempfile.TemporaryDirectory(prefix="endwell-selftest-", ignore_cleanup_errors=True) as made:
         items = run_interruptibly(_tried(Bed(Runtime.system(), Path(made), server)))
     document = {"ok": all(item["ok"] for item in items), "server": masked(server), "items": items}
-    show(asked, {**document, "next": None}, _text)
+    show(options, {**document, "next": None}, _text)
     return 0 if document["ok"] else 1
 
 

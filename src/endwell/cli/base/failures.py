@@ -1,4 +1,4 @@
-"""From an error to what the caller sees: one shape, one exit code, a traceback only when asked for."""
+"""Turn an error into what the caller sees: one shape, one exit code, a traceback only with --debug."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from endwell.errors import EndwellError, StoreError, UsageError
 INTERRUPTED = 130
 
 
-class Manner(NamedTuple):
-    """How errors are told. Read off the words themselves: the error may be that they cannot be parsed."""
+class ErrorStyle(NamedTuple):
+    """How errors are shown. Read off the words themselves: the error may be that they cannot be parsed."""
 
     json: bool
     debug: bool
 
     @classmethod
-    def of(cls, arguments: Sequence[str]) -> Manner:
+    def of(cls, arguments: Sequence[str]) -> ErrorStyle:
         words = list(arguments)
         words = words[: words.index("--")] if "--" in words else words
         return cls("--json" in words, "--debug" in words)
 
 
-def tell(error: BaseException, manner: Manner) -> int:
-    """Tell the error where it belongs; the exit code it comes to."""
-    if isinstance(error, BrokenPipeError):
-        return _reader_left()
+def report_error(error: BaseException, style: ErrorStyle) -> int:
+    """Show the error; return its exit code."""
+    if isinstance(error, BrokenPipeError):  # the reader has seen enough; Python must not complain at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     if is_interruption(error) or isinstance(error, click.Abort):
         say("interrupted")
         return INTERRUPTED
@@ -40,65 +41,55 @@ def tell(error: BaseException, manner: Manner) -> int:
         return error.exit_code
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
-    if manner.debug:
+    if style.debug:
         say("".join(traceback.format_exception(error)).rstrip())
-    known = _known(error)
-    _show(known, manner)
+    known = _as_endwell_error(error)
+    if style.json:
+        from endwell.cli.base import output
+
+        output.write_json({"error": known.as_dict()})
+    say(f"error: {known.message} ({known.code})")
+    if known.hint:
+        say(f"hint: {known.hint}")
     return known.exit_code
 
 
-def refuse_what_is_no_text(arguments: Sequence[str]) -> None:
-    """Bytes that are no UTF-8 reach Python as halves of surrogate pairs, which nothing can store or show."""
+def refuse_invalid_text(arguments: Sequence[str]) -> None:
+    """Bytes that are not UTF-8 reach Python as lone surrogates, which cannot be stored or shown."""
     for number, word in enumerate(arguments, start=1):
         if not word.isascii() and any("\ud800" <= letter <= "\udfff" for letter in word):
             raise UsageError(f"argument {number} is not UTF-8 text", hint="put binary content into a file")
 
 
-def _reader_left() -> int:
-    """Whoever read our output has seen enough; Python must not complain about it on its way out."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
-
-
-def _known(error: BaseException) -> EndwellError:
+def _as_endwell_error(error: BaseException) -> EndwellError:
     if isinstance(error, EndwellError):
         return error
     if isinstance(error, click.ClickException):
-        return _usage(error)
+        return _usage_error(error)
     if isinstance(error, ModuleNotFoundError) and error.name == "asyncpg":
         return UsageError("PostgreSQL needs asyncpg", hint="pip install 'endwell[postgres]'", field="store")
-    if type(error).__module__ == "msgspec":  # what users send is read by `content`, which says more
-        hint = "`endwell events verify` says which tasks were changed"
-        return StoreError(f"the store holds what cannot be read: {error}", code="store_unreadable", hint=hint)
+    if type(error).__module__ == "msgspec":  # users' input is decoded by `content`, whose errors say more
+        hint = "`endwell events verify` lists the tasks that were changed"
+        return StoreError(f"the store holds unreadable data: {error}", code="store_unreadable", hint=hint)
     hint = "this is a bug in Endwell; run it again with --debug to see where"
     return EndwellError(f"{type(error).__name__}: {error}", hint=hint)
 
 
-def _usage(error: click.ClickException) -> UsageError:
+def _usage_error(error: click.ClickException) -> UsageError:
     if isinstance(error, click.exceptions.NoArgsIsHelpError) and error.ctx is not None:
         say(error.ctx.get_help())
-        return UsageError("which command?", hint=f"{error.ctx.command_path} --help")
-    place = getattr(error, "ctx", None)
+        return UsageError("a command is missing", hint=f"{error.ctx.command_path} --help")
+    ctx = getattr(error, "ctx", None)
     parameter = getattr(error, "param", None)
     return UsageError(
         error.format_message(),
-        hint=f"{place.command_path if place else 'endwell'} --help",
+        hint=f"{ctx.command_path if ctx else 'endwell'} --help",
         field=parameter.name if parameter is not None else None,
     )
 
 
 def say(text: str) -> None:
-    """A remark on stderr. What it takes to write one is imported only when there is one."""
+    """A remark on stderr. Imports what that needs only now, so that the command line starts fast."""
     from endwell.cli.base import output
 
     output.say(text)
-
-
-def _show(error: EndwellError, manner: Manner) -> None:
-    from endwell.cli.base import output
-
-    if manner.json:
-        output.write_json({"error": error.as_dict()})
-    say(f"error: {error.message} ({error.code})")
-    if error.hint:
-        say(f"hint: {error.hint}")

@@ -1,10 +1,10 @@
-"""Whether an error is Ctrl-C. Imports nothing: it is needed while everything else is still being imported."""
+"""Recognise Ctrl-C. Imports nothing, because it is needed while everything else is being imported."""
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Whether it is a KeyboardInterrupt or was caused by one.
+    """Whether the error is a KeyboardInterrupt or was caused by one.
 
-    Python 3.11 turns what `__set_name__` raises into a RuntimeError; an import that fails is a UsageError.
+    Python 3.11 turns an error in `__set_name__` into a RuntimeError; a failed import becomes a UsageError.
     """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Which installation a command speaks to: the app in the user's code, or what the store alone tells."""
+"""Open the installation of a command: the app in the user's code, or the store alone."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from endwell.app import Endwell, Node
 from endwell.cli.base.options import Options
+from endwell.cli.base.output import show
 from endwell.errors import EndwellError, StoreError, UsageError
 from endwell.model import names
 from endwell.runtime.loops import new_loop
@@ -23,15 +24,15 @@ T = TypeVar("T")
 _HINT = "name it with --app MODULE:NAME, or as target under [app] in endwell.toml"
 
 
-def settings_of(asked: Options) -> Settings:
+def settings_of(options: Options) -> Settings:
     """The settings of this directory and environment, and of `--store`."""
     settings = load(os.environ, Path.cwd())
-    return override(settings, {"store": asked.store}, source="--store") if asked.store else settings
+    return override(settings, {"store": options.store}, source="--store") if options.store else settings
 
 
-def with_node(asked: Options, ask: Callable[[Node], Awaitable[T]], *, may_be_new: bool = False) -> T:
-    """Open the store, ask, close it again. Only what puts something there may make a new one."""
-    app = installation(asked)
+def with_node(options: Options, ask: Callable[[Node], Awaitable[T]], *, may_be_new: bool = False) -> T:
+    """Open the store, ask, and close it. Only commands that write tasks make a new store."""
+    app = installation(options)
     if not may_be_new:
         _refuse_if_missing(app.url)
 
@@ -43,8 +44,21 @@ def with_node(asked: Options, ask: Callable[[Node], Awaitable[T]], *, may_be_new
         return runner.run(connected())
 
 
+def show_answer(
+    options: Options,
+    ask: Callable[[Node], Awaitable[T]],
+    text: Callable[[T], str],
+    *,
+    may_be_new: bool = False,
+) -> T:
+    """Ask the store, and show the answer as JSON or as this text."""
+    answer = with_node(options, ask, may_be_new=may_be_new)
+    show(options, answer, text)
+    return answer
+
+
 def _refuse_if_missing(url: str) -> None:
-    """Opening would make a new, empty store, in which everything is fine: not the one that was meant."""
+    """Opening a missing SQLite file would make a new, empty store, which is not the one that was meant."""
     path = sqlite_path(url) if url.startswith("sqlite:") else None
     if path is not None and path.parent.exists() and not path.exists():
         raise StoreError(
@@ -54,28 +68,28 @@ def _refuse_if_missing(url: str) -> None:
         )
 
 
-def installation(asked: Options) -> Endwell:
-    """What most commands need: a store. The app is loaded only if it was named, or knows the store."""
-    settings = settings_of(asked)
-    if asked.app or (settings.source("store") == "default" and _app_may_tell(settings)):
-        return required_app(asked)
-    return Endwell(settings=settings, namespace=asked.namespace or "default")
+def installation(options: Options) -> Endwell:
+    """The installation that most commands need. The app is loaded only if it is named, or has the URL."""
+    settings = settings_of(options)
+    if options.app or (settings.source("store") == "default" and _may_have_url(settings)):
+        return required_app(options)
+    return Endwell(settings=settings, namespace=options.namespace or "default")
 
 
-def required_app(asked: Options) -> Endwell:
-    """The app in the user's code, as the command line wants it."""
-    settings = settings_of(asked)
-    app = load_app(asked.app or settings.app.target)
-    if asked.store:
-        said = Endwell(settings=override(app.settings, {"store": asked.store}, source="--store"))
-        app.settings, app.url = said.settings, said.url
-    if asked.namespace:
-        app.namespace = names.namespace_name(asked.namespace)
+def required_app(options: Options) -> Endwell:
+    """The app in the user's code, with the store and namespace of the command line."""
+    settings = settings_of(options)
+    app = load_app(options.app or settings.app.target)
+    if options.store:
+        other = Endwell(settings=override(app.settings, {"store": options.store}, source="--store"))
+        app.settings, app.url = other.settings, other.url
+    if options.namespace:
+        app.namespace = names.namespace_name(options.namespace)
     return app
 
 
-def _app_may_tell(settings: Settings) -> bool:
-    """A target that was named; or an app.py here, unless it is somebody else's."""
+def _may_have_url(settings: Settings) -> bool:
+    """Whether a target is named, or an app.py here uses Endwell."""
     if settings.source("app.target") != "default":
         return True
     with contextlib.suppress(OSError):
@@ -92,9 +106,9 @@ def load_app(target: str) -> Endwell:
     found = getattr(module, name, None)
     if isinstance(found, Endwell):
         return found
-    there = [key for key, value in vars(module).items() if isinstance(value, Endwell)]
-    what = "is not an Endwell object" if hasattr(module, name) else "is not there"
-    hint = f"did you mean {module_name}:{there[0]}?" if there else _HINT
+    apps = [key for key, value in vars(module).items() if isinstance(value, Endwell)]
+    what = "is not an Endwell object" if hasattr(module, name) else "does not exist"
+    hint = f"did you mean {module_name}:{apps[0]}?" if apps else _HINT
     raise UsageError(f"{name} in module {module_name} {what}", hint=hint, field="app")
 
 
@@ -110,7 +124,7 @@ def _imported(name: str) -> Any:
             raise _broken(name, error) from error
         raise UsageError(f"there is no module {name} in {here}", hint=_HINT, field="app") from error
     except EndwellError:
-        raise  # it says by itself what is wrong: a setting, a name
+        raise  # its message says what is wrong
     except (Exception, SystemExit) as error:
         raise _broken(name, error) from error
 
@@ -121,3 +135,10 @@ def _broken(name: str, error: BaseException) -> UsageError:
         hint="--debug shows where",
         field="app",
     )
+
+
+async def all_namespaces(node: Node, options: Options) -> list[str]:
+    """The namespace of the command line, or all in the store."""
+    if options.namespace:
+        return [options.namespace]
+    return sorted({*await node.store.namespaces(), node.app.namespace})

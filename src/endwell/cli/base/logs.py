@@ -1,4 +1,4 @@
-"""The log of a process, on stderr: text for people or JSON for machines, with task and attempt ids."""
+"""The log of a process on stderr: text for people, JSON for machines; with task and attempt ids."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ IDS = ("task_id", "attempt_id")
 _LEVELS = ("debug", "info", "warning", "error")
 
 
-def configure(asked: Options) -> None:
-    """One handler for everything that this process logs; agents' own loggers included."""
+def configure(options: Options) -> None:
+    """Set one handler for all logs of this process, agents' own loggers included."""
     handler = StderrHandler()
-    handler.setFormatter(JsonFormatter() if asked.log_format == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter() if options.log_format == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers = [other for other in root.handlers if not isinstance(other, StderrHandler)] + [handler]
-    root.setLevel(_level(asked.verbose))
+    root.setLevel(_level(options.verbose))
 
 
 class StderrHandler(logging.Handler):
-    """Writes to whatever stderr is at that moment."""
+    """Writes to the stderr of the moment, which tests replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -40,8 +40,8 @@ class StderrHandler(logging.Handler):
             self.handleError(record)
 
 
-def say_more() -> None:
-    """Services tell what they do unless told otherwise."""
+def log_services() -> None:
+    """Log what services do, unless the environment sets another level."""
     root = logging.getLogger()
     if LEVEL_VARIABLE not in os.environ and root.level > logging.INFO:
         root.setLevel(logging.INFO)
@@ -73,7 +73,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line per record, and a traceback below where there is one."""
+    """One line per record, and its traceback below."""
 
     def format(self, record: logging.LogRecord) -> str:
         ids = "".join(f" {name}={value}" for name, value in _ids(record).items())
@@ -90,7 +90,7 @@ def _moment(record: logging.LogRecord) -> str:
 
 
 def _ids(record: logging.LogRecord) -> dict[str, str]:
-    """What the record says itself, else the turn that it was made in."""
+    """The ids of the record, else those of the turn that logged it."""
     turn = {name: str(value) for name, value in zip(IDS, CURRENT_TURN.get() or (), strict=False)}
-    said = {name: str(getattr(record, name)) for name in IDS if getattr(record, name, None)}
-    return {**turn, **said}
+    own = {name: str(getattr(record, name)) for name in IDS if getattr(record, name, None)}
+    return {**turn, **own}

@@ -1,15 +1,18 @@
-"""What is said on the command line apart from the command itself: which store, which app, how to answer.
+"""The options that every command takes, and the classes of commands that take them.
 
-These options may stand before or after the command. Their values meet in one `Options`.
+A shared option may stand before or after the command. The values meet in one `Options`.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import click
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(kw_only=True)
@@ -25,33 +28,31 @@ class Options:
     debug: bool = False
 
 
-pass_asked = click.make_pass_decorator(Options, ensure=True)
+pass_options = click.make_pass_decorator(Options, ensure=True)
 
 
-def _note(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Only what was said counts: an option before the command survives its absence after it."""
-    asked = ctx.ensure_object(Options)
+def _keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Keep only given values, so that an option before the command survives its absence after it."""
+    options = ctx.ensure_object(Options)
     if value:
-        setattr(asked, parameter.name, value)
-
-
-def _option(*names: str, **about: Any) -> Callable[[], SharedOption]:
-    return lambda: SharedOption(names, expose_value=False, callback=_note, **about)
+        setattr(options, parameter.name, value)
 
 
 class SharedOption(click.Option):
     """An option that every command takes; help lists it apart from the command's own."""
 
 
-_SHARED = (
-    _option("--store", metavar="URL", help="sqlite:///FILE or postgresql://…"),
-    _option("--namespace", metavar="NAME", help="Which tasks are meant; `default` unless said."),
-    _option("--app", metavar="MODULE:NAME", help="Where the Endwell object is; app:app unless said."),
-    _option("--json", is_flag=True, default=None, help="Answer with one JSON document on stdout."),
-    _option("--log-format", type=click.Choice(["json", "text"]), help="How stderr is written."),
-    _option("--verbose", "-v", count=True, help="Say more on stderr; -vv says everything."),
-    _option("--debug", is_flag=True, default=None, help="Show the traceback of an error."),
-)
+def _shared_options() -> list[click.Parameter]:
+    about: dict[tuple[str, ...], dict[str, Any]] = {
+        ("--store",): {"metavar": "URL", "help": "sqlite:///FILE or postgresql://…"},
+        ("--namespace",): {"metavar": "NAME", "help": "The tasks of this namespace; default: `default`."},
+        ("--app",): {"metavar": "MODULE:NAME", "help": "Where the Endwell object is; default: app:app."},
+        ("--json",): {"is_flag": True, "default": None, "help": "Answer with a JSON document on stdout."},
+        ("--log-format",): {"type": click.Choice(["json", "text"]), "help": "Form of the log on stderr."},
+        ("--verbose", "-v"): {"count": True, "help": "Log more on stderr; -vv logs everything."},
+        ("--debug",): {"is_flag": True, "default": None, "help": "Show the traceback of an error."},
+    }
+    return [SharedOption(names, expose_value=False, callback=_keep, **rest) for names, rest in about.items()]
 
 
 class EndwellCommand(click.Command):
@@ -59,13 +60,13 @@ class EndwellCommand(click.Command):
 
     def __init__(self, *arguments: Any, **about: Any) -> None:
         super().__init__(*arguments, **about)
-        self.params.extend(make() for make in _SHARED)
+        self.params.extend(_shared_options())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_options(self, ctx, formatter)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Set up the log as it was asked for, then run."""
+        """Configure the log, then run."""
         from endwell.cli.base.logs import configure
 
         configure(ctx.ensure_object(Options))
@@ -79,7 +80,7 @@ class EndwellGroup(click.Group):
 
     def __init__(self, *arguments: Any, **about: Any) -> None:
         super().__init__(*arguments, **about)
-        self.params.extend(make() for make in _SHARED)
+        self.params.extend(_shared_options())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_options(self, ctx, formatter)
@@ -98,3 +99,43 @@ def write_options(command: click.Command, ctx: click.Context, formatter: click.H
         if records:
             with formatter.section(title):
                 formatter.write_dl(records)
+
+
+class CommandPlace(NamedTuple):
+    """Where a command is, and its one line of help, known without importing it."""
+
+    target: str
+    help: str
+
+
+class LazyGroup(EndwellGroup):
+    """Imports a command when it is used, so that the command line starts fast."""
+
+    def __init__(self, *arguments: Any, places: dict[str, CommandPlace], **about: Any) -> None:
+        super().__init__(*arguments, **about)
+        self._places = places
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._places)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._places:
+            return None
+        module, _, attribute = self._places[cmd_name].target.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, place.help) for name, place in self._places.items()])
+
+
+_LIMIT = click.IntRange(1, 1000)
+limited = click.option("--limit", type=_LIMIT, default=50, help="Items of a page; default 50.")
+of_task = click.option("--task", "task_id", metavar="TASK", help="Only those of this task.")
+namely = click.option("--as", "who", metavar="NAME", help="In this person's name; default: your user.")
+
+
+def paged(function: F) -> F:
+    """The options of a list that comes in pages."""
+    return limited(click.option("--cursor", help="The `next` of the previous page.")(function))

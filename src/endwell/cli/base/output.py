@@ -1,6 +1,6 @@
-"""Showing things: JSON on stdout when asked for, readable text otherwise; remarks go to stderr.
+"""Show answers: JSON on stdout with --json, text otherwise; remarks go to stderr.
 
-Text never carries control characters of its own to the terminal, and no password in a URL.
+Text carries no control characters of its own to the terminal, and no password of a URL.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from endwell.settings.show import masked
 
 _WORD = re.compile(r"[^\s'\"]+")
 _URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*://|\b(?:https?|wss?):).+", re.DOTALL | re.IGNORECASE)
-# The id of something inside a turn, such as an approval, looks like a user, a password and a host.
+# The id of something inside a turn, such as an approval, looks like user, password and host of a URL.
 _ID_IN_TURN = re.compile(r"[0-9a-z]{26}\.[a-z]\.\d+:\([\d.]*\)(?!.*//)")
 
 
-def show(asked: Options, document: Any, text: Callable[[Any], str]) -> None:
-    """The answer of a command: the document itself, or its text."""
-    if asked.json:
+def show(options: Options, document: Any, text: Callable[[Any], str]) -> None:
+    """Show the answer of a command: the document itself, or its text."""
+    if options.json:
         write_json(document)
     else:
         write(text(document))
 
 
 def write_json(document: Any, *, is_line: bool = False) -> None:
-    """One JSON document. Only ASCII, so that no terminal and no encoding can be upset by it."""
+    """Write one JSON document, in ASCII only, which suits every terminal and encoding."""
     indent = 2 if sys.stdout.isatty() and not is_line else None
     sys.stdout.write(json.dumps(_without_secrets_in_error(document), indent=indent) + "\n")
     sys.stdout.flush()
 
 
 def write(text: str) -> None:
-    """Lines of text to stdout."""
-    _to(sys.stdout, shown(text, keep_lines=True))
+    """Write lines of text to stdout."""
+    _write_to(sys.stdout, shown(text, keep_lines=True))
 
 
 def say(text: str) -> None:
-    """A remark: to stderr, without secrets."""
-    _to(sys.stderr, shown(without_secrets(text), keep_lines=True))
+    """Write a remark to stderr, without secrets."""
+    _write_to(sys.stderr, shown(without_secrets(text), keep_lines=True))
 
 
-def _to(stream: Any, text: str) -> None:
+def _write_to(stream: Any, text: str) -> None:
     encoding = stream.encoding or "utf-8"
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
     stream.flush()
@@ -59,7 +59,7 @@ def without_secrets(text: str) -> str:
 
 
 def _masked_word(word: str) -> str:
-    """A word without its password: a URL, or one that is mistyped, if it names a user and a password."""
+    """A word without its password: a URL, even a mistyped one, if it names a user and a password."""
     if _ID_IN_TURN.match(word):
         return word
     if _URL.search(word):
@@ -71,8 +71,8 @@ def _masked_word(word: str) -> str:
 def _without_secrets_in_error(document: Any) -> Any:
     if not isinstance(document, dict) or set(document) != {"error"}:
         return document
-    told = document["error"]
-    return {"error": {key: without_secrets(value) if value else value for key, value in told.items()}}
+    fields = document["error"].items()
+    return {"error": {key: without_secrets(value) if value else value for key, value in fields}}
 
 
 def plain(value: Any) -> str:
@@ -96,7 +96,7 @@ def pairs(items: dict[str, Any]) -> str:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str) -> str:
-    """Rows under their headings; drawn by rich on a terminal, simply aligned elsewhere."""
+    """Rows under their headings; drawn by rich on a terminal, aligned elsewhere."""
     if not rows:
         return empty
     cells = [[plain(value) for value in row] for row in rows]
@@ -107,8 +107,22 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str) 
     return "\n".join(lines)
 
 
+def page_text(columns: Sequence[str], *, empty: str) -> Callable[[dict[str, Any]], str]:
+    """Makes the text of a page whose columns are fields of its items."""
+
+    def text(page: dict[str, Any]) -> str:
+        rows = [[_cell(item[column]) for column in columns] for item in page["items"]]
+        return listed(columns, rows, page["next"], empty=empty)
+
+    return text
+
+
+def _cell(value: Any) -> Any:
+    return ", ".join(value) or None if isinstance(value, list) else value
+
+
 def listed(columns: Sequence[str], rows: Sequence[Sequence[Any]], cursor: str | None, *, empty: str) -> str:
-    """A page of a list, and how to ask for the next one: words that can be pasted into a shell."""
+    """A page of a list, and the option that asks for the next page, ready to be pasted into a shell."""
     text = table(columns, rows, empty=empty)
     return text if cursor is None else f"{text}\nmore: --cursor {shlex.quote(plain(cursor))}"
 
@@ -118,7 +132,7 @@ def _drawn(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(color_system=None)  # what is written is escaped, colours would be too
+    console = Console(color_system=None)  # the output is escaped, colours would be too
     drawing = Table(box=None, pad_edge=False)
     for number, column in enumerate(columns):
         drawing.add_column(column, no_wrap=number == 0, overflow="fold")

@@ -1,4 +1,4 @@
-"""What a person could do about a task now, as commands that a shell takes as they are, one by one."""
+"""What a person can do about a task now, as commands to paste into a shell."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from endwell.cli.base.output import plain
 from endwell.settings import masked
 
 MOST_WAITS: Final = 3
-"""Of so many things that a task waits for, commands are shown; a screen has an end."""
+"""Waits of one kind for which commands are shown."""
 _VERDICTS: Final = ("done", "not-done", "abandon")
 
 
-def proposals(asked: Options, answer: dict[str, Any]) -> list[str]:
-    """For each thing that `why` names as possible, what to type to do it where it was asked about."""
-    where = _where(asked)
+def proposals(options: Options, answer: dict[str, Any]) -> list[str]:
+    """The commands for the actions that `why` names, on the same store, namespace and app."""
+    where = _where(options)
     return [
         " ".join(["endwell", action, *words, *where])
         for action in answer["actions"]
@@ -25,7 +25,7 @@ def proposals(asked: Options, answer: dict[str, Any]) -> list[str]:
 
 
 def _words(action: str, answer: dict[str, Any]) -> list[list[str]]:
-    """What follows the action's name, once for each thing that it can be done to."""
+    """The words after the action's name, once for each thing that it can be done to."""
     kind = action.split()[0]
     waits = [wait for wait in answer["waiting_for"] if wait["kind"] == kind][:MOST_WAITS]
     task = _quoted(answer["task_id"])
@@ -41,18 +41,18 @@ def _words(action: str, answer: dict[str, Any]) -> list[list[str]]:
 
 
 def _as_whom(names: list[str]) -> list[str]:
-    """Where people are named who may decide, one of them must."""
+    """If people are named, one of them must decide."""
     return ["--as", _quoted(names[0])] if names else []
 
 
-def _where(asked: Options) -> list[str]:
-    """The same place, if it was said here; what settings say of it holds for the next command too."""
-    said = (
-        ("--store", masked(asked.store) if asked.store else None),
-        ("--namespace", asked.namespace),
-        ("--app", asked.app),
+def _where(options: Options) -> list[str]:
+    """The options of this command line; what settings say holds for the next command too."""
+    given = (
+        ("--store", masked(options.store) if options.store else None),
+        ("--namespace", options.namespace),
+        ("--app", options.app),
     )
-    return [word for option, value in said if value for word in (option, _quoted(value))]
+    return [word for option, value in given if value for word in (option, _quoted(value))]
 
 
 def _quoted(text: str) -> str:

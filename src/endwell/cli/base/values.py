@@ -1,7 +1,8 @@
-"""Values on the command line: durations, payloads, and files of payloads."""
+"""Values of the command line: durations, payloads, and files of payloads."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ _KEPT_IN_MEMORY = 16 * 1024 * 1024
 
 
 def duration(text: str) -> float:
-    """Seconds, or a number with s, m, h or d. Whether it makes sense is for the submission to say."""
+    """Seconds, or a number with s, m, h or d. The submission checks its range."""
     unit = _UNITS.get(text.strip()[-1:].lower())
     try:
         return float(text.strip()[:-1]) * unit if unit else float(text)
@@ -27,7 +28,7 @@ def duration(text: str) -> float:
 
 
 def payload_of(text: str | None) -> Any:
-    """The payload that an argument means: JSON itself, `@FILE`, or `-` for stdin. None when absent."""
+    """The payload of an argument: JSON itself, `@FILE`, or `-` for stdin. None without an argument."""
     if text is None:
         return None
     if text == "-":
@@ -36,37 +37,41 @@ def payload_of(text: str | None) -> Any:
 
 
 def file_content(path: str) -> bytes:
-    """A file's bytes, as many as can be accepted and one more."""
-    with _opened(path) as file:
+    """A file's bytes, at most one more than can be accepted."""
+    with open_file(path) as file:
         return file.read(content.MAX_WRITTEN_BYTES + 1)
 
 
-def _opened(path: str) -> IO[bytes]:
+def open_file(path: str) -> IO[bytes]:
+    """A file to read; an error names it."""
     try:
         return Path(path).open("rb")
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", field="file") from error
+        problem = f"{path} cannot be read: {error.strerror}"
+        raise UsageError(problem, hint="check the path", field="file") from error
 
 
-def many_opened(text: str) -> IO[bytes]:
-    """What `@FILE` or `-` means, as a file that can be read twice."""
+def open_many(text: str) -> IO[bytes]:
+    """The file of `@FILE` or `-`, which can be read twice."""
     if text.startswith("@"):
-        return _opened(text[1:])
+        return open_file(text[1:])
     if text != "-":
         raise UsageError("name a file as @FILE.jsonl, or - for stdin", field="source")
+    return keep_stdin()
+
+
+def keep_stdin() -> IO[bytes]:
+    """Standard input as a file that can be read twice."""
     kept = cast("IO[bytes]", SpooledTemporaryFile(max_size=_KEPT_IN_MEMORY))  # noqa: SIM115 (closed by caller)
-    while chunk := sys.stdin.buffer.read(1024 * 1024):
-        kept.write(chunk)
+    shutil.copyfileobj(sys.stdin.buffer, kept)
     kept.seek(0)
     return kept
 
 
 def numbered_values(file: IO[bytes]) -> Iterator[tuple[int, Any]]:
-    """Each line's number and JSON value, from the beginning; empty lines are passed over."""
+    """The number and JSON value of each line that is not empty, from the beginning."""
     file.seek(0)
-    number = 0
-    while line := file.readline(content.MAX_WRITTEN_BYTES + 2):
-        number += 1
+    for number, line in enumerate(iter(lambda: file.readline(content.MAX_WRITTEN_BYTES + 2), b""), 1):
         if line.strip():
             yield number, _value_in(line.rstrip(b"\r\n"), number)
 
@@ -79,7 +84,7 @@ def _value_in(line: bytes, number: int) -> Any:
 
 
 def in_line(number: int, refusal: BadInput) -> BadInput:
-    """The refusal, saying which line it is about."""
+    """The refusal with the number of its line."""
     return BadInput(
         f"line {number}: {refusal.message}", code=refusal.code, hint=refusal.hint, field=refusal.field
     )

@@ -1,7 +1,7 @@
 """Standard streams that write all of their output.
 
-Under PYTHONUNBUFFERED=1 Python ignores how many bytes one write took, and loses the rest; a non-blocking pipe
-(the parent process chooses that) makes a buffered stream fail in the middle of a document.
+Under PYTHONUNBUFFERED=1 Python ignores how many bytes a write took, and loses the rest. A non-blocking pipe,
+which the parent process chooses, makes a buffered stream fail in the middle of a document.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from endwell.errors import UsageError
 
 
 def replace_standard_streams() -> None:
-    """Make `sys.stdout` and `sys.stderr` write everything that they are given.
+    """Make `sys.stdout` and `sys.stderr` write everything.
 
-    A closed one (`>&-`) is opened to nothing: else a file or socket would get its number and its output.
+    A closed stream (`>&-`) is opened to /dev/null: else a file or socket would get its number and its output.
     """
     for number in range(3):
         try:
@@ -45,7 +45,7 @@ def _whole(stream: io.TextIOWrapper) -> io.TextIOWrapper:
 
 
 class _WholeWrites(io.FileIO):
-    """A file whose `write` returns only after every byte was taken, however slow the reader is."""
+    """A file whose `write` returns only after every byte was written."""
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
@@ -56,9 +56,9 @@ class _WholeWrites(io.FileIO):
             except BrokenPipeError:
                 raise
             except OSError as error:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # what is left must not fail again
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # what follows must not fail again
                 problem = f"the output cannot be written: {error.strerror}"
-                raise UsageError(problem, hint="the command itself may have done its work") from error
+                raise UsageError(problem, hint="the command may have done its work before that") from error
             if count is None:  # a non-blocking file descriptor that is full
                 select.select([], [self], [])
             else:
