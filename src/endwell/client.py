@@ -29,7 +29,6 @@ from endwell.runtime.base import Runtime
 from endwell.runtime.current import CURRENT_TURN
 from endwell.settings import Settings
 from endwell.store.actor import Actor
-from endwell.store.deliverables import delivered
 from endwell.turn.agents import Agent
 
 SPEC_SECONDS = 1.0
@@ -277,7 +276,7 @@ class AsyncHandle:
     async def result(self, timeout: float | None = None) -> Any:
         """Wait for the end: the value, or TaskFailed, TaskTimedOut, TaskCancelled."""
         task, content = await self._client.wait_result(self.id, timeout, ends_rung=self._ends_rung)
-        deliverable = await delivered(self._client.store, task, content)
+        deliverable = await self._client.store.deliverable_of(task, content)
         if task.status == "succeeded":
             return self._client.typed(task.agent, deliverable)
         message = (deliverable.get("error") or {}).get("message") or ""

@@ -19,7 +19,7 @@ from endwell.model.effect import Effect
 from endwell.model.status import SUSPENDED
 from endwell.model.task import Task
 from endwell.operate.verify import verify
-from endwell.store.side_rows import DeadLetter, KeptWait
+from endwell.store.reads.side_rows import DeadLetter, KeptWait
 from tests.support.world import World, eventually
 
 FORGED = b'{"forged":true}'

@@ -231,7 +231,7 @@ async def test_a_supervisor_whose_every_question_failed_was_away(
         raise StoreError("gone for a while")
 
     with monkeypatch.context() as patch:
-        patch.setattr(clerk.store, "glance", unreachable)
+        patch.setattr(clerk.store, "probe", unreachable)
         for _ in range(8):
             clerk.clock.advance(5)
             with pytest.raises(StoreError):

@@ -12,7 +12,7 @@ from endwell.model import commands as c
 from endwell.model.task import ErrorInfo
 from endwell.operate.dead_letters import DeadLetters, Replacement
 from endwell.operate.repair import edit_of
-from endwell.store.side_rows import DeadLetter
+from endwell.store.reads.side_rows import DeadLetter
 from endwell.streams.orchestrator.dead_letter_publisher import DeadLetterPublisher
 from tests.patience import PATIENCE_SECONDS
 from tests.streams.streamed import Streamed

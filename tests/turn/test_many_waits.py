@@ -16,6 +16,7 @@ from endwell.model.task import Task, has_wait_rows, open_waits, waits_of
 from endwell.policy import waiting
 from endwell.policy.limits import SECOND
 from endwell.store import wait_rows
+from endwell.store.reads.side_rows import KeptWait
 from endwell.store.working_set import replay
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import World
@@ -78,6 +79,11 @@ async def test_many_calls_are_answered_and_the_row_is_the_fold_of_small_events(b
     assert await is_fold_of_log(boss, handle.id)
 
 
+async def rows_of_waits(world: World, task: Task) -> list[KeptWait]:
+    rows = world.store.side_rows(world.namespace, task.id[:-1], f"{task.id}/")
+    return [row async for _, row in rows if isinstance(row, KeptWait) and row.task_id == task.id]
+
+
 async def test_an_answer_reads_and_writes_one_wait(boss: World) -> None:
     handle, task = await suspended(boss)
     assert (has_wait_rows(task), open_waits(task), waits_of(task)) == (True, MANY, ())
@@ -85,7 +91,7 @@ async def test_an_answer_reads_and_writes_one_wait(boss: World) -> None:
     assert after.task is not None
     assert open_waits(after.task) == MANY - 1
     assert len(after.task.waits or "") < 20
-    rows = await boss.store.waits_of_task(boss.namespace, task.id)
+    rows = await rows_of_waits(boss, task)
     changed = [row.tool_call_id for row in rows if row.wait_status != "waiting"]
     assert changed == [f"{task.id}.s.1:(1.7)look#1"]
     again = await boss.store.one(answer(boss, task, 7))
@@ -169,7 +175,7 @@ async def test_a_turn_that_was_held_waits_again_and_old_waits_count_nothing(boss
     await boss.store.one(answer(boss, task, 0))
     about: dict[str, Any] = {"namespace": boss.namespace, "task_id": task.id, "actor": "ada"}
     await boss.store.one(c.Block(command_id=boss.app.runtime.ids.new(), reason="look_at_it", **about))
-    dropped = [row.wait_status for row in await boss.store.waits_of_task(boss.namespace, task.id)]
+    dropped = [row.wait_status for row in await rows_of_waits(boss, task)]
     assert sorted(set(dropped)) == ["applied", "dropped"]
     await boss.store.one(answer(boss, task, 1))
     await boss.store.one(c.Unblock(command_id=boss.app.runtime.ids.new(), **about))

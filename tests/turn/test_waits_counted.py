@@ -20,6 +20,7 @@ from tests.operate.test_integrity import FORGED, FORGED_HASH, Forger
 from tests.operate.test_transfer import another, exported, imported, refused
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import World
+from tests.turn.test_many_waits import rows_of_waits
 
 MANY = 40
 """More than a task's row keeps."""
@@ -61,7 +62,7 @@ def answer(world: World, task: Task, number: int) -> c.Answer:
 async def counted(world: World, task: Task) -> tuple[int, int]:
     """How many waits are open by the task's counter, and by their rows."""
     found = await world.store.task(world.namespace, task.id)
-    rows = await world.store.waits_of_task(world.namespace, task.id)
+    rows = await rows_of_waits(world, task)
     return open_waits(found), sum(row.wait_status == "waiting" for row in rows)
 
 

@@ -42,7 +42,7 @@ async def test_a_supervisor_that_never_comes_to_the_end_of_a_tick_does_not_count
     async def broken(*_: object) -> int:
         raise RuntimeError("a defect in a rule")
 
-    monkeypatch.setattr(world.store, "glance", broken)
+    monkeypatch.setattr(world.store, "probe", broken)
     for _ in range(3):
         world.clock.advance(5)
         with pytest.raises(RuntimeError):

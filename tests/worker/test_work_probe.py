@@ -34,10 +34,10 @@ class Asked:
 
     def __init__(self, node: Node) -> None:
         self.count = 0
-        self._glance = node.store.glance
-        node.store.glance = self.glance  # type: ignore[method-assign]  # counted
+        self._glance = node.store.probe
+        node.store.probe = self.probe  # type: ignore[method-assign]  # counted
 
-    async def glance(self, *asked: Probe) -> ProbeResult:
+    async def probe(self, *asked: Probe) -> ProbeResult:
         self.count += 1
         return await self._glance(*asked)
 

@@ -18,7 +18,7 @@ from endwell.operate.questions import brief_task, whole_task
 from endwell.operate.repair import Edit, edited
 from endwell.policy.submitting import checked_payload
 from endwell.store.contract import Store
-from endwell.store.side_rows import DeadLetter
+from endwell.store.reads.side_rows import DeadLetter
 
 PAGE = 500
 OPEN = "open"

@@ -14,7 +14,7 @@ from endwell.operate.pages import bad_cursor, page_of
 from endwell.runtime.base import Runtime
 from endwell.store.actor import Actor
 from endwell.store.contract import Store
-from endwell.store.held_tasks import HeldTasks
+from endwell.store.held_tasks import free_tasks_of_effect
 
 
 async def settle(
@@ -36,8 +36,7 @@ async def settle(
         is_running=await _is_running(actor, runtime, effect),
         force=force,
     )
-    held = HeldTasks(actor.store, runtime, namespace=actor.namespace, actor=actor.name)
-    await held.of_effect(key)
+    await free_tasks_of_effect(actor, key)
     return _shape(await _find(actor.store, actor.namespace, key))
 
 

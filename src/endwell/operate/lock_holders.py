@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from endwell.store.positions import LockHolder, LogHolder
+from endwell.store.reads.log import LockHolder, LogHolder
 
 
 def locks_text(holder: LockHolder) -> str:

@@ -16,7 +16,6 @@ from endwell.model.task import Task, error_of
 from endwell.operate.pages import bad_cursor, page_of
 from endwell.operate.why import executing
 from endwell.store.contract import Store
-from endwell.store.deliverables import delivered
 from endwell.store.log import Event, Logged
 from endwell.store.turns import TurnRecord
 
@@ -57,7 +56,7 @@ async def whole_task(store: Store, namespace: str, task_id: str) -> dict[str, An
     """A task with its payload, its deliverable and its turns."""
     task = await store.task(namespace, task_id)
     payload = (await store.card(namespace, task.payload_card)).content
-    deliverable = await delivered(store, task)
+    deliverable = await store.deliverable_of(task)
     turns = await store.turns_of_task(namespace, task_id)
     session = await store.session(namespace, task.session_id) if task.session_id else None
     return {

@@ -14,7 +14,7 @@ from endwell.model.status import SUSPENDED
 from endwell.model.task import Task, has_wait_rows, open_waits
 from endwell.operate.named_cards import NamedCard, is_answer, named_cards
 from endwell.store.log import Event, Problem, check_chain
-from endwell.store.side_rows import Key, RowsBeside, is_as_folded
+from endwell.store.reads.side_rows import Key, SideRows, is_as_folded
 from endwell.store.working_set import replay
 
 _WITH_SIDE_ROWS: Final = frozenset(
@@ -106,9 +106,9 @@ def side_row_problems(task_id: str, events: list[Event], rows: Iterable[tuple[Ke
     return wrong
 
 
-def _folded_side_rows(events: list[Event]) -> tuple[Task | None, RowsBeside]:
+def _folded_side_rows(events: list[Event]) -> tuple[Task | None, SideRows]:
     """The side rows that a log folds to, and its task. Most logs have none, and are not folded."""
-    task, folded = None, RowsBeside()
+    task, folded = None, SideRows()
     for event in events if any(event.type in _WITH_SIDE_ROWS for event in events) else ():
         fact, before = event.fact, task
         task = evolve(task, fact, event.at, namespace=event.namespace, task_id=event.task_id)
@@ -116,7 +116,7 @@ def _folded_side_rows(events: list[Event]) -> tuple[Task | None, RowsBeside]:
     return task, folded
 
 
-def _counts_its_waits(task: Task, folded: RowsBeside) -> bool:
+def _counts_its_waits(task: Task, folded: SideRows) -> bool:
     """Whether a task whose waits are rows of their own has the right count of open ones."""
     if task.status != SUSPENDED or not has_wait_rows(task):
         return True

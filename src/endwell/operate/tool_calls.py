@@ -13,7 +13,7 @@ from endwell.model.commands import Answer, Signal
 from endwell.model.moments import moment
 from endwell.store.actor import Actor
 from endwell.store.contract import Store
-from endwell.store.reads import OpenCall
+from endwell.store.reads.inbox import OpenCall
 
 
 async def answer(actor: Actor, call_id: str, value: Any = None, status: str = "success") -> dict[str, Any]:

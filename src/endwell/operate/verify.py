@@ -103,7 +103,7 @@ async def _records(store: Store, namespace: str, ids: list[str], after: str) -> 
     first, end = f"{after}/" if after else "", f"{ids[-1]}/" if ids else _END
     async for card in _cards(store, namespace, first, end):
         found[_owner(card)].cards.append(CardDigest.of(card))
-    async for key, row in store.rows_beside(namespace, first, end):
+    async for key, row in store.side_rows(namespace, first, end):
         found[key[1].partition(".")[0]].side_rows.append((key, row))
     return found
 
@@ -135,7 +135,7 @@ async def _check_again(store: Store, namespace: str, task_id: str) -> list[Probl
         cards = await store.cards_between(namespace, f"{task_id}.", f"{task_id}/")
         side_rows = [
             (key, side_row)
-            async for key, side_row in store.rows_beside(namespace, task_id[:-1], f"{task_id}/")
+            async for key, side_row in store.side_rows(namespace, task_id[:-1], f"{task_id}/")
             if key[1].partition(".")[0] == task_id
         ]
         if row == await store.find_task(namespace, task_id):

@@ -14,7 +14,7 @@ from endwell.model.names import by_channel
 from endwell.policy.limits import SECOND
 from endwell.settings import PmoSettings
 from endwell.store.actor import Actor
-from endwell.store.reads import PendingRow
+from endwell.store.reads.inbox import PendingRow
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings
 from endwell.store.actor import Actor
-from endwell.store.held_tasks import HeldTasks
+from endwell.store.held_tasks import free_tasks_of_settled_effects
 from endwell.store.probe import NOW, Probe
 from endwell.store.reclaimer import Absence, Reclaimer
 from endwell.streams.orchestrator.service import StreamOrchestratorService
@@ -61,13 +61,11 @@ class Pmo:
             worker=settings.worker,
         )
         self.streams = None if streams is None else streams(self.name, self._absence)
-        about = {"namespace": actor.namespace, "actor": actor.name}
         # The streams' own reclaimer comes first, because it knows the entry: hence the grace.
         grace = settings.queue.reclaim_grace_seconds
-        self.reclaimer = Reclaimer(actor.store, runtime, self._absence, grace_seconds=grace, **about)
+        self.reclaimer = Reclaimer(actor, runtime, self._absence, grace_seconds=grace)
         self.dispatcher = Dispatcher(actor, patience_seconds=settings.worker.poll_seconds)
         self.relay = relay
-        self._held_tasks = HeldTasks(actor.store, runtime, **about)
         self._probes = self._make_probes()
         self._stop = asyncio.Event()
         self._freed_at = -math.inf
@@ -89,7 +87,7 @@ class Pmo:
 
     async def run_once(self) -> None:
         """One tick: fire clocks, look at the inbox, reclaim, dispatch, free held tasks, renew the session."""
-        found = await self._actor.store.glance(*self._probes)
+        found = await self._actor.store.probe(*self._probes)
         away = self._note_absence(found.now)
         if found["due"]:
             await self.watchdog.run_once(away)
@@ -153,7 +151,7 @@ class Pmo:
         now = self._runtime.clock.monotonic()
         if now - self._freed_at >= FREE_SECONDS:
             self._freed_at = now
-            await self._held_tasks.of_settled_effects()
+            await free_tasks_of_settled_effects(self._actor)
 
     async def _fold_tallies(self) -> None:
         now = self._runtime.clock.monotonic()

@@ -1,4 +1,4 @@
-"""Whoever hands commands to the store acts under one name in one namespace; a command is made here."""
+"""Makes the commands of one actor, and hands them to the store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AnyCommand = TypeVar("AnyCommand", bound=Command)
 
 
 class Actor:
-    """A worker, a PMO or a person, as the events name it."""
+    """A worker, a PMO or a person in one namespace, under the name that events keep."""
 
     def __init__(self, store: Store, ids: Ids, *, namespace: str, name: str) -> None:
         self.store = store

@@ -9,7 +9,7 @@ committed late) is passed over for a moment: every `FROM_START_SECONDS` a claim 
 from __future__ import annotations
 
 from endwell.runtime.clock import Clock
-from endwell.store.stream_reads import START, QueuePosition
+from endwell.store.reads.streams import START, QueuePosition
 
 FROM_START_SECONDS = 1.0
 

@@ -14,8 +14,13 @@ from endwell.model.commands import Command
 from endwell.model.message import Message
 from endwell.runtime.processes import process_id
 from endwell.store.log import Logged
-from endwell.store.probe import Stamp
-from endwell.store.reads import Reads
+from endwell.store.probe import ProbedStore
+from endwell.store.reads.health import HealthReads
+from endwell.store.reads.inbox import InboxReads
+from endwell.store.reads.log import LogReads
+from endwell.store.reads.side_rows import SideRowReads
+from endwell.store.reads.streams import StreamReads
+from endwell.store.reads.tasks import TaskReads
 from endwell.store.rows import Reply
 
 log = logging.getLogger(__name__)
@@ -37,14 +42,11 @@ class Snapshot(Protocol):
         """Messages that wait to be consumed, by id."""
 
 
-class Store(Reads):
+class Store(TaskReads, InboxReads, LogReads, StreamReads, HealthReads, SideRowReads, ProbedStore):
     """The truth. Every method is a domain verb; no caller sees SQL."""
 
     parallel_commits: ClassVar[int] = 1
     """How many commits can be under way at once: more than one where another process does the work."""
-    has_stamps: ClassVar[bool] = False
-    """Whether `stamp` usually has an answer. Such a store tells the time without a statement, too."""
-
     _opened_in: int | None = None
 
     @property
@@ -98,17 +100,6 @@ class Store(Reads):
     @abstractmethod
     async def _commit(self, commands: Sequence[Command]) -> list[Reply]:
         """The same without what follows."""
-
-    @abstractmethod
-    async def now(self) -> int:
-        """The only clock for decisions, in microseconds."""
-
-    def stamp(self) -> Stamp | None:
-        """A sign of change that costs next to nothing; None when the store cannot say.
-
-        While it is equal, every question has the answer that it had, but for what the clock changes.
-        """
-        return None
 
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
         """The record for an export. Where commits come one by one, the store itself will do."""

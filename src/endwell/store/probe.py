@@ -1,15 +1,17 @@
-"""Several questions asked as one statement: whether each has an answer, or the one value it asks for.
+"""Probes: several questions asked as one statement, each for whether it has an answer or for one value.
 
-An idle process asks many small questions, nearly all of them in vain. Joined, they cost one statement, and
-on PostgreSQL they share one reading of the server's clock.
+An idle process asks many small questions, nearly all in vain. Joined, they cost one statement, and on
+PostgreSQL they share one reading of the server's clock. A store that has stamps need not be asked again while
+its stamp is the same.
 """
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 
 class _Now:
@@ -22,7 +24,7 @@ Stamp = int
 
 
 class Probe(NamedTuple):
-    """A named query and its parameters. A `value` is its one answer; else it is asked whether it has any."""
+    """A named query and its parameters. It asks for one `value`, or else whether there is any row."""
 
     name: str
     parameters: tuple[Any, ...]
@@ -39,12 +41,68 @@ class ProbeResult(dict[str, Any]):
 
     @classmethod
     def of(cls, now: int, asked: Sequence[Probe], row: Sequence[Any], stamp: Stamp | None = None) -> Self:
-        """The row that a joined statement gave."""
-        return cls(now, dict(zip((ask.name for ask in asked), row, strict=True)), stamp)
+        """Make a result of the row that a joined statement returned."""
+        return cls(now, dict(zip((probe.name for probe in asked), row, strict=True)), stamp)
 
     def any(self, *names: str) -> bool:
         """Whether one of these questions has an answer."""
         return any(self[name] for name in names)
+
+
+class ProbedStore(ABC):
+    """A store as far as it is probed."""
+
+    has_stamps: ClassVar[bool] = False
+    """Whether `stamp` usually has an answer. Such a store tells the time without a statement, too."""
+
+    @abstractmethod
+    async def probe(self, *asked: Probe) -> ProbeResult:
+        """Ask several named queries as one statement; `NOW` among their parameters is the store's clock."""
+
+    @abstractmethod
+    async def now(self) -> int:
+        """Return the time by the only clock for decisions, in microseconds."""
+
+    def stamp(self) -> Stamp | None:
+        """Return a sign of change that costs next to nothing; None when the store cannot say.
+
+        While it is equal, every question has the answer that it had, but for what the clock changes.
+        """
+        return None
+
+
+class CachedProbe:
+    """A probe that is sent to the store only when its answers may have changed.
+
+    `due` names the answer that says when time alone changes the others; None there is never.
+    """
+
+    def __init__(self, store: ProbedStore, *asked: Probe, due: str) -> None:
+        self._store = store
+        self.asked = asked
+        self._due = due
+        self.known: ProbeResult | None = None
+
+    async def ask(self) -> ProbeResult:
+        """Return the answers as of now."""
+        self.known = await self._known_still() or await self._store.probe(*self.asked)
+        return self.known
+
+    def learn(self, seen: ProbeResult) -> None:
+        """Keep the answers of another probe that asked the same among other things."""
+        self.known = seen
+
+    def forget(self) -> None:
+        """Send the next probe in any case."""
+        self.known = None
+
+    async def _known_still(self) -> ProbeResult | None:
+        known, stamp = self.known, self._store.stamp()
+        if known is None or stamp is None or stamp != known.stamp:
+            return None
+        now, due = await self._store.now(), known[self._due]
+        is_due = due is not None and due <= now
+        return None if is_due or now < known.now else ProbeResult(now, known, stamp)
 
 
 class ProbeSql:
@@ -58,11 +116,12 @@ class ProbeSql:
         self._text = lru_cache(maxsize=100)(self._compose)
 
     def statement(self, asked: Sequence[Probe]) -> tuple[str, list[Any]]:
-        """The statement, and its parameters after the clock's."""
+        """Return the statement, and its parameters after the clock's."""
         shape = tuple(
-            (ask.name, ask.is_value, tuple(value is NOW for value in ask.parameters)) for ask in asked
+            (probe.name, probe.is_value, tuple(value is NOW for value in probe.parameters)) for probe in asked
         )
-        return self._text(shape), [value for ask in asked for value in ask.parameters if value is not NOW]
+        values = [value for probe in asked for value in probe.parameters if value is not NOW]
+        return self._text(shape), values
 
     def _compose(self, shape: tuple[tuple[str, bool, tuple[bool, ...]], ...]) -> str:
         pieces, used = [], 1
@@ -71,9 +130,9 @@ class ProbeSql:
             for is_now in are_now:
                 used += not is_now
                 marks.append(self._now if is_now else f"{self._mark}{used}")
-            sql = self._numbered(self._queries[name], marks)
+            sql = self._renumber(self._queries[name], marks)
             pieces.append(f"({sql})" if is_value else f"EXISTS ({sql})")
         return f"{self._clock} {self._now}, {', '.join(pieces)}"
 
-    def _numbered(self, sql: str, marks: list[str]) -> str:
+    def _renumber(self, sql: str, marks: list[str]) -> str:
         return re.sub(rf"{re.escape(self._mark)}(\d+)", lambda found: marks[int(found[1]) - 1], sql)

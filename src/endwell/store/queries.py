@@ -6,7 +6,10 @@ Written once with `$1` parameters; SQLite reads them as `?1`.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from importlib import resources
+from typing import Any, TypeVar
 
 from endwell.model.approval import APPROVAL_FIELDS
 from endwell.model.cursor import CURSOR_FIELDS
@@ -17,9 +20,40 @@ from endwell.model.task import FIELDS, MOVING_FIELDS
 from endwell.model.wait import WAIT_FIELDS
 from endwell.store.log import EVENT_FIELDS
 
+T = TypeVar("T")
+
+
+class NamedQueries(ABC):
+    """Runs named queries that change nothing."""
+
+    @abstractmethod
+    async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
+        """Return the rows of a named query."""
+
+    async def _all(self, kind: Callable[..., T], name: str, *parameters: Any) -> list[T]:
+        """Return one value of a kind for each row."""
+        return [kind(*row) for row in await self._rows(name, *parameters)]
+
+    async def _first(self, kind: Callable[..., T], name: str, *parameters: Any) -> T | None:
+        """Return the value of the first row, if there is one."""
+        rows = await self._rows(name, *parameters)
+        return kind(*rows[0]) if rows else None
+
+    async def _column(self, name: str, *parameters: Any) -> list[Any]:
+        """Return the first value of each row."""
+        return [row[0] for row in await self._rows(name, *parameters)]
+
+    async def _value(self, name: str, *parameters: Any) -> Any:
+        """Return the first value of the first row, which there always is."""
+        return (await self._rows(name, *parameters))[0][0]
+
+    async def _pairs(self, name: str, *parameters: Any) -> dict[Any, Any]:
+        """Return rows of two as a dictionary."""
+        return {row[0]: row[1] for row in await self._rows(name, *parameters)}
+
 
 def load(*paths: str, parameter: str) -> dict[str, str]:
-    """The queries of these files; `parameter` is how the dialect marks one, `?` or `$`."""
+    """Return the queries of these files; `parameter` is how the dialect marks one, `?` or `$`."""
     found: dict[str, str] = {}
     for path in paths:
         text = (resources.files("endwell.store") / path).read_text()

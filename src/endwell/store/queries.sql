@@ -63,10 +63,6 @@ SELECT id, inside FROM tasks
 WHERE namespace = $1 AND status = 'blocked' AND reason = 'effect_unknown' AND id > CAST($2 AS text)
 ORDER BY id LIMIT $3;
 
--- name: next_clock
--- When the next clock of any task fires.
-SELECT min(clock_at) FROM tasks WHERE namespace = $1 AND clock_at IS NOT NULL;
-
 -- name: expired_claims
 -- Running tasks whose holder's lease has lapsed, has said goodbye, or is unknown. In the order of the index of
 -- what is held: in any other, SQLite reads all tasks there ever were.
@@ -333,11 +329,6 @@ SELECT w.tool_call_id, w.task_id, w.name, w.deadline, w.created_at FROM turn_wai
 WHERE w.namespace = $1 AND w.wait_status = 'waiting' AND w.kind = 'tool'
   AND (CAST($2 AS text) IS NULL OR w.task_id = CAST($2 AS text))
 ORDER BY w.deadline, w.tool_call_id LIMIT $3;
-
--- name: waits_of_task
--- Everything that turns of a task have waited for.
-SELECT tool_call_id, turn_id, kind, name, deadline, wait_status, result_card, created_at, updated_at
-FROM turn_waiting_tools WHERE namespace = $1 AND task_id = $2 ORDER BY created_at, tool_call_id;
 
 -- name: open_waits_of_turn
 -- What a turn still waits for, in the order of its calls.

@@ -1,9 +1,9 @@
-"""Reclaiming: take turns from attempts whose session's lease has lapsed, and close those sessions.
+"""Takes turns back from attempts whose session's lease has lapsed, and closes those sessions.
 
-Supervisors and workers both do it. Which turns to take is the store's answer alone (`expired_claims`); the
-door checks it again in the commit. A supervisor that could not reach the store waits before it takes
-anything: the holders may have been unable to reach it just as long. What a reclaim costs the task is decided
-in `policy/guard.py`, from the evidence that is collected here.
+PMOs and workers both do it. The store alone says which turns to take (`expired_claims`); the door checks it
+again in the commit. A supervisor that could not reach the store waits before it takes anything: the holders
+may have been unable to reach it just as long. `policy/guard.py` decides what a reclaim costs the task, from
+the evidence collected here.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from endwell.model.session import Session
 from endwell.policy.limits import LATE_INTERVALS, SECOND
 from endwell.runtime.base import Runtime
 from endwell.runtime.clock import Clock
-from endwell.settings.sections import WorkerSettings as WorkerSettings
-from endwell.store.contract import Store
-from endwell.store.reads import LapsedClaim
+from endwell.settings.sections import WorkerSettings
+from endwell.store.actor import Actor
+from endwell.store.reads.tasks import LapsedClaim
 
 PAGE = 200
 SHORTEST_ABSENCE = 1.5
@@ -25,10 +25,10 @@ DECIDED_TOO_LATE = "decided_too_late"
 
 
 class Absence:
-    """Whether a supervisor that asks the store at regular intervals went without an answer for too long.
+    """Notes when a supervisor that asks the store at regular intervals went without an answer for too long.
 
     Only answers count: while every question fails, the supervisor is as blind as one that is frozen. Both
-    clocks are looked at, because the monotonic clock may stand still while a machine sleeps.
+    clocks are read, because the monotonic clock may stand still while a machine sleeps.
     """
 
     def __init__(self, clock: Clock, *, interval_seconds: float, worker: WorkerSettings) -> None:
@@ -43,7 +43,7 @@ class Absence:
         """Since when, by the store's clock, the store has answered without such a gap."""
 
     def answered(self, now: int) -> float:
-        """The store has answered with its time: for how many seconds it had not, if that was too long."""
+        """Note an answer of the store, and its time; return how long it was away, if that was too long."""
         away = self._seconds_since_last()
         self._last = (self._clock.monotonic(), self._clock.now_us())
         if self.since is None:
@@ -61,7 +61,7 @@ class Absence:
 
     @property
     def is_over(self) -> bool:
-        """Whether the others have had the time to come back."""
+        """Whether the holders have had time to come back."""
         return self._clock.monotonic() >= self._patient_until
 
     @property
@@ -76,80 +76,62 @@ class Absence:
 
 
 class Reclaimer:
-    """`run_once()` takes back the turns whose lease lapsed longer than `grace` ago, by evidence."""
+    """Takes back turns whose lease lapsed longer than `grace_seconds` ago, and closes their sessions."""
 
     def __init__(
-        self,
-        store: Store,
-        runtime: Runtime,
-        absence: Absence,
-        *,
-        namespace: str,
-        actor: str,
-        grace_seconds: float = 0.0,
+        self, actor: Actor, runtime: Runtime, absence: Absence, *, grace_seconds: float = 0.0
     ) -> None:
-        self._store = store
+        self._actor = actor
         self._runtime = runtime
         self._absence = absence
-        self._about = {"namespace": namespace, "actor": actor}
-        self._namespace = namespace
         self._grace = int(grace_seconds * SECOND)
         self.reclaimed = 0
 
     async def run_once(self, seen_at: int | None = None) -> int:
-        """How many turns were taken back. `seen_at`: the store's time when it was last heard of."""
-        now = await self._store.now() if seen_at is None else seen_at
+        """Return how many turns were taken back. `seen_at`: the store's time when it last answered."""
+        store, namespace = self._actor.store, self._actor.namespace
+        now = await store.now() if seen_at is None else seen_at
         count, is_late = 0, False
-        while not is_late and (lapsed := await self._lapsed(now)):
-            replies = await self._store.commit([await self._reclaim(claim, now) for claim in lapsed])
+        while not is_late and (lapsed := await store.expired_claims(namespace, now - self._grace, PAGE)):
+            replies = await store.commit([await self._reclaim(claim, now) for claim in lapsed])
             moved = sum(reply.refusal is None for reply in replies)
             count += moved
             is_late = any(r.refusal is not None and r.refusal.code == DECIDED_TOO_LATE for r in replies)
             if moved < len(lapsed):
-                break  # another supervisor was faster, or a lease was renewed meanwhile
+                break  # another supervisor was faster, or a lease has been renewed
         if not is_late:
             await self._close_lapsed()
         self.reclaimed += count
         return count
 
-    async def _lapsed(self, now: int) -> list[LapsedClaim]:
-        return await self._store.expired_claims(self._namespace, now - self._grace, PAGE)
-
     async def _close_lapsed(self) -> None:
-        """At once: a session that lost a turn must not be renewed; its worker must open a new one."""
-        for session_id in await self._store.lapsed_sessions(
-            self._namespace, await self._store.now() - self._grace, PAGE
-        ):
-            close = c.CloseSession(
-                command_id=self._runtime.ids.new(),
-                namespace=self._namespace,
-                actor=self._about["actor"],
-                session_id=session_id,
-                reason="lease_lapsed",
-            )
-            await self._store.commit((close,))
+        """Close them at once: a session that lost a turn must not be renewed; its worker opens a new one."""
+        store, namespace = self._actor.store, self._actor.namespace
+        before = await store.now() - self._grace
+        for session_id in await store.lapsed_sessions(namespace, before, PAGE):
+            close = self._actor.command(c.CloseSession, session_id=session_id, reason="lease_lapsed")
+            await store.commit((close,))
 
     async def _reclaim(self, claim: LapsedClaim, now: int) -> c.Reclaim:
-        session = await self._store.session(self._namespace, claim.session_id)
-        return c.Reclaim(
-            command_id=self._runtime.ids.new(),
+        session = await self._actor.store.session(self._actor.namespace, claim.session_id)
+        return self._actor.command(
+            c.Reclaim,
             task_id=claim.task_id,
             attempt_id=claim.attempt_id,
             session_id=claim.session_id,
             evidence=evidence_about(session, self._runtime, self._absence, now),
-            **self._about,
         )
 
 
 def evidence_about(
     session: Session | None, runtime: Runtime, absence: Absence | None, now: int
 ) -> c.HolderEvidence:
-    """What this process knows about the holder of a lapsed session, for the decision what a reclaim costs."""
-    is_near = session is not None and session.pid > 0 and session.host == runtime.host_name()
+    """Collect what this process knows about the holder of a lapsed session."""
+    is_alive = None
+    if session is not None and session.pid > 0 and session.host == runtime.host_name():
+        is_alive = runtime.is_same_process(session.pid, session.process)
     return c.HolderEvidence(
-        holder_is_alive=runtime.is_same_process(session.pid, session.process)
-        if session is not None and is_near
-        else None,
+        holder_is_alive=is_alive,
         watched_since=None if absence is None else absence.since,
         seen_at=now,
         longest_gap=None if absence is None else absence.longest_us,

@@ -15,7 +15,7 @@ from endwell.machine.endings import fingerprint
 from endwell.machine.offers import OfferName
 from endwell.model.content import MAX_BYTES, clean_text
 from endwell.model.task import ErrorInfo, Task
-from endwell.store.stream_reads import ReadyTurn
+from endwell.store.reads.streams import ReadyTurn
 from endwell.streams.protocol import (
     DLQ_FIELDS,
     LEAVING,

@@ -33,14 +33,8 @@ class AbandonedWork:
             interval_seconds=settings.worker.watchdog_interval_seconds,
             worker=settings.worker,
         )
-        self._reclaimer = Reclaimer(
-            actor.store,
-            runtime,
-            self._absence,
-            namespace=actor.namespace,
-            actor=actor.name,
-            grace_seconds=settings.queue.reclaim_grace_seconds,
-        )
+        grace = settings.queue.reclaim_grace_seconds
+        self._reclaimer = Reclaimer(actor, runtime, self._absence, grace_seconds=grace)
         self.requeued = 0
 
     @property

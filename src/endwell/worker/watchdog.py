@@ -115,7 +115,7 @@ class WorkerWatchdog:
     async def run_once(self) -> None:
         """One tick. Answers that are there are delivered before timeouts are reported."""
         async with self._ticking:
-            result = await self._store.glance(*self._questions)
+            result = await self._store.probe(*self._questions)
             self._on_result(result)
             now = result.now
             if result["processing_since"]:
@@ -262,7 +262,7 @@ class WorkerWatchdog:
         result, self._last_result = self._last_result, None
         handled = ("due_waits", "pending_resumes", "answers_waiting", "undelivered")
         if result is None or result.any(*handled):
-            result = await self._store.glance(self._next_wait)
+            result = await self._store.probe(self._next_wait)
         at = result["next_wait"]
         if at is None or at <= self._looked_at:
             return self._settings.watchdog_interval_seconds

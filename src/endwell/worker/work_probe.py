@@ -15,8 +15,7 @@ from endwell.policy.limits import SECOND
 from endwell.runtime.clock import Clock
 from endwell.settings.sections import WorkerSettings as WorkerSettings
 from endwell.store.actor import Actor
-from endwell.store.cached_probe import CachedProbe
-from endwell.store.probe import NOW, Probe, ProbeResult
+from endwell.store.probe import NOW, CachedProbe, Probe, ProbeResult
 
 
 class WorkProbe:

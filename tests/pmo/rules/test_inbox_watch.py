@@ -10,7 +10,7 @@ from endwell.model import commands as c
 from endwell.pmo.inbox import InboxWatch
 from endwell.settings import Settings, override
 from endwell.store.actor import Actor
-from endwell.store.reads import PendingRow
+from endwell.store.reads.inbox import PendingRow
 from tests.pmo.rules.cases import answer, dispatched, running
 from tests.store.world import World
 

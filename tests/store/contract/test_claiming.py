@@ -164,10 +164,10 @@ async def test_ready_turns_come_in_the_order_in_which_they_are_taken_from_behind
     found = await world.store.ready_turns("default", "coder", 10)
     assert [turn.id for turn in found] == [first.id, second.id, low.id]
     assert (found[0].payload, found[0].slots, found[0].agent_key) == (b"7", None, None)
-    behind = await world.store.ready_turns("default", "coder", 10, found[0].place)
+    behind = await world.store.ready_turns("default", "coder", 10, found[0].position)
     assert [turn.id for turn in behind] == [second.id, low.id]
     urgent = await world.queued_task(priority=9)
-    some = await world.store.ready_turns("default", "coder", 2, found[0].place)
+    some = await world.store.ready_turns("default", "coder", 2, found[0].position)
     assert [turn.id for turn in some] == [urgent.id, second.id], "what is more urgent goes first all the same"
     (other,) = await world.store.ready_turns("default", "tester", 10)
     assert (other.slots, other.agent_key) == (2, "k")

@@ -23,7 +23,7 @@ def looked_for(agents: list[str]) -> tuple[Probe, ...]:
 
 
 async def look(world: World, *agents: str) -> ProbeResult:
-    return await world.store.glance(*looked_for(list(agents)))
+    return await world.store.probe(*looked_for(list(agents)))
 
 
 def found(seen: ProbeResult) -> list[Any]:
@@ -63,9 +63,9 @@ async def test_only_what_has_been_ready_for_a_while_is_long_ready(world: World) 
     await world.register(AgentSpec(name="coder"))
     await world.queued_task(agent="coder")
     asked = Probe("long_ready", ("default", NOW, 30 * SECOND))
-    assert not (await world.store.glance(asked))["long_ready"]
+    assert not (await world.store.probe(asked))["long_ready"]
     world.advance(31)
-    assert (await world.store.glance(asked))["long_ready"]
+    assert (await world.store.probe(asked))["long_ready"]
 
 
 async def test_the_next_start_of_any_registered_agent_is_told(world: World) -> None:
@@ -73,21 +73,21 @@ async def test_the_next_start_of_any_registered_agent_is_told(world: World) -> N
     await world.register(AgentSpec(name="coder"), AgentSpec(name="tester"))
     await world.queued_task(agent="coder")
     await world.queued_task(agent="writer", delay=30 * SECOND)
-    assert (await world.store.glance(asked))["next_start"] is None
+    assert (await world.store.probe(asked))["next_start"] is None
     later = await world.queued_task(agent="tester", delay=90 * SECOND)
     soon = await world.queued_task(agent="coder", delay=60 * SECOND, priority=-3)
-    assert (await world.store.glance(asked))["next_start"] == soon.run_at
+    assert (await world.store.probe(asked))["next_start"] == soon.run_at
     world.advance(61)
-    assert (await world.store.glance(asked))["next_start"] == later.run_at
+    assert (await world.store.probe(asked))["next_start"] == later.run_at
 
 
 async def test_questions_with_the_same_parameters_in_another_order_are_not_mixed_up(world: World) -> None:
     await world.queued_task(agent="coder")
     for agents in (["coder"], ["tester"]):
         one, two, three = looked_for(agents)
-        seen = await world.store.glance(three, one, two)
+        seen = await world.store.probe(three, one, two)
         assert bool(seen["ready_for_some"]) == (agents == ["coder"])
-        seen = await world.store.glance(two)
+        seen = await world.store.probe(two)
         assert bool(seen["ready_for_some"]) == (agents == ["coder"])
 
 
@@ -96,6 +96,6 @@ async def test_a_question_of_many_columns_is_asked_whether_it_has_rows(world: Wo
     extra = {"due": (-1, "", 1)}.get(name, (1,))
     asked = Probe(name, ("default", NOW, *extra))
     task = await world.running_task()
-    assert not (await world.store.glance(asked))[name]
+    assert not (await world.store.probe(asked))[name]
     world.advance(40 if name != "due" else (task.ends_by - task.created_at) / SECOND + 1)
-    assert bool((await world.store.glance(asked))[name]) == (name != "lapsed_sessions")
+    assert bool((await world.store.probe(asked))[name]) == (name != "lapsed_sessions")

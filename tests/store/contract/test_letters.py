@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from endwell.model import commands as c
 from endwell.model.task import ErrorInfo, Task
-from endwell.store.side_rows import DeadLetter
+from endwell.store.reads.side_rows import DeadLetter
 from tests.store.world import World
 
 HOPELESS = ErrorInfo(code="bad", message="no", retryable=False)

@@ -12,9 +12,8 @@ import pytest
 from endwell.bench.idle import on_postgres, on_sqlite
 from endwell.model import commands as c
 from endwell.policy.limits import SECOND
-from endwell.store.cached_probe import CachedProbe
 from endwell.store.contract import Store
-from endwell.store.probe import NOW, Probe
+from endwell.store.probe import NOW, CachedProbe, Probe
 from tests.store.world import Database, SqliteDatabase, World
 
 AGENTS = ["coder"]
@@ -95,7 +94,7 @@ async def test_a_clock_that_was_set_back_makes_old_answers_void(sqlite_database:
 async def test_what_another_question_learned_counts_until_it_is_forgotten(database: Database) -> None:
     async with counted(database) as (world, counts):
         question = standing(world.store)
-        question.learn(await world.store.glance(READY, START, Probe("offered_to_some", ("default", AGENTS))))
+        question.learn(await world.store.probe(READY, START, Probe("offered_to_some", ("default", AGENTS))))
         await told()
         counts.clear()
         await question.ask()

@@ -14,7 +14,7 @@ from endwell.runtime import ManualClock, Runtime
 from endwell.store.claim_position import FROM_START_SECONDS
 from endwell.store.postgres.connection import COMMITTING
 from endwell.store.postgres.statements import QUERIES
-from endwell.store.stream_reads import START, QueuePosition
+from endwell.store.reads.streams import START, QueuePosition
 from tests.store.world import PostgresDatabase, World
 
 BATCH = 50

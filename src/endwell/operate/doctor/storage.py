@@ -14,7 +14,7 @@ from endwell.operate.lock_holders import age_text, ending_command, holder_text, 
 from endwell.policy.limits import SECOND
 from endwell.runtime.processes import has_lost_locks, host_name
 from endwell.store.migrations import migrations
-from endwell.store.positions import LockHolder, LogHolder
+from endwell.store.reads.log import LockHolder, LogHolder
 
 OLDEST_SQLITE: Final = (3, 51, 3)
 """Before this, two connections that write at once could damage a file with a write-ahead log."""

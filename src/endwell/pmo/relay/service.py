@@ -22,7 +22,6 @@ from endwell.settings import RelaySettings
 from endwell.store.actor import Actor
 from endwell.store.contract import Store
 from endwell.store.log import Logged
-from endwell.store.log_pages import next_page
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +93,7 @@ class Relay:
         count = 0
         try:
             while not self._stopped.is_set() and (cursor := await self._hold_cursor()) is not None:
-                page = await next_page(self._store, self._namespace, cursor.position, self._settings.batch)
+                page = await self._store.next_page(self._namespace, cursor.position, self._settings.batch)
                 if not page:
                     break
                 outgoing = await self._without_skipped(await self._messages(page))

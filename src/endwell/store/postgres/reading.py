@@ -17,8 +17,8 @@ from endwell.model.wait import Wait
 from endwell.policy.limits import Limits
 from endwell.store.claim_position import ClaimPosition
 from endwell.store.postgres.statements import QUERIES
+from endwell.store.reads.streams import START, QueuePosition
 from endwell.store.rows import HolderKey, Offer, Rows, TaskKey, Wanted, reach
-from endwell.store.stream_reads import START, QueuePosition
 from endwell.store.wait_rows import MOST_OVERDUE, wanted_calls, wanted_waits
 
 LEAST_REMEMBERED: Final = 16

@@ -16,7 +16,6 @@ from endwell.store.claim_position import ClaimPosition
 from endwell.store.contract import Ring, Snapshot, Store
 from endwell.store.group_commit import Batch, CommitQueue, commands_of, fail, replies_of, settle
 from endwell.store.log import Logged, position_of
-from endwell.store.positions import LockHolder
 from endwell.store.postgres.committing import ServerClock, SharedState
 from endwell.store.postgres.connection import READING, STEADY
 from endwell.store.postgres.driver import PostgresDriver
@@ -24,15 +23,17 @@ from endwell.store.postgres.questions import Questions
 from endwell.store.postgres.snapshot import logged, open_snapshot
 from endwell.store.postgres.statements import JOINER
 from endwell.store.probe import Probe, ProbeResult
+from endwell.store.reads.log import LockHolder
+from endwell.store.reads.streams import START, QueuePosition, ReadyTurn
 from endwell.store.row_cache import RowCache
 from endwell.store.rows import Reply
-from endwell.store.stream_reads import START, QueuePosition, ReadyTurn
 
 COMMITTERS = 2
 """Committing connections: while the server writes one batch, the next is decided. Measured on two cores, bulk
 submits rose from 20,000 to 31,000 a second. The second connects when it is first needed."""
 
 LOCK_SECONDS: Final = 1.0
+"""How long a lock must be held to be a finding, however old its transaction is."""
 LOCKED_SECONDS: Final = 3.0
 """How long a commit may keep its locks; the others give up waiting after two seconds, and try again."""
 
@@ -163,7 +164,6 @@ class PostgresStore(Store):
         return {"store": "postgresql", **dict((await self._questions.ask("settings"))[0])}
 
     async def lock_holders(self) -> list[LockHolder]:
-        """Ask twice: a lock that is held only for a moment is no finding, however old its transaction is."""
         first = await self._locked()
         if not first:
             return []
@@ -174,7 +174,7 @@ class PostgresStore(Store):
     async def _locked(self) -> list[LockHolder]:
         return [LockHolder(*row) for row in await self._rows("lock_holders", LOCKED_SECONDS)]
 
-    async def glance(self, *asked: Probe) -> ProbeResult:
+    async def probe(self, *asked: Probe) -> ProbeResult:
         self.require_open()
         sql, parameters = JOINER.statement(asked)
         (row,) = await self._steady.ask_sql(sql, self._shift(), *parameters)

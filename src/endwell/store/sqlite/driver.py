@@ -148,7 +148,7 @@ class SqliteDriver:
         """Return the rows of one named query; lists among the parameters go as JSON."""
         return self._connection.execute(QUERIES[name], _with_json(parameters)).fetchall()
 
-    def glance(self, now: int, asked: Sequence[Probe]) -> tuple[Any, ...]:
+    def probe(self, now: int, asked: Sequence[Probe]) -> tuple[Any, ...]:
         """Return the answers to several named queries, after the time."""
         sql, parameters = PROBES.statement(asked)
         return next(self._connection.execute(sql, (now, *_with_json(parameters))))

@@ -23,11 +23,11 @@ from endwell.store.contract import Ring, Store
 from endwell.store.group_commit import CommitQueue, commands_of, fail, replies_of, settle
 from endwell.store.log import Event, Logged, position_of
 from endwell.store.probe import Probe, ProbeResult, Stamp
+from endwell.store.reads.streams import START, QueuePosition, ReadyTurn
 from endwell.store.rows import Reply
 from endwell.store.sqlite.connection import BUSY_SECONDS, explained
 from endwell.store.sqlite.driver import NotAtOnceError, SqliteDriver
 from endwell.store.sqlite.reader import QuestionThread
-from endwell.store.stream_reads import START, QueuePosition, ReadyTurn
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -209,10 +209,10 @@ class SqliteStore(Store):
     async def now(self) -> int:
         return self._runtime.clock.now_us()
 
-    async def glance(self, *asked: Probe) -> ProbeResult:
+    async def probe(self, *asked: Probe) -> ProbeResult:
         now, stamp = self._runtime.clock.now_us(), self.stamp()
         is_short = all(probe.name in SHORT_QUESTIONS for probe in asked)
-        row = await self._ask(lambda driver: driver.glance(now, asked), is_short=is_short)
+        row = await self._ask(lambda driver: driver.probe(now, asked), is_short=is_short)
         return ProbeResult.of(now, asked, row[1:], stamp)
 
     def stamp(self) -> Stamp | None:

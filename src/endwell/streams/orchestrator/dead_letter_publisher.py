@@ -10,7 +10,7 @@ from __future__ import annotations
 from endwell.model.moments import moment
 from endwell.policy.limits import SECOND
 from endwell.store.contract import Store
-from endwell.store.side_rows import DeadLetter
+from endwell.store.reads.side_rows import DeadLetter
 from endwell.streams.dead_letter_stream import DeadLetterStream
 from endwell.streams.entries import dead_letter_entry
 

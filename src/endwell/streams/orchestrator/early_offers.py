@@ -23,7 +23,7 @@ from endwell.policy.guard import is_suspect
 from endwell.runtime.clock import Clock
 from endwell.store.claim_position import ClaimPosition
 from endwell.store.contract import Store
-from endwell.store.stream_reads import START, QueuePosition, ReadyTurn
+from endwell.store.reads.streams import START, QueuePosition, ReadyTurn
 from endwell.streams.entries import OfferEntry, OfferKey
 
 
@@ -64,7 +64,7 @@ class EarlyOffers:
         if not found or not all(map(self._may_be_early, found)):
             return None
         ready = [turn for turn in found if next_turn(turn).key not in self._offers][:limit]
-        self._position.advance(self._namespace, agent, ready[-1].place if len(ready) == limit else None)
+        self._position.advance(self._namespace, agent, ready[-1].position if len(ready) == limit else None)
         return [OfferEntry.from_task(turn, next_turn(turn), turn.payload) for turn in ready]
 
     async def _ready_turns(self, agent: str, limit: int, start: QueuePosition) -> list[ReadyTurn]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from endwell.store.stream_reads import StreamDemand
+from endwell.store.reads.streams import StreamDemand
 
 AHEAD_SLOTS = 8
 """Most offers for each slot that may be ahead on the stream: workers continue with them until more come."""

@@ -25,8 +25,7 @@ from endwell.runtime.base import Runtime
 from endwell.runtime.recent import Recent
 from endwell.settings import Settings
 from endwell.store.actor import Actor
-from endwell.store.cached_probe import CachedProbe
-from endwell.store.probe import NOW, Probe, ProbeResult
+from endwell.store.probe import NOW, CachedProbe, Probe, ProbeResult
 from endwell.store.rows import Offer
 from endwell.streams.entries import OfferEntry, OfferKey
 from endwell.streams.orchestrator.early_offers import EarlyOffers

@@ -18,7 +18,6 @@ from endwell.model.task import Task
 from endwell.redis_client import Word
 from endwell.store.contract import Store
 from endwell.store.log import Event, position_of
-from endwell.store.log_pages import next_page
 from endwell.streams.entries import result_entry
 from endwell.streams.task_streams import TaskStreams
 
@@ -48,7 +47,7 @@ class ResultPublisher:
         if not self._kept:
             return 0
         cursor, count = await self.find_cursor(), 0
-        while page := await next_page(self._store, self._namespace, cursor, PAGE):
+        while page := await self._store.next_page(self._namespace, cursor, PAGE):
             entries = await self._result_entries([logged.event for logged in page])
             after, cursor = cursor, page[-1].cursor
             if not await self._streams.publish_results(entries, after=after, cursor=cursor):

@@ -8,7 +8,7 @@ from typing import Final
 
 from endwell.model import content
 from endwell.model import status as s
-from endwell.store.side_rows import is_as_folded
+from endwell.store.reads.side_rows import is_as_folded
 from endwell.testing.oracle.registry import invariant
 from endwell.testing.oracle.view import OracleView
 
@@ -28,7 +28,7 @@ def every_row_is_the_fold_of_its_log(view: OracleView) -> Iterator[str]:
 @invariant("checkpoint")
 def every_row_beside_is_the_fold_of_its_log(view: OracleView) -> Iterator[str]:
     """Approvals, dead letters and waits are what the log comes to: none is missing, none was added."""
-    rows, folded = view.rows_beside(), view.beside.rows()
+    rows, folded = view.side_rows(), view.beside.rows()
     yield from (f"rows and log differ about {key}" for key in sorted(rows.keys() ^ folded.keys()))
     for key in sorted(rows.keys() & folded.keys()):
         if not is_as_folded(rows[key], folded[key]):

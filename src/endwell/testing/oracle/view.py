@@ -16,7 +16,7 @@ from endwell.model.task import FIELDS, Task
 from endwell.pmo.relay.messages import Outgoing
 from endwell.policy.limits import Limits
 from endwell.store.log import EVENT_FIELDS, Event
-from endwell.store.side_rows import DeadLetter, KeptWait, Key, RowsBeside
+from endwell.store.reads.side_rows import DeadLetter, KeptWait, Key, SideRows
 from endwell.testing.captured_log import CapturedLog
 from endwell.testing.effect_sink import Outside
 from endwell.testing.receiver import Receiver
@@ -54,7 +54,7 @@ class OracleView:
         self.steps_taken = 0
         self.steps_before = 0
         self.tasks: dict[str, Task] = {}
-        self.beside = RowsBeside()
+        self.beside = SideRows()
         self.steps: list[CommitStep] = []
         self.attempts: set[str] = set()
         self.accepted: dict[str, str] = {}
@@ -140,7 +140,7 @@ class OracleView:
         """Read the rows of all tasks."""
         return [Task(*row) for row in self.ask(_TASKS)]
 
-    def rows_beside(self) -> dict[Key, Any]:
+    def side_rows(self) -> dict[Key, Any]:
         """Read the rows of approvals, dead letters and waits."""
         approvals = [ApprovalRow(*row) for row in self.ask(_APPROVALS)]
         found: dict[Key, Any] = {("approval", row.id): row for row in approvals}

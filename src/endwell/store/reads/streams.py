@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Self
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from endwell.model.task import Task
+from endwell.store.queries import NamedQueries
 from endwell.store.rows import Offer
 
 
 class ServingWorker(NamedTuple):
-    """A live worker: what it serves, how many tasks it holds, how many it may hold."""
+    """A worker with a lease: its agents, how many tasks it holds, and how many it may hold."""
 
     session_id: str
     agents: tuple[str, ...]
@@ -28,20 +29,9 @@ class StreamDemand(NamedTuple):
     dispatched: dict[str, int]
     workers: list[ServingWorker]
 
-    @classmethod
-    def of(cls, ready: Sequence[str], rows: Iterable[Sequence[Any]]) -> Self:
-        """Build from the agents with ready turns, and the rows of the `serving` query."""
-        found = cls(list(ready), {}, [])
-        for what, name, serves, count, slots in rows:
-            if what == "dispatched":
-                found.dispatched[name] = count
-            else:
-                found.workers.append(ServingWorker(name, tuple(serves.split()), count, slots))
-        return found
-
 
 class QueuePosition(NamedTuple):
-    """A place behind a task, in the order in which ready tasks of an agent are taken."""
+    """A place among the ready tasks of an agent, behind this task, in the order in which they are taken."""
 
     priority: int | None
     run_at: int | None
@@ -52,7 +42,7 @@ START = QueuePosition(None, None, None)
 
 
 class ReadyTurn(msgspec.Struct, frozen=True, gc=False):
-    """What an offer needs to know of a ready task; `slots`: the concurrency limit of its agent."""
+    """The fields of a ready task that its next offer on a stream needs; `slots` is its agent's limit."""
 
     id: str
     agent: str
@@ -71,21 +61,17 @@ class ReadyTurn(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def payload(self) -> bytes:
-        """The payload; if its card is gone, the worker that claims the task notices by the hash."""
+        """The task's payload; a worker notices by its hash that the card is gone."""
         return self.content or b"null"
 
     @property
-    def place(self) -> QueuePosition:
+    def position(self) -> QueuePosition:
         """Its place among the ready tasks of its agent."""
         return QueuePosition(self.priority, self.run_at, self.id)
 
 
-class StreamReads(ABC):
-    """Each question is one named query, or a few."""
-
-    @abstractmethod
-    async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
-        """The rows of a named query."""
+class StreamReads(NamedQueries):
+    """Turns that could be offered, and those that are."""
 
     @abstractmethod
     async def ready_turns(
@@ -95,15 +81,21 @@ class StreamReads(ABC):
 
     async def epochs_of_queued(self, namespace: str, ids: Sequence[str]) -> dict[str, int]:
         """Which of these tasks are queued, and in which epoch."""
-        return {row[0]: row[1] for row in await self._rows("epochs_of_queued", namespace, list(ids))}
+        return await self._pairs("epochs_of_queued", namespace, list(ids))
 
     async def stream_demand(
         self, namespace: str, now: int, ready: Sequence[str] | None = None
     ) -> StreamDemand:
-        """Which turns are ready, and who could take more. `ready`: the agents with ready turns, if known."""
+        """What could be offered, and which workers could take it; `ready`: the agents, if known."""
         if ready is None:
-            ready = [row[0] for row in await self._rows("ready_agents", namespace, now)]
-        return StreamDemand.of(ready, await self._rows("serving", namespace, now))
+            ready = await self._column("ready_agents", namespace, now)
+        found = StreamDemand(list(ready), {}, [])
+        for what, name, agents, count, slots in await self._rows("serving", namespace, now):
+            if what == "dispatched":
+                found.dispatched[name] = count
+            else:
+                found.workers.append(ServingWorker(name, tuple(agents.split()), count, slots))
+        return found
 
     async def dispatched_offers(self, namespace: str, agent: str, limit: int) -> list[Offer]:
         """Turns of an agent that are dispatched and not claimed, most urgent first."""

@@ -6,7 +6,7 @@ out on dicts, so that rows can be compared with the log. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +16,9 @@ from endwell.model import facts as f
 from endwell.model.approval import APPROVAL_FIELDS, ApprovalRow
 from endwell.model.task import Task
 from endwell.store.projections import PROJECTIONS
+from endwell.store.queries import NamedQueries
+
+PAGE: Final = 500
 
 Key = tuple[str, ...]
 """A table's name, and a row's id in it."""
@@ -63,7 +66,7 @@ class KeptWait(msgspec.Struct, frozen=True):
         return other == self
 
 
-class RowsBeside:
+class SideRows:
     """Takes facts in the order of the log. The rows of a wait are kept by turn."""
 
     def __init__(self) -> None:
@@ -141,15 +144,37 @@ class RowsBeside:
 
 
 _CARRIED_OUT: Final[dict[str, Callable[..., None]]] = {
-    "add_approval": RowsBeside._add_approval,
-    "vote_approval": RowsBeside._vote_approval,
-    "close_approval": RowsBeside._close_approval,
-    "add_dead_letter": RowsBeside._add_letter,
-    "close_dead_letter": RowsBeside._close_letter,
-    "add_wait": RowsBeside._add_wait,
-    "answer_wait": RowsBeside._answer_wait,
-    "drop_waits": RowsBeside._drop_waits,
+    "add_approval": SideRows._add_approval,
+    "vote_approval": SideRows._vote_approval,
+    "close_approval": SideRows._close_approval,
+    "add_dead_letter": SideRows._add_letter,
+    "close_dead_letter": SideRows._close_letter,
+    "add_wait": SideRows._add_wait,
+    "answer_wait": SideRows._answer_wait,
+    "drop_waits": SideRows._drop_waits,
 }
+
+
+class SideRowReads(NamedQueries):
+    """The rows as the store has them."""
+
+    async def side_rows(self, namespace: str, after: str, before: str) -> AsyncIterator[tuple[Key, Any]]:
+        """Rows whose ids lie behind one and before another, in pages; ids begin with that of their task."""
+        last = after
+        while rows := await self._rows("approvals_between", namespace, last, before, PAGE):
+            last = rows[-1][0]
+            for row in rows:
+                yield ("approval", row[0]), ApprovalRow(*row)
+        last = after
+        while rows := await self._rows("dead_letters_between", namespace, last, before, PAGE):
+            last = rows[-1][0]
+            for row in rows:
+                yield ("dead_letter", row[0]), DeadLetter(*row)
+        last, call = after, ""
+        while rows := await self._rows("waits_between", namespace, last, before, call, PAGE):
+            last, call = rows[-1][:2]
+            for row in rows:
+                yield ("wait", *row[:2]), KeptWait(*row)
 
 
 def is_as_folded(row: Any, folded: Any) -> bool:
