@@ -75,10 +75,10 @@ _CONVERSATIONS: Final = (
 )
 
 
-class _Lines:
-    """In place of a real child's pipes: lines come out, what is written is dropped."""
+class _ScriptedChild:
+    """Stands in for a child process: prints scripted lines, and drops its input."""
 
-    tail = ""
+    error_tail = ""
 
     def __init__(self, data: bytes) -> None:
         self._lines = iter(data.split(b"\n"))
@@ -88,14 +88,14 @@ class _Lines:
         await asyncio.sleep(0)
         return None if self.is_stopped else next(self._lines, None)
 
-    async def ended(self) -> ProgramEnd:
+    async def wait_ended(self) -> ProgramEnd:
         return ProgramEnd(0, "")
 
-    def limit(self, seconds: float) -> None: ...
+    def limit_time(self, seconds: float) -> None: ...
 
     def write(self, data: bytes) -> None: ...
 
-    async def drain(self) -> None: ...
+    async def drain_input(self) -> None: ...
 
     def stop(self) -> None:
         self.is_stopped = True
@@ -146,7 +146,7 @@ def _child() -> Target:
     worker: Any = _Worker()
 
     def take(data: bytes) -> bool:
-        child: Any = _Lines(data)
+        child: Any = _ScriptedChild(data)
         talk = ChildConversation(worker, child, worker, worker).result()
         try:
             loop.run_until_complete(asyncio.wait_for(talk, PATIENCE_SECONDS))
