@@ -102,7 +102,7 @@ class Client:
         )
         command = filled(self._order(request, spec), spec, payload, key, self._actor.new_id())
         ends_rung = self._waiters.ends_rung
-        reply = await self.store.one(command)
+        reply = await self.store.commit_one(command)
         return AsyncHandle(self, reply.unwrap(), deduplicated=not reply.is_new, ends_rung=ends_rung)
 
     async def submit_many(

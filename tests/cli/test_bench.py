@@ -86,7 +86,7 @@ async def test_a_drain_whose_results_are_not_all_there_has_problems(tmp_path: Pa
             task_id=list(place.expected)[7],
             reason="sabotage",
         )
-        await place.node.store.one(cancelled)
+        await place.node.store.commit_one(cancelled)
         await place.start("worker")
         await place.wait_drained()
         await place.stop()

@@ -24,7 +24,7 @@ async def _failed_halfway(app: Endwell) -> str:
     async with app.connect() as node:
         handle = await node.client.submit("clerk", {"id": "42"})
         about: dict[str, Any] = {"namespace": app.namespace, "actor": "test"}
-        await node.store.one(
+        await node.store.commit_one(
             c.OpenSession(
                 command_id="open",
                 session_id="s",
@@ -39,16 +39,18 @@ async def _failed_halfway(app: Endwell) -> str:
             )
         )
         claim = c.ClaimNext(command_id="claim", session_id="s", agents=("clerk",), limit=1, **about)
-        (offer,) = (await node.store.one(claim)).taken
+        (offer,) = (await node.store.commit_one(claim)).taken
         held: dict[str, Any] = {"task_id": handle.id, "attempt_id": offer.task.attempt_id or "", **about}
         step = "1:()pay#1"
-        await node.store.one(
+        await node.store.commit_one(
             c.IntendEffect(
                 command_id="intend", step=step, key="pay:42", args_hash="a", timeout=SECOND, **held
             )
         )
-        await node.store.one(c.DoubtEffect(command_id="doubt", key="pay:42", reason="timed out", **held))
-        await node.store.one(
+        await node.store.commit_one(
+            c.DoubtEffect(command_id="doubt", key="pay:42", reason="timed out", **held)
+        )
+        await node.store.commit_one(
             c.Block(
                 command_id="block",
                 reason="effect_unknown",

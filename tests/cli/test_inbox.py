@@ -28,7 +28,7 @@ async def _blocked_with_messages(app: Endwell) -> str:
         await node.client.signal(handle.id, "first", {"n": 1})
         await node.client.signal(handle.id, "second", {"n": 2})
         about: dict[str, Any] = {"command_id": "b", "namespace": app.namespace, "task_id": handle.id}
-        await node.store.one(c.Block(**about, reason="look at it", owner="ada"))
+        await node.store.commit_one(c.Block(**about, reason="look at it", owner="ada"))
         return handle.id
 
 
@@ -61,7 +61,7 @@ def test_an_offered_turn_is_shown_without_a_content_that_it_does_not_have(
 async def _offered(app: Endwell) -> str:
     async with app.connect() as node:
         await node.client.submit("clerk", {"id": "1"})
-        await node.store.one(
+        await node.store.commit_one(
             c.DispatchNext(command_id="d", namespace=app.namespace, actor="pmo", agent="clerk", limit=1)
         )
         (row,) = await node.store.inbox_page(app.namespace)

@@ -24,7 +24,7 @@ from tests.worker.test_worker import drained
 async def test_an_agent_that_others_serve_is_soon_known_as_it_was_registered_last(world: World) -> None:
     async def registered(deadline: int) -> None:
         spec = c.AgentSpec(name="remote", deadline=deadline * SECOND)
-        await world.store.one(
+        await world.store.commit_one(
             c.RegisterAgents(
                 command_id=world.app.runtime.ids.new(), namespace=world.namespace, agents=(spec,)
             )

@@ -88,10 +88,10 @@ async def in_status(world: World, status: str) -> Any:
     elif status in ("running", "suspended"):
         (held,) = await world.claimed(session, "clerk")
         if status == "suspended":
-            await world.store.one(_suspend(world, held.task))
+            await world.store.commit_one(_suspend(world, held.task))
     elif status == "cooling":
         about = {"command_id": "b", "namespace": world.namespace, "task_id": handle.id}
-        await world.store.one(c.Block(**about, reason="cooling", cooldown=9999 * SECOND))
+        await world.store.commit_one(c.Block(**about, reason="cooling", cooldown=9999 * SECOND))
     return handle
 
 

@@ -239,7 +239,7 @@ async def test_a_clock_that_was_set_back(office: World) -> None:
 async def test_what_waits_for_a_person(office: World) -> None:
     await ended(office, "picky")
     held = await office.submitted("clerk")
-    await office.store.one(
+    await office.store.commit_one(
         Block(command_id="b1", namespace=office.namespace, task_id=held.id, reason="look at it")
     )
     await office.sql(
@@ -305,7 +305,7 @@ async def test_a_transaction_that_wrote_events_and_stays_open_on_postgresql(
                 " data, hash) VALUES ('other', 't', 1, 'task.created', 1, 'c', '', 1, 0, '{}', '')"
             )
             assert "log_held_back" not in await found(world), "it may be about to commit"
-            await world.store.one(
+            await world.store.commit_one(
                 RegisterAgents(command_id="r", namespace=world.namespace, agents=(AgentSpec(name="clerk"),))
             )
             await world.client.submit("clerk")

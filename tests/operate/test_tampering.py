@@ -258,7 +258,7 @@ async def test_a_task_that_is_gone_with_all_of_its_traces_is_missed(full: World)
 
 async def found_anywhere(world: World) -> set[str]:
     """What verify finds in every namespace of this test that the store knows of."""
-    spaces = [each for each in await world.store.namespaces() if each.startswith(world.namespace)]
+    spaces = [each for each in await world.store.known_namespaces() if each.startswith(world.namespace)]
     return {one["kind"] for one in (await verify(world.store, spaces))["problems"]}
 
 

@@ -116,7 +116,7 @@ async def test_a_supervisor_that_is_alive_but_does_not_tick_is_none(clerk: World
 async def test_a_task_without_workers_says_so_whatever_it_waits_for(clerk: World) -> None:
     """What a person is about to answer or to let go would lie there."""
     handle = await clerk.submitted("clerk")
-    await clerk.store.one(
+    await clerk.store.commit_one(
         c.Block(command_id="b", namespace=clerk.namespace, task_id=handle.id, reason="look", owner="ada")
     )
     assert any("no live worker serves this agent" in note for note in (await handle.why())["notes"])
@@ -126,7 +126,7 @@ async def test_a_task_without_workers_says_so_whatever_it_waits_for(clerk: World
 
 async def test_a_blocked_task_names_the_person_who_must_act(clerk: World) -> None:
     handle = await clerk.submitted("clerk")
-    await clerk.store.one(
+    await clerk.store.commit_one(
         c.Block(
             command_id="b", namespace=clerk.namespace, task_id=handle.id, reason="look at it", owner="ada"
         )
@@ -175,7 +175,7 @@ async def test_a_turn_that_waits_until_an_earlier_effect_is_surely_over_says_so(
         args_hash="a",
         timeout=60 * SECOND,
     )
-    await clerk.store.one(intent)
+    await clerk.store.commit_one(intent)
     assert (await handle.why())["waiting_for"] == [], "it is at it itself"
 
     clerk.clock.advance(6)

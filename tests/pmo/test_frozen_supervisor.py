@@ -109,7 +109,7 @@ async def goodbye(world: World, session: Session) -> None:
     """It leaves as a worker does that has nothing more to do."""
     command_id = world.app.runtime.ids.new()
     closing = CloseSession(command_id=command_id, namespace=world.namespace, session_id=session.id)
-    await world.store.one(closing)
+    await world.store.commit_one(closing)
 
 
 async def outcome(world: World, handle: Any) -> Outcome:

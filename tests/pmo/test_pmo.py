@@ -160,7 +160,7 @@ async def test_a_task_that_waits_is_not_reclaimed(clerk: World) -> None:
     await dispatched_tasks(clerk, session)
     await clerk.submitted("clerk", delay=3600)
     blocked = await clerk.submitted("clerk")
-    await clerk.store.one(
+    await clerk.store.commit_one(
         c.Block(command_id="b-1", namespace=clerk.namespace, task_id=blocked.id, reason="look at it")
     )
     before = await clerk.counts()

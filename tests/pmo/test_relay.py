@@ -231,7 +231,7 @@ async def test_a_turn_that_is_held_for_a_person_is_published_as_suspended_with_t
     session = await told.silent_session("clerk", lease_seconds=3600)
     handle = await told.submitted("clerk")
     (offer,) = await told.claimed(session, "clerk")
-    await told.store.one(
+    await told.store.commit_one(
         c.Block(
             command_id="held",
             namespace=told.namespace,
@@ -345,7 +345,7 @@ async def keep_draft(world: World, task: Task) -> None:
         content=content,
         content_hash=fingerprint(content),
     )
-    (await world.store.one(command)).unwrap()
+    (await world.store.commit_one(command)).unwrap()
 
 
 async def test_an_end_is_told_although_its_command_is_repeated_later_on_the_same_page(
@@ -362,10 +362,10 @@ async def test_an_end_is_told_although_its_command_is_repeated_later_on_the_same
         result=b"1",
         result_hash="h",
     )
-    await told.store.one(finish)
+    await told.store.commit_one(finish)
     await told.submitted("clerk")
     with pytest.raises(StaleAttempt):
-        await told.store.one(finish)  # its answer was lost: the worker sends it again
+        await told.store.commit_one(finish)  # its answer was lost: the worker sends it again
     relay = await relay_of(told)
     events = await told.store.events_after(told.namespace, "", 100)
     assert events[-1].event.command_id == "finish"

@@ -44,14 +44,14 @@ def say(*words: object) -> None:
 
 
 async def migrate(store: Store) -> None:
-    say("schema", len(await store.namespaces()))
+    say("schema", len(await store.known_namespaces()))
 
 
 async def submit_many(store: Store, count: str) -> None:
     """Many callers at once, each answered on its own."""
 
     async def one() -> None:
-        say((await store.one(submit())).unwrap().id)
+        say((await store.commit_one(submit())).unwrap().id)
 
     await asyncio.gather(*(one() for _ in range(int(count))))
 
@@ -59,7 +59,7 @@ async def submit_many(store: Store, count: str) -> None:
 async def submit_in_turn(store: Store, count: str) -> None:
     """One after the other, each in a commit of its own."""
     for _ in range(int(count)):
-        say((await store.one(submit())).unwrap().id)
+        say((await store.commit_one(submit())).unwrap().id)
 
 
 async def submit_forever(store: Store) -> None:
@@ -70,7 +70,7 @@ async def submit_forever(store: Store) -> None:
 
 async def drain(store: Store, session: str) -> None:
     """Claim and finish whatever there is; say each task that was finished."""
-    await store.one(
+    await store.commit_one(
         c.OpenSession(
             command_id=RUNTIME.ids.new(),
             namespace="default",
@@ -84,9 +84,9 @@ async def drain(store: Store, session: str) -> None:
             lease=600 * SECOND,
         )
     )
-    while taken := (await store.one(claim_next(session))).taken:
+    while taken := (await store.commit_one(claim_next(session))).taken:
         for offer in taken:
-            say((await store.one(finish(offer.task))).unwrap().id)
+            say((await store.commit_one(finish(offer.task))).unwrap().id)
 
 
 def claim_next(session: str) -> c.ClaimNext:
@@ -113,13 +113,13 @@ async def fill_the_disk(store: Store, path: str) -> None:
     stored = 0
     try:
         while True:
-            await store.one(submit(b'"' + b"x" * 50_000 + b'"'))
+            await store.commit_one(submit(b'"' + b"x" * 50_000 + b'"'))
             stored += 1
     except StoreError as error:
         say("refused", error.code, stored)
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    await store.one(submit())
-    say("resumed", sum((await store.counts("default")).values()))
+    await store.commit_one(submit())
+    say("resumed", sum((await store.counts_by_status("default")).values()))
 
 
 VERBS = {

@@ -190,7 +190,7 @@ class World:
         return c.CloseSession(**self._basics(), session_id=session, reason=reason)
 
     async def register(self, *specs: c.AgentSpec) -> None:
-        await self.store.one(c.RegisterAgents(**self._basics(), agents=specs))
+        await self.store.commit_one(c.RegisterAgents(**self._basics(), agents=specs))
 
     async def open_session(
         self,
@@ -201,7 +201,7 @@ class World:
         namespace: str = "default",
         agents: tuple[str, ...] = ("coder",),
     ) -> str:
-        await self.store.one(
+        await self.store.commit_one(
             c.OpenSession(
                 **{**self._basics(), "namespace": namespace},
                 session_id=session,
@@ -217,13 +217,13 @@ class World:
         return session
 
     async def queued_task(self, **options: Any) -> Task:
-        return (await self.store.one(self.submit(**options))).unwrap()
+        return (await self.store.commit_one(self.submit(**options))).unwrap()
 
     async def claimed(
         self, session: str = "s1", limit: int = 1, store: Store | None = None, **options: Any
     ) -> list[Task]:
         """What a claim takes."""
-        reply = await (store or self.store).one(self.claim_next(session, limit, **options))
+        reply = await (store or self.store).commit_one(self.claim_next(session, limit, **options))
         return [offer.task for offer in reply.taken]
 
     async def running_task(self, session: str = "s1", **options: Any) -> Task:
@@ -234,14 +234,14 @@ class World:
 
     async def claim(self, task: Task, session: str = "s1") -> Task:
         claim = self.to(c.Claim, task, session_id=session, attempt_id=self.new_id())
-        return (await self.store.one(claim)).unwrap()
+        return (await self.store.commit_one(claim)).unwrap()
 
     async def reply(self, command: c.Command) -> Reply:
         (reply,) = await self.store.commit((command,))
         return reply
 
     async def do(self, command: c.TaskCommand) -> Task:
-        return (await self.store.one(command)).unwrap()
+        return (await self.store.commit_one(command)).unwrap()
 
     async def task(self, task: Task) -> Task:
         return await self.store.task("default", task.id)
@@ -261,4 +261,4 @@ class World:
         return found
 
     async def _ids(self) -> list[str]:
-        return [task_id for task_id, _, _ in await self.store.heads("default", "", 100_000)]
+        return [task_id for task_id, _, _ in await self.store.heads_of_tasks("default", "", 100_000)]

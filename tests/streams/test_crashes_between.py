@@ -31,7 +31,7 @@ async def test_crash_between_dispatch_and_publishing(streamed: Streamed) -> None
     world, streams = streamed.world, await streamed.orchestrator()
     handle = await world.submitted("clerk", 1)
     offer = c.DispatchNext(command_id="d", namespace=world.namespace, agent="clerk", limit=1)
-    assert len((await world.store.one(offer)).taken) == 1
+    assert len((await world.store.commit_one(offer)).taken) == 1
     assert await streamed.entries(streamed.names.task) == []
     assert await streams.publisher.publish_ready() == 0, "it is not dispatched a second time"
     assert await streams.publisher.republish_unclaimed() == 1
@@ -54,8 +54,8 @@ async def test_crash_between_the_end_of_a_turn_and_its_acknowledgement(streamed:
         "turn_id": fields["turn"],
         "epoch": int(fields["epoch"]),
     }
-    await world.store.one(c.Claim(command_id="a.0", **about, **named))
-    await world.store.one(c.Finish(command_id="f", result=b'"done"', result_hash="h", **about))
+    await world.store.commit_one(c.Claim(command_id="a.0", **about, **named))
+    await world.store.commit_one(c.Finish(command_id="f", result=b'"done"', result_hash="h", **about))
     await streamed.grown_old("gone-1", message_id)
     assert await streams.reclaimer.run_once() == 0
     assert await streamed.pending() == []

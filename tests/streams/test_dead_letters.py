@@ -144,7 +144,7 @@ async def test_orchestrator_that_was_frozen_publishes_no_dead_letter_twice(strea
     for number in range(3):
         await world.submitted("payer", number)
     for offer in await world.claimed(session, "payer", 3):
-        await world.store.one(
+        await world.store.commit_one(
             c.FailTurn(
                 command_id=f"fail-{offer.task.id}",
                 namespace=world.namespace,

@@ -59,7 +59,7 @@ class EarlyPublishing:
     async def say(self, kind: type[c.AttemptCommand], reply: Reply, **options: Any) -> None:
         task = reply.unwrap()
         basics = {"command_id": self.world.app.runtime.ids.new(), "namespace": self.world.namespace}
-        await self.world.store.one(
+        await self.world.store.commit_one(
             kind(**basics, task_id=task.id, attempt_id=task.attempt_id or "", **options)
         )
 

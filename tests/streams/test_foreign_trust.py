@@ -40,7 +40,9 @@ async def register(streamed: Streamed, agent: str) -> None:
     world = streamed.world
     command_id = world.app.runtime.ids.new()
     specs = (c.AgentSpec(name=agent),)
-    await world.store.one(c.RegisterAgents(command_id=command_id, namespace=world.namespace, agents=specs))
+    await world.store.commit_one(
+        c.RegisterAgents(command_id=command_id, namespace=world.namespace, agents=specs)
+    )
 
 
 FORGERIES = (
@@ -267,7 +269,7 @@ async def end_by_block(hand: Hand, handle: Any) -> None:
     block = c.Block(
         command_id="block", namespace=world.namespace, task_id=handle.id, reason="clock_rule_failed"
     )
-    await world.store.one(block)
+    await world.store.commit_one(block)
 
 
 ENDS = (end_by_cancel, end_by_reclaim, end_by_report, end_by_hand_back, end_by_sign_off, end_by_block)

@@ -180,7 +180,7 @@ class World:
 
     async def counts(self) -> dict[str, int]:
         """How many tasks there are in each status."""
-        return await self.store.counts(self.namespace)
+        return await self.store.counts_by_status(self.namespace)
 
     async def events(self, handle: AsyncHandle) -> list[Event]:
         return await self.store.events_of_task(self.namespace, handle.id)
@@ -222,7 +222,7 @@ class World:
 
     async def claimed(self, session: Session, agent: str, limit: int = 1) -> tuple[Offer, ...]:
         """Take tasks as a worker would, without running anything."""
-        reply = await self.store.one(
+        reply = await self.store.commit_one(
             c.ClaimNext(
                 command_id=self.app.runtime.ids.new(),
                 namespace=self.namespace,
@@ -239,7 +239,7 @@ class World:
     ) -> Session:
         """A session of a worker that does nothing by itself: the test says what it does."""
         session = Session(self, self.app.runtime.ids.new())
-        await self.store.one(
+        await self.store.commit_one(
             c.OpenSession(
                 command_id=self.app.runtime.ids.new(),
                 namespace=self.namespace,
@@ -270,7 +270,7 @@ class World:
 
     async def registered(self, *agents: str) -> None:
         """Tell the store of agents without starting a worker."""
-        await self.store.one(
+        await self.store.commit_one(
             c.RegisterAgents(
                 command_id=self.app.runtime.ids.new(),
                 namespace=self.namespace,
@@ -288,7 +288,7 @@ class Session:
 
     async def beat(self, *offers: Offer, lease_seconds: float = 30.0) -> tuple[str, ...]:
         """Renew the lease; which of the named attempts are stale."""
-        reply = await self._world.store.one(
+        reply = await self._world.store.commit_one(
             c.Heartbeat(
                 command_id=self._world.app.runtime.ids.new(),
                 namespace=self._world.namespace,
@@ -300,7 +300,7 @@ class Session:
         return reply.stale
 
     async def finish(self, offer: Offer, result: bytes = b'"late"') -> Task:
-        reply = await self._world.store.one(
+        reply = await self._world.store.commit_one(
             c.Finish(
                 command_id=self._world.app.runtime.ids.new(),
                 namespace=self._world.namespace,

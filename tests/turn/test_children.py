@@ -326,7 +326,7 @@ async def test_a_turn_that_runs_again_finds_its_living_child(world: World) -> No
     # what the dead worker had handed in
     spec = world.app.agents["helper"].spec()
     order = ChildCall(tool_call_id=call, agent_key=None, within=60 * SECOND)
-    await world.store.one(child_order(await handle.task(), order, spec, 99, None))
+    await world.store.commit_one(child_order(await handle.task(), order, spec, 99, None))
     await world.working()
     await world.in_status(handle, "suspended")
     await world.client.signal(child_id(call), "go")

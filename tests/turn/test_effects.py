@@ -335,7 +335,7 @@ async def test_a_supervisor_frees_tasks_that_are_held_for_an_effect_that_is_sett
     for handle in (first, second):
         await quick.in_status(handle, "blocked")
     effect = await effect_of(quick, "order-1")
-    await quick.store.one(
+    await quick.store.commit_one(
         c.SettleEffect(
             command_id=quick.app.runtime.ids.new(),
             namespace=quick.namespace,
@@ -503,7 +503,7 @@ class Holder:
         intent = self.command(
             c.IntendEffect, step="1:()pay#1", key=key, args_hash=args_hash, timeout=int(timeout * SECOND)
         )
-        return (await self.world.store.one(intent)).ledger
+        return (await self.world.store.commit_one(intent)).ledger
 
     def finish(self, key: str) -> Any:
         return self.command(c.FinishEffect, step="1:()pay#1", key=key, content=b'"late"', content_hash="h")
@@ -526,7 +526,7 @@ async def test_a_stale_attempt_cannot_commit_to_the_ledger(clerk: World) -> None
     assert (await handle.task()).attempt_id is None
 
     with pytest.raises(StaleAttempt):
-        await clerk.store.one(holder.finish("order-1"))
+        await clerk.store.commit_one(holder.finish("order-1"))
 
     assert await effect_of(clerk, "order-1") == before
     assert "effect.done" not in await clerk.history(handle)
@@ -570,9 +570,9 @@ async def test_after_a_goodbye_what_was_not_done_is_done(world: World) -> None:
     handle = await world.submitted("payer")
     holder = await holding(world, "payer")
     await holder.intend("order-1", timeout=60)
-    await world.store.one(holder.command(c.HandBack))
+    await world.store.commit_one(holder.command(c.HandBack))
     close = c.CloseSession(command_id="bye", namespace=world.namespace, session_id=holder.session.id)
-    await world.store.one(close)
+    await world.store.commit_one(close)
     worker = await world.working()
 
     async def is_ended() -> bool:

@@ -157,7 +157,7 @@ async def test_what_parts_wait_for_is_waited_for_together(world: World) -> None:
     assert [wait.name for wait in suspended.waits] == ["one", "two"]
     assert [fact.step for fact in await recorded(world, handle)] == ["1:(1.1)meanwhile#1"]
     for wait in suspended.waits:
-        await world.store.one(
+        await world.store.commit_one(
             c.Answer(
                 command_id=world.app.runtime.ids.new(),
                 namespace=world.namespace,

@@ -87,14 +87,14 @@ async def rows_of_waits(world: World, task: Task) -> list[KeptWait]:
 async def test_an_answer_reads_and_writes_one_wait(boss: World) -> None:
     handle, task = await suspended(boss)
     assert (has_wait_rows(task), open_waits(task), waits_of(task)) == (True, MANY, ())
-    after = await boss.store.one(answer(boss, task, 7))
+    after = await boss.store.commit_one(answer(boss, task, 7))
     assert after.task is not None
     assert open_waits(after.task) == MANY - 1
     assert len(after.task.waits or "") < 20
     rows = await rows_of_waits(boss, task)
     changed = [row.tool_call_id for row in rows if row.wait_status != "waiting"]
     assert changed == [f"{task.id}.s.1:(1.7)look#1"]
-    again = await boss.store.one(answer(boss, task, 7))
+    again = await boss.store.commit_one(answer(boss, task, 7))
     assert again.task is not None
     assert open_waits(again.task) == MANY - 1, "a second answer counts nothing down"
     assert await is_fold_of_log(boss, handle.id)
@@ -117,7 +117,7 @@ async def test_a_clock_that_is_too_early_is_set_to_the_next_deadline(boss: World
     assert (await handle.task()).wait_by == first, "a lower bound: the answers have looked at no other wait"
     boss.clock.advance((first - await boss.store.now()) / SECOND)
     about = {"command_id": boss.app.runtime.ids.new(), "namespace": boss.namespace}
-    await boss.store.one(c.InjectTimeout(task_id=task.id, **about))
+    await boss.store.commit_one(c.InjectTimeout(task_id=task.id, **about))
     assert (await handle.task()).wait_by == first + 3 * SECOND
     assert "timeout" not in [row.message_type for row in await _inbox(boss, task)]
     assert await is_fold_of_log(boss, handle.id)
@@ -172,13 +172,13 @@ async def test_waits_that_an_older_release_put_into_the_row_are_answered_there(b
 
 async def test_a_turn_that_was_held_waits_again_and_old_waits_count_nothing(boss: World) -> None:
     handle, task = await suspended(boss)
-    await boss.store.one(answer(boss, task, 0))
+    await boss.store.commit_one(answer(boss, task, 0))
     about: dict[str, Any] = {"namespace": boss.namespace, "task_id": task.id, "actor": "ada"}
-    await boss.store.one(c.Block(command_id=boss.app.runtime.ids.new(), reason="look_at_it", **about))
+    await boss.store.commit_one(c.Block(command_id=boss.app.runtime.ids.new(), reason="look_at_it", **about))
     dropped = [row.wait_status for row in await rows_of_waits(boss, task)]
     assert sorted(set(dropped)) == ["applied", "dropped"]
-    await boss.store.one(answer(boss, task, 1))
-    await boss.store.one(c.Unblock(command_id=boss.app.runtime.ids.new(), **about))
+    await boss.store.commit_one(answer(boss, task, 1))
+    await boss.store.commit_one(c.Unblock(command_id=boss.app.runtime.ids.new(), **about))
     again = await boss.in_status(handle, "suspended")
     assert open_waits(again) == MANY - 2, "what was answered meanwhile is found"
     await boss.store.commit([answer(boss, again, number) for number in range(2, MANY)])

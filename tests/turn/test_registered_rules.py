@@ -303,17 +303,17 @@ class TestRulesRegisteredAfterTheSubmission:
         handle = await node.client.submit("payer", 7)
         worker = await site.worker(site.copy(Approval(by=("ada",))))
         with pytest.raises(WrongStatus) as refused:
-            await site.world.store.one(site.claim(handle.id, worker))
+            await site.world.store.commit_one(site.claim(handle.id, worker))
         assert refused.value.code == "approval_needed"
         assert (await handle.task()).status == "waiting_approval"
 
     async def test_a_turn_dispatched_before_the_rule_is_not_started(self, site: Site) -> None:
         node = await site.node(site.copy())
         handle = await node.client.submit("payer", 7)
-        await site.world.store.one(c.DispatchNext(**site.command(), agent="payer", limit=1))
+        await site.world.store.commit_one(c.DispatchNext(**site.command(), agent="payer", limit=1))
         worker = await site.worker(site.copy(Approval(by=("ada",))))
         with pytest.raises(WrongStatus) as refused:
-            await site.world.store.one(site.claim(handle.id, worker))
+            await site.world.store.commit_one(site.claim(handle.id, worker))
         assert refused.value.code == "approval_needed"
         assert (await handle.task()).status == "dispatched"
         pmo = await site.world.supervisor()

@@ -103,7 +103,7 @@ async def test_a_tool_says_by_these_names_in_the_store_how_long_it_is_waited_for
         await ctx.tool("search", "gold")
 
     spec = c.AgentSpec(name="search", kind="tool", options=json.dumps({key: seconds}))
-    await world.store.one(c.RegisterAgents(command_id="r", namespace=world.namespace, agents=(spec,)))
+    await world.store.commit_one(c.RegisterAgents(command_id="r", namespace=world.namespace, agents=(spec,)))
     await world.working()
     task = await world.in_status(await world.submitted("asker"), "suspended")
     assert waits_of(task)[0].deadline - task.updated_at == seconds * SECOND

@@ -129,7 +129,7 @@ async def test_a_file_whose_waits_do_not_add_up_is_refused(
     mixed: World, tmp_path: Path, type_: str, field: str, problem: str
 ) -> None:
     _, task = await suspended(mixed)
-    await mixed.store.one(answer(mixed, task, 3))
+    await mixed.store.commit_one(answer(mixed, task, 3))
     forged = Forger(await exported(mixed))
     (tmp_path / "as-it-is").mkdir()
     async with another(tmp_path / "as-it-is", mixed.namespace) as other:

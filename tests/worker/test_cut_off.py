@@ -24,7 +24,7 @@ class Away:
         self.is_away = False
         self.refused = 0
         self._cut(store)
-        usual = store.sibling
+        usual = store.for_another_loop
 
         def sibling() -> Store:
             found = usual()
@@ -32,7 +32,7 @@ class Away:
                 self._cut(found)
             return found
 
-        store.sibling = sibling  # type: ignore[method-assign]  # the test takes it away
+        store.for_another_loop = sibling  # type: ignore[method-assign]  # the test takes it away
 
     def _cut(self, store: Store) -> None:
         usual = store.commit

@@ -26,7 +26,7 @@ async def with_reports(world: World, count: int) -> list[AsyncHandle]:
     session = await world.silent_session("clerk", lease_seconds=LONG)
     handles = [await world.submitted("clerk", number) for number in range(count)]
     for offer in await world.claimed(session, "clerk", count):
-        await world.store.one(_waiting(world, offer.task))
+        await world.store.commit_one(_waiting(world, offer.task))
     for handle in handles:
         await world.store._commit((_timeout_of(world, handle),))
     return handles
@@ -72,7 +72,7 @@ async def test_a_message_that_stays_in_the_inbox_is_not_counted_down(world: Worl
     session = await world.silent_session("clerk", lease_seconds=LONG)
     handle = await world.submitted("clerk", 1)
     (offer,) = await world.claimed(session, "clerk", 1)
-    await world.store.one(_waiting(world, offer.task))
+    await world.store.commit_one(_waiting(world, offer.task))
     signal_ = c.Signal(
         command_id=world.app.runtime.ids.new(),
         namespace=world.namespace,
@@ -81,7 +81,7 @@ async def test_a_message_that_stays_in_the_inbox_is_not_counted_down(world: Worl
         content=b"1",
         content_hash="h",
     )
-    await world.store.one(signal_)
+    await world.store.commit_one(signal_)
     look = watch(world)
     for _ in range(8):
         world.clock.advance(6)

@@ -162,7 +162,7 @@ async def test_a_message_is_taken_once_by_type_and_correlation(clerk: World) -> 
     session = await clerk.silent_session("clerk", lease_seconds=LONG)
     await clerk.claimed(session, "clerk")
     for said in (b"1", b"2"):
-        await clerk.store.one(answer(clerk, handle, said))
+        await clerk.store.commit_one(answer(clerk, handle, said))
     kept = await rows(clerk, handle)
     assert [(one.message_type, one.status) for one in kept] == [("tool_result", "pending")]
 
@@ -181,7 +181,7 @@ def answer(world: World, handle: AsyncHandle, content: bytes, step: str = "1:()l
 async def test_messages_are_handed_out_oldest_first(clerk: World) -> None:
     handle = await clerk.submitted("clerk")
     for number in range(3):
-        await clerk.store.one(answer(clerk, handle, b"1", f"1:()look#{3 - number}"))
+        await clerk.store.commit_one(answer(clerk, handle, b"1", f"1:()look#{3 - number}"))
         clerk.clock.advance(1)
     waiting = await clerk.store.pending_messages(clerk.namespace, handle.id)
     assert [message.correlation_id[-1] for message in waiting] == ["3", "2", "1"]
@@ -270,7 +270,7 @@ async def test_a_message_to_no_task_at_all_is_skipped_too(clerk: World) -> None:
 
 async def test_a_message_to_a_task_that_has_ended_is_skipped_and_the_log_says_so(clerk: World) -> None:
     handle = await clerk.submitted("clerk")
-    await clerk.store.one(answer(clerk, handle, b"1"))
+    await clerk.store.commit_one(answer(clerk, handle, b"1"))
     await handle.cancel()
     await watch(clerk).run_once()
     skipped = await row(clerk, handle)
@@ -368,7 +368,7 @@ async def test_a_message_that_cannot_be_handed_on_is_laid_aside_after_five_retri
     session = await clerk.silent_session("clerk", lease_seconds=LONG)
     handles = [await clerk.submitted("clerk", number) for number in range(2)]
     for offer in await clerk.claimed(session, "clerk", 2):
-        await clerk.store.one(_waiting(clerk, offer.task))
+        await clerk.store.commit_one(_waiting(clerk, offer.task))
     poisoned, healthy = handles
     kind: type[c.Command] = c.Deliver
     allowed, usual = decide.TABLE[kind]
@@ -380,7 +380,7 @@ async def test_a_message_that_cannot_be_handed_on_is_laid_aside_after_five_retri
 
     monkeypatch.setitem(decide.TABLE, kind, (allowed, broken))
     for handle in handles:
-        await clerk.store.one(_timeout_of(clerk, handle))
+        await clerk.store.commit_one(_timeout_of(clerk, handle))
     look = watch(clerk)
     for _ in range(1 + 5):  # the first try, and five more
         assert (await row(clerk, poisoned)).status == "pending"

@@ -141,7 +141,7 @@ async def test_a_worker_that_lost_its_lease_stops_its_agents_and_says_nothing_mo
 
 async def bury(world: World, session_id: str) -> None:
     """What a supervisor does after the lease has lapsed, without waiting for it."""
-    await world.store.one(
+    await world.store.commit_one(
         c.CloseSession(
             command_id=world.app.runtime.ids.new(),
             namespace=world.namespace,
@@ -206,7 +206,7 @@ async def test_every_kind_of_write_by_an_attempt_that_is_not_the_current_one_is_
     ]
     for write in writes:
         with pytest.raises(StaleAttempt):
-            await world.store.one(write)
+            await world.store.commit_one(write)
     task = await handle.task()
     assert (task.status, task.attempt_id) == ("running", current.task.attempt_id)
     assert (await world.history(handle)).count("write.refused") == len(writes)
@@ -233,10 +233,10 @@ async def test_a_task_can_be_claimed_by_name_and_only_under_a_lease_that_holds(w
         )
 
     with pytest.raises(StaleAttempt):
-        await world.store.one(claim(late.id, "a1"))
-    await world.store.one(claim(live.id, "a2"))
+        await world.store.commit_one(claim(late.id, "a1"))
+    await world.store.commit_one(claim(live.id, "a2"))
     with pytest.raises(WrongStatus):
-        await world.store.one(claim(live.id, "a3"))
+        await world.store.commit_one(claim(live.id, "a3"))
     task = await wanted.task()
     assert (task.status, task.attempt_id, task.session_id) == ("running", "a2", live.id)
     assert await world.counts() == {"queued": 1, "running": 1}

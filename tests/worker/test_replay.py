@@ -44,7 +44,7 @@ async def left_behind(world: World, result_type: str) -> tuple[AsyncHandle, str]
             error=error,
             **about,
         )
-        await world.store.one(record)
+        await world.store.commit_one(record)
     world.clock.advance(31)  # past its lease
     assert await (await world.supervisor()).reclaimer.run_once() == 1
     return handle, str(held.task.attempt_id)

@@ -97,10 +97,10 @@ async def test_a_version_with_a_lapsed_lease_counts_as_served_until_its_session_
         lease=30 * SECOND,
         **about,
     )
-    await world.store.one(session)
+    await world.store.commit_one(session)
     others = OtherVersions(world.store, world.namespace, world.app.agents)
     world.clock.advance(100)
     assert await others.served_elsewhere() == {"clerk": ("v1",)}
     lapsed = c.CloseSession(command_id=world.app.runtime.ids.new(), reason="lease_lapsed", **about)
-    await world.store.one(lapsed)
+    await world.store.commit_one(lapsed)
     assert await others.served_elsewhere() == {}

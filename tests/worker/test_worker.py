@@ -51,7 +51,7 @@ async def drained(worker: Worker, client: Client) -> None:
     """Run rounds by hand until nothing is waiting or running."""
     while True:
         await worker.run_once()
-        counts = await client.store.counts(client.namespace)
+        counts = await client.store.counts_by_status(client.namespace)
         if not {"queued", "dispatched", "running"} & counts.keys():
             return
 

@@ -83,7 +83,7 @@ class BenchPlace:
         return all(task.is_ended for task in await self.node.store.tasks_by_ids(self.namespace, ids))
 
     async def _live(self) -> int:
-        counts = await self.node.store.counts(self.namespace)
+        counts = await self.node.store.counts_by_status(self.namespace)
         return sum(count for status, count in counts.items() if status not in TERMINAL)
 
 

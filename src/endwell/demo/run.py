@@ -226,7 +226,7 @@ class DemoRun:
 
     async def _wait_for_rest(self) -> None:
         while True:
-            counts = await self._store.counts(self._plan.namespace)
+            counts = await self._store.counts_by_status(self._plan.namespace)
             if not any(count for status, count in counts.items() if status not in TERMINAL):
                 return
             if counts.get("blocked"):

@@ -65,7 +65,7 @@ class Watcher:
             if member.pid in self.held:
                 self._names[self.held[member.pid].session_id] = member.name
         await self._follow_log()
-        self.counts = await self._store.counts(self._namespace)
+        self.counts = await self._store.counts_by_status(self._namespace)
         self._show.update(self)
 
     async def read_holdings(self) -> dict[int, Holding]:

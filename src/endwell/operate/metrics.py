@@ -36,7 +36,7 @@ async def metrics(store: Store, namespaces: Iterable[str], settings: Settings) -
 
 async def _of_namespace(store: Store, namespace: str, settings: Settings) -> dict[str, float]:
     now = await store.now()
-    accepted, ended = await store.tallies(namespace)
+    accepted, ended = await store.task_tallies(namespace)
     sessions = await store.open_sessions(namespace)
     live = [session for session in sessions if session.kind == "worker" and session.lease_until > now]
     ticked = await store.last_tick(namespace)

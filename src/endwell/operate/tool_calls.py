@@ -28,7 +28,7 @@ async def answer(actor: Actor, call_id: str, value: Any = None, status: str = "s
         status=status,
     )
     try:
-        task = (await actor.store.one(command)).unwrap()
+        task = (await actor.store.commit_one(command)).unwrap()
     except NotFound:
         raise NotFound(
             f"no tool call has the id {content.shown(call_id)}",

@@ -66,13 +66,13 @@ async def _check_namespace(store: Store, namespace: str) -> AsyncIterator[tuple[
     wrong = await _check_tasks(store, namespace, [], after, effects)
     wrong += await effects.problems()
     yield 0, wrong
-    if is_whole and not wrong and not (await store.conservation(namespace)).holds:
+    if is_whole and not wrong and not (await store.count_conservation(namespace)).holds:
         yield 0, [Problem("", 0, COUNT_DIFFERS)]
 
 
 async def _next_ids(store: Store, namespace: str, after: str) -> list[str]:
     """The next tasks that have a row, events, or both. Each source is trusted as far as it was read."""
-    rows = [head[0] for head in await store.heads(namespace, after, PAGE)]
+    rows = [head[0] for head in await store.heads_of_tasks(namespace, after, PAGE)]
     logged = await store.event_tasks(namespace, after, PAGE)
     read_to = [source[-1] for source in (rows, logged) if len(source) == PAGE]
     both = sorted({*rows, *logged})

@@ -46,4 +46,4 @@ class Actor:
 
     async def send(self, kind: Callable[..., Command], /, **fields: Any) -> Reply:
         """Make a command and hand it in; its refusal is raised."""
-        return await self.store.one(self.command(kind, **fields))
+        return await self.store.commit_one(self.command(kind, **fields))

@@ -106,14 +106,14 @@ class Store(TaskReads, InboxReads, LogReads, StreamReads, HealthReads, SideRowRe
         return nullcontext(self)
 
     @abstractmethod
-    def sibling(self) -> Store:
+    def for_another_loop(self) -> Store:
         """A store for another event loop (the heartbeat's): the same truth, not held up here."""
 
     @abstractmethod
     async def settings(self) -> dict[str, Any]:
         """The database's own version and durability settings, read back."""
 
-    async def one(self, command: Command) -> Reply:
+    async def commit_one(self, command: Command) -> Reply:
         """One command; its refusal is raised."""
         (reply,) = await self.commit((command,))
         if reply.refusal is not None:

@@ -111,7 +111,7 @@ class HeartbeatLoop:
 
     async def _run(self) -> None:
         shared = self._session.store
-        store = shared.sibling()
+        store = shared.for_another_loop()
         try:
             is_open = store is shared
             while not self._stopping:

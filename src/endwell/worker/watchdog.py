@@ -179,7 +179,7 @@ class WorkerWatchdog:
 
         Not a `stop`: it may end a task, and only the PMO does that.
         """
-        found = await self._store.undelivered(self._namespace, now, PAGE)
+        found = await self._store.undelivered_messages(self._namespace, now, PAGE)
         answers: list[Message] = []
         others: list[tuple[str, str, int]] = []
         for message, status, count in found:

@@ -382,12 +382,12 @@ async def test_a_resume_whose_worker_died_is_applied_once_whoever_comes_first(
     await world.store._commit((world.to(c.InjectTimeout, task),))  # who reported it died right after
     (message,) = await world.store.pending_messages("default", task.id)
     about: dict[str, Any] = {"namespace": "default", "message_ids": (message.id,), "lease": SECOND}
-    await world.store.one(c.TakeResumes(command_id=world.new_id(), actor="dead", **about))
+    await world.store.commit_one(c.TakeResumes(command_id=world.new_id(), actor="dead", **about))
     world.advance(2)
     requeue = c.RequeueResumes(command_id=world.new_id(), namespace="default", actor="w2")
     deliver = world.to(c.Deliver, task, message_id=message.id)
     for command in (requeue, deliver) if first == "requeue" else (deliver, requeue):
-        await world.store.one(command)
+        await world.store.commit_one(command)
 
     assert (await world.history(task)).count("task.resumed") == 1
     assert await world.problems() == []

@@ -180,7 +180,7 @@ async def _goes_in_circles(sim: Everything, client: Client) -> bool:
 async def _blocks_and_unblocks(sim: Everything, client: Client) -> bool:
     task_id = sim.some_task(s.QUEUED, s.SUSPENDED)
     if task_id is not None:
-        await client.store.one(c.Block(task_id=task_id, reason=HELD, owner="ada", **sim.about()))
+        await client.store.commit_one(c.Block(task_id=task_id, reason=HELD, owner="ada", **sim.about()))
     await sim.let_go(client)
     return True
 
@@ -227,10 +227,10 @@ async def _sends_a_worker_home(sim: Everything, client: Client) -> bool:
 async def _follows_the_log(sim: Everything, client: Client) -> bool:
     lease = 60 * SECOND
     taken = c.TakeCursor(name="follower", holder="desk", lease=lease, **sim.about())
-    cursor = (await client.store.one(taken)).cursor
+    cursor = (await client.store.commit_one(taken)).cursor
     if cursor is not None:
         at: dict[str, Any] = {"fence": cursor.fence, "position": cursor.position, "lease": lease}
-        await client.store.one(c.MoveCursor(name="follower", holder="desk", **at, **sim.about()))
+        await client.store.commit_one(c.MoveCursor(name="follower", holder="desk", **at, **sim.about()))
     return True
 
 
@@ -256,7 +256,7 @@ async def _wakes(sim: Everything, client: Client) -> bool:
     """What a supervisor does that has found something to do."""
     offer = c.DispatchNext(agent="job", limit=1, **sim.about())
     await client.store.commit((offer, c.WakeAgents(agents=("job",), **sim.about())))
-    await client.store.one(c.FoldTallies(idle=3600 * SECOND, **sim.about()))
+    await client.store.commit_one(c.FoldTallies(idle=3600 * SECOND, **sim.about()))
     return True
 
 
@@ -264,12 +264,12 @@ async def _takes_over_a_record(sim: Everything, client: Client) -> bool:
     task_id, events, cards = _record()
     if task_id not in sim.view.tasks:
         adopt = c.Adopt(task_id=task_id, events=events, cards=cards, **sim.about())
-        (await client.store.one(adopt)).unwrap()
+        (await client.store.commit_one(adopt)).unwrap()
     return True
 
 
 async def _says_that_the_record_was_restored(sim: Everything, client: Client) -> bool:
-    await client.store.one(MarkRestored(**sim.about()))
+    await client.store.commit_one(MarkRestored(**sim.about()))
     return True
 
 
@@ -287,7 +287,7 @@ async def _recorded(url: str) -> tuple[str, tuple[tuple[Any, ...], ...], tuple[A
     async def job(job: Any) -> None: ...
 
     async with app.connect() as node:
-        await node.store.one(
+        await node.store.commit_one(
             c.RegisterAgents(command_id="r", namespace="default", agents=(app.agents["job"].spec(),))
         )
         handle = await node.client.submit("job", {"n": 1})

@@ -71,7 +71,7 @@ class RestoredInstallation(Simulation):
         while not member.is_ready:
             await member.runtime.sleep(1)
         if not self.is_declared:
-            await member.client.store.one(
+            await member.client.store.commit_one(
                 MarkRestored(command_id=self.new_id(), namespace="default", actor="ada")
             )
             self.is_declared = True

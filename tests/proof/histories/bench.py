@@ -175,7 +175,9 @@ class History:
 
     def _deliver_what_is_left(self) -> None:
         now: int = self.ask(self.store.now())
-        left: list[tuple[Message, str, int]] = self.ask(self.store.undelivered(self.namespace, now + 1, 1000))
+        left: list[tuple[Message, str, int]] = self.ask(
+            self.store.undelivered_messages(self.namespace, now + 1, 1000)
+        )
         for message, _, _ in left:
             if message.message_type != "stop":
                 deliver = c.Deliver(**self.basics(), task_id=message.task_id or "", message_id=message.id)

@@ -84,7 +84,7 @@ async def test_a_delayed_task_is_not_handed_out_early(world: World) -> None:
 async def test_a_turn_already_offered_comes_before_a_queued_task(world: World) -> None:
     await world.open_session()
     offered = await world.queued_task()
-    await world.store.one(world.dispatch_next())
+    await world.store.commit_one(world.dispatch_next())
     await world.queued_task(priority=9)
     assert [t.id for t in await world.claimed()] == [offered.id]
     assert await world.store.offered_count("default", "coder") == 0
@@ -109,7 +109,7 @@ async def test_only_a_turn_that_no_stream_carries_lies_in_the_inbox_however_ofte
 
 async def test_a_turn_that_a_stream_carries_comes_with_what_was_asked(world: World) -> None:
     """Whoever reads the stream may know nothing else, and never asks the store."""
-    await world.store.one(world.submit(payload=b'{"width":640}'))
+    await world.store.commit_one(world.submit(payload=b'{"width":640}'))
     (offer,) = (await world.reply(replace(world.dispatch_next(), is_streamed=True))).taken
     assert offer.payload == b'{"width":640}'
 
@@ -142,7 +142,7 @@ async def test_it_is_told_what_could_be_offered_and_who_could_take_it(world: Wor
     await world.queued_task(priority=3)
     await world.queued_task(priority=1)
     await world.queued_task(agent="tester", delay=60 * SECOND)
-    await world.store.one(world.dispatch_next())
+    await world.store.commit_one(world.dispatch_next())
     world.advance(2)
     found = await world.store.stream_demand("default", await world.store.now())
     assert (found.ready, found.dispatched) == (["coder"], {"coder": 1})
@@ -238,7 +238,7 @@ async def test_a_slot_is_free_again_however_the_hold_ends(world: World, ending: 
     }
     await world.do(commands[ending]())
     assert await slots_taken(world) == 0
-    await world.store.one(world.heartbeat())
+    await world.store.commit_one(world.heartbeat())
     assert len(await world.claimed(limit=5)) == 1
 
 
@@ -247,8 +247,8 @@ async def test_a_dispatched_turn_takes_its_slot_along_when_it_is_claimed(world: 
     await world.open_session()
     await world.queued_task()
     await world.queued_task()
-    assert len((await world.store.one(world.dispatch_next(limit=5))).taken) == 1
-    assert len((await world.store.one(world.dispatch_next(limit=5))).taken) == 0
+    assert len((await world.store.commit_one(world.dispatch_next(limit=5))).taken) == 1
+    assert len((await world.store.commit_one(world.dispatch_next(limit=5))).taken) == 0
     (task,) = await world.claimed(limit=5)
     assert await slots_taken(world) == 1
     await world.do(world.finish(task))
@@ -339,7 +339,7 @@ async def test_a_worker_takes_one_suspect_at_a_time(world: World) -> None:
         limit=10,
         may_take_suspect=False,
     )
-    assert (await world.store.one(without)).taken == ()
+    assert (await world.store.commit_one(without)).taken == ()
 
 
 async def test_two_hundred_workers_that_start_at_once_get_one_task_each(world: World) -> None:
@@ -358,7 +358,7 @@ async def test_two_hundred_workers_that_start_at_once_get_one_task_each(world: W
     taken = flat(await asyncio.gather(*map(claimed_at, range(len(stores)))))
     assert [len(tasks) for tasks in taken] == [1] * count
     assert len({task.id for task in flat(taken)}) == count
-    assert await world.store.counts("default") == {"running": count}
+    assert await world.store.counts_by_status("default") == {"running": count}
 
 
 async def flooded(world: World, count: int) -> None:
@@ -371,7 +371,7 @@ async def flooded(world: World, count: int) -> None:
         f"WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) "
         f"INSERT INTO tasks ({', '.join(fields)}) SELECT {copied} FROM tasks t, n WHERE t.id = '{first.id}'"
     )
-    assert await world.store.counts("default") == {"queued": count}
+    assert await world.store.counts_by_status("default") == {"queued": count}
 
 
 @pytest.mark.parametrize("other", [{"namespace": "other"}, {"agent": "tester"}], ids=["namespace", "agent"])

@@ -48,7 +48,7 @@ async def test_a_heartbeat_goes_before_everything_that_waits(world: World) -> No
     commands = [world.submit() for _ in range(20 * BATCH_LIMIT)]
     bulk = asyncio.create_task(world.store.commit(commands))
     await asyncio.sleep(0)
-    await world.store.one(world.heartbeat())
+    await world.store.commit_one(world.heartbeat())
     assert not bulk.done()
     assert len(await bulk) == 20 * BATCH_LIMIT
 

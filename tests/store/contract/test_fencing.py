@@ -116,7 +116,7 @@ async def test_what_another_process_did_to_a_held_task_is_seen_at_once(world: Wo
     other = await world.another_store()
     task = await world.running_task()
     await world.do(world.to(c.Progress, task))
-    await other.one(world.to(c.Cancel, task))
+    await other.commit_one(world.to(c.Cancel, task))
     again = world.to(
         c.Replay, task, new_task_id=world.new_id(), payload=b"{}", payload_hash=task.payload_hash
     )
@@ -126,7 +126,7 @@ async def test_what_another_process_did_to_a_held_task_is_seen_at_once(world: Wo
 async def test_a_holder_learns_at_its_next_write_that_another_process_took_its_task(world: World) -> None:
     other = await world.another_store()
     task, kept = await world.running_task(), await world.running_task()
-    await other.one(world.to(c.Cancel, task))
+    await other.commit_one(world.to(c.Cancel, task))
     lost, progress = await world.store.commit([world.finish(task), world.to(c.Progress, kept)])
     assert isinstance(lost.refusal, StaleAttempt)
     assert progress.unwrap().attempt_id == kept.attempt_id
@@ -141,10 +141,10 @@ async def test_of_many_that_are_handed_in_at_once_only_the_one_that_was_taken_is
     await world.store.commit([world.submit() for _ in range(35)])
     taken = await world.claimed(session_id, 35)
     other = await world.another_store()
-    await other.one(world.to(c.Cancel, taken[17]))
+    await other.commit_one(world.to(c.Cancel, taken[17]))
     replies = await world.store.commit([world.finish(task) for task in taken])
 
     refused = [task.id for task, reply in zip(taken, replies, strict=True) if reply.refusal is not None]
     assert refused == [taken[17].id]
-    assert await world.store.counts("default") == {"succeeded": 34, "cancelled": 1}
+    assert await world.store.counts_by_status("default") == {"succeeded": 34, "cancelled": 1}
     assert await world.problems() == []

@@ -18,7 +18,7 @@ async def test_the_same_submission_twice_is_one_task(world: World) -> None:
     second = await world.reply(world.submit(key="ticket-7"))
     assert (first.is_new, second.is_new) == (True, False)
     assert second.unwrap() == first.unwrap()
-    assert await world.store.counts("default") == {"queued": 1}
+    assert await world.store.counts_by_status("default") == {"queued": 1}
 
 
 async def test_an_ended_task_is_returned_for_its_key(world: World) -> None:
@@ -49,11 +49,11 @@ async def test_the_same_key_from_many_stores_at_once_is_one_task(world: World) -
     for number in range(5):
         commands = [world.submit(key=f"k{number}") for _ in stores]
         replies = await asyncio.gather(
-            *(store.one(command) for store, command in zip(stores, commands, strict=True))
+            *(store.commit_one(command) for store, command in zip(stores, commands, strict=True))
         )
         assert len({reply.unwrap().id for reply in replies}) == 1
         assert sum(reply.is_new for reply in replies) == 1
-    assert await world.store.counts("default") == {"queued": 5}
+    assert await world.store.counts_by_status("default") == {"queued": 5}
 
 
 @pytest.mark.parametrize("other", [{"payload": b'{"other":1}'}, {"agent": "tester"}, {"agent_key": "x"}])
@@ -62,7 +62,7 @@ async def test_the_same_key_for_something_else_is_a_conflict(world: World, other
     with pytest.raises(IdempotencyConflict) as caught:
         await world.queued_task(**{"key": "ticket-7", **other})
     assert caught.value.task_id == task.id
-    assert await world.store.counts("default") == {"queued": 1}
+    assert await world.store.counts_by_status("default") == {"queued": 1}
 
 
 async def test_keys_belong_to_their_namespace(world: World) -> None:

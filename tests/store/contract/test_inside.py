@@ -35,7 +35,7 @@ def _intend(world: World, task: Task, key: str = "pay:1", args: str = "args") ->
 
 
 async def _asked(world: World, task: Task, store: Store | None = None, **options: str) -> LedgerAnswer | None:
-    return (await (store or world.store).one(_intend(world, task, **options))).ledger
+    return (await (store or world.store).commit_one(_intend(world, task, **options))).ledger
 
 
 async def test_recorded_steps_are_found_in_one_question_by_their_run(world: World) -> None:
@@ -72,7 +72,7 @@ async def test_a_restore_concerns_every_task_that_is_there_whatever_clock_made_i
         f"UPDATE tasks SET created_at = created_at + {ahead}, updated_at = updated_at + {ahead}"
     )
     store = await world.another_store()
-    await store.one(MarkRestored(command_id=world.new_id(), namespace="default", actor="ada"))
+    await store.commit_one(MarkRestored(command_id=world.new_id(), namespace="default", actor="ada"))
     assert isinstance(await _asked(world, old, store, key="pay:1"), Rejected)
     world.advance(seconds_ahead + 1)
     await world.open_session("s2")
@@ -85,7 +85,7 @@ async def test_a_person_may_soon_settle_what_a_restore_left_open_whatever_clock_
 ) -> None:
     await world.running_task()
     await world.database.sql(f"UPDATE tasks SET updated_at = updated_at + {3600 * SECOND}")
-    await world.store.one(MarkRestored(command_id=world.new_id(), namespace="default", actor="ada"))
+    await world.store.commit_one(MarkRestored(command_id=world.new_id(), namespace="default", actor="ada"))
     new = await world.running_task()
     assert isinstance(await _asked(world, new), Rejected)
 
@@ -314,7 +314,7 @@ async def test_the_end_of_a_parent_settles_its_children(
 
     after = await world.store.task("default", child.task_id)
     assert after.status == status
-    assert await world.store.undelivered("default", await world.store.now() + SECOND, 10) == []
+    assert await world.store.undelivered_messages("default", await world.store.now() + SECOND, 10) == []
     events = [event.type for event in await world.store.events_of_task("default", child.task_id)]
     assert ("task.orphaned" in events) == (policy == "leave")
 
@@ -362,9 +362,9 @@ async def test_answers_that_a_worker_took_and_did_not_hand_on_are_open_again(wor
     (message,) = await world.store.pending_messages("default", task.id)
     basics = {"namespace": "default", "actor": "w1"}
     take = c.TakeResumes(command_id=world.new_id(), message_ids=(message.id,), lease=5 * SECOND, **basics)
-    await world.store.one(take)
+    await world.store.commit_one(take)
     states = "SELECT status, lease_owner FROM turn_resume_ledger"
     assert [tuple(row) for row in await world.database.sql(states)] == [("processing", "w1")]
     world.advance(6)
-    await world.store.one(c.RequeueResumes(command_id=world.new_id(), **basics))
+    await world.store.commit_one(c.RequeueResumes(command_id=world.new_id(), **basics))
     assert [tuple(row) for row in await world.database.sql(states)] == [("pending", None)]

@@ -37,11 +37,11 @@ async def test_a_task_is_asked_for_claimed_and_finished(world: World) -> None:
 async def test_a_claim_hands_out_the_payload_and_a_new_attempt_each_time(world: World) -> None:
     await world.open_session()
     await world.queued_task(payload=b'{"n":1}')
-    first = (await world.store.one(world.claim_next())).taken[0]
+    first = (await world.store.commit_one(world.claim_next())).taken[0]
     assert first.payload == b'{"n":1}'
     await world.do(world.to(c.HandBack, first.task))
 
-    second = (await world.store.one(world.claim_next())).taken[0]
+    second = (await world.store.commit_one(world.claim_next())).taken[0]
 
     assert second.task.id == first.task.id
     assert second.task.attempt_id != first.task.attempt_id
@@ -61,7 +61,7 @@ async def test_a_failed_turn_is_tried_again_later(world: World) -> None:
     assert await world.claimed() == []
 
     world.advance(3600)
-    await world.store.one(world.heartbeat())
+    await world.store.commit_one(world.heartbeat())
 
     (again,) = await world.claimed()
     assert again.id == task.id
@@ -107,7 +107,7 @@ async def test_a_task_can_be_cancelled_at_any_stage(world: World, stage: str) ->
     await world.open_session()
     task = await world.queued_task(approval_within=60 * SECOND if stage == "waiting" else None)
     if stage == "dispatched":
-        await world.store.one(world.dispatch_next())
+        await world.store.commit_one(world.dispatch_next())
     if stage == "running":
         await world.claim(task)
     ended = await world.do(world.to(c.Cancel, task))
@@ -134,7 +134,7 @@ async def test_the_dispatch_counter_rises_with_each_dispatch_and_is_never_reset(
     await world.open_session(lease=36_000)
     task = await world.queued_task()
     assert task.dispatch_count == 0
-    (offer,) = (await world.store.one(world.dispatch_next())).taken
+    (offer,) = (await world.store.commit_one(world.dispatch_next())).taken
     assert offer.task.dispatch_count == 1
     (held,) = await world.claimed()
     await world.do(world.fail(held))
@@ -148,7 +148,7 @@ async def test_the_dispatch_counter_rises_with_each_dispatch_and_is_never_reset(
 async def test_a_dispatched_turn_lies_in_the_inbox_until_it_ends(world: World) -> None:
     await world.open_session()
     await world.queued_task()
-    await world.store.one(world.dispatch_next())
+    await world.store.commit_one(world.dispatch_next())
     assert [tuple(row) for row in await world.database.sql("SELECT status FROM agent_inbox")] == [
         ("pending",)
     ]
@@ -164,7 +164,7 @@ async def test_a_dispatched_turn_lies_in_the_inbox_until_it_ends(world: World) -
 
 async def test_a_blocked_turn_leaves_nothing_in_the_inbox(world: World) -> None:
     task = await world.queued_task()
-    await world.store.one(world.dispatch_next())
+    await world.store.commit_one(world.dispatch_next())
     await world.do(world.to(c.Block, task, reason="look_at_it"))
     assert [tuple(row) for row in await world.database.sql("SELECT status FROM agent_inbox")] == [
         ("skipped",)
@@ -259,8 +259,8 @@ async def test_questions_about_many_tasks_are_answered(world: World) -> None:
     assert [t.id for t in await store.tasks_page("default", limit=10)] == [waiting.id, done.id]
     assert [t.id for t in await store.tasks_page("default", status="succeeded")] == [done.id]
     assert [t.id for t in await store.tasks_page("default", agent="tester", before="zzz")] == [waiting.id]
-    assert await store.counts("default") == {"queued": 1, "succeeded": 1}
-    assert await store.namespaces() == ["default"]
+    assert await store.counts_by_status("default") == {"queued": 1, "succeeded": 1}
+    assert await store.known_namespaces() == ["default"]
     now = await store.now()
     assert await store.ready_since("default", "tester", now) is None
     assert [s.id for s in await store.open_sessions("default")] == ["s1"]

@@ -61,7 +61,7 @@ async def test_two_processes_that_write_at_once_lose_nothing_and_take_nothing_tw
     await world.open()
     assert len(submitted) == 120
     assert sorted(finished) == sorted(submitted)
-    assert await world.store.counts("default") == {"succeeded": 120}
+    assert await world.store.counts_by_status("default") == {"succeeded": 120}
     assert await world.problems() == []
     await world.close()
 
@@ -74,7 +74,7 @@ async def test_a_process_killed_in_the_middle_leaves_a_store_that_can_be_verifie
 
     world = World(database)
     await world.open()
-    found = {task_id for task_id, _, _ in await world.store.heads("default", "", 100_000)}
+    found = {task_id for task_id, _, _ in await world.store.heads_of_tasks("default", "", 100_000)}
     assert set(told) <= found
     assert len(found) % 20 == 0  # whole transactions only
     assert await world.problems() == []

@@ -134,7 +134,7 @@ async def test_after_a_random_run_every_row_is_the_fold_of_its_log(world: World,
     await Monkey(world, [world.store, await world.another_store()], seed).run(40)
 
     assert await world.problems() == []
-    assert len(await world.store.counts("default")) >= 4
+    assert len(await world.store.counts_by_status("default")) >= 4
     held = "SELECT id FROM tasks WHERE slot IS NOT NULL ORDER BY id"
     slots = "SELECT task_id FROM slots WHERE task_id IS NOT NULL ORDER BY task_id"
     assert [row[0] for row in await world.database.sql(held)] == [

@@ -17,8 +17,8 @@ async def test_a_command_that_would_be_refused_anyway_is_refused_as_stale_if_the
     task = await world.running_task()
     await world.do(world.to(c.Progress, task))  # now the store remembers the task as its own
     other = await world.another_store()
-    await other.one(world.to(c.HandBack, task))
+    await other.commit_one(world.to(c.HandBack, task))
 
     never = world.call(task, kind="timer", within=10**6 * 3600 * SECOND)
     with pytest.raises(StaleAttempt):
-        await world.store.one(world.to(c.Suspend, task, calls=(never,)))
+        await world.store.commit_one(world.to(c.Suspend, task, calls=(never,)))

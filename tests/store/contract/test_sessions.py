@@ -15,7 +15,7 @@ async def test_a_heartbeat_renews_the_lease(world: World) -> None:
     task = await world.running_task()
     before = await world.store.session("default", "s1")
     world.advance(20)
-    reply = await world.store.one(world.heartbeat(task))
+    reply = await world.store.commit_one(world.heartbeat(task))
     after = await world.store.session("default", "s1")
     assert reply.session == after
     assert before is not None
@@ -32,7 +32,7 @@ async def test_only_a_lapsed_lease_is_a_ground_for_a_reclaim(world: World) -> No
     suspended = await world.running_task()
     await world.do(world.to(c.Suspend, suspended, calls=(world.call(suspended),)))
     world.advance(20)
-    await world.store.one(world.heartbeat(session="s2"))
+    await world.store.commit_one(world.heartbeat(session="s2"))
     world.advance(15)
     expired = await world.store.expired_claims("default", await world.store.now(), 10)
     assert [(claim.task_id, claim.attempt_id) for claim in expired] == [(task.id, task.attempt_id)]
@@ -48,7 +48,7 @@ async def test_a_reclaim_is_refused_while_the_lease_holds(world: World) -> None:
 
 async def test_a_session_that_said_goodbye_leaves_its_tasks_to_be_reclaimed(world: World) -> None:
     task = await world.running_task()
-    await world.store.one(world.close_session("s1"))
+    await world.store.commit_one(world.close_session("s1"))
     expired = await world.store.expired_claims("default", await world.store.now(), 10)
     assert [claim.task_id for claim in expired] == [task.id]
 
@@ -57,7 +57,7 @@ async def test_a_session_that_said_goodbye_leaves_its_tasks_to_be_reclaimed(worl
 async def test_a_heartbeat_learns_which_attempts_are_stale(world: World) -> None:
     kept, lost = await world.running_task(), await world.running_task()
     await world.do(world.to(c.Cancel, lost))
-    reply = await world.store.one(world.heartbeat(kept, lost))
+    reply = await world.store.commit_one(world.heartbeat(kept, lost))
     assert reply.stale == (lost.attempt_id,)
     assert await world.task(kept) == kept  # a heartbeat touches no claim
     assert (await world.task(lost)).attempt_id is None
@@ -68,18 +68,18 @@ async def test_a_task_won_back_is_not_kept_by_its_old_attempt(world: World) -> N
     old = await world.running_task()
     await world.do(world.to(c.HandBack, old))
     new = await world.claim(old)
-    reply = await world.store.one(world.heartbeat(old, new))
+    reply = await world.store.commit_one(world.heartbeat(old, new))
     assert reply.stale == (old.attempt_id,)
 
 
 async def test_an_attempt_left_unnamed_twice_is_taken_back(world: World) -> None:
     task = await world.running_task()
-    await world.store.one(world.heartbeat())
+    await world.store.commit_one(world.heartbeat())
     assert (await world.task(task)).status == "running"
-    await world.store.one(world.heartbeat(task))
-    await world.store.one(world.heartbeat())
+    await world.store.commit_one(world.heartbeat(task))
+    await world.store.commit_one(world.heartbeat())
     assert (await world.task(task)).status == "running"
-    await world.store.one(world.heartbeat())
+    await world.store.commit_one(world.heartbeat())
     assert (await world.task(task)).status == "queued"
     assert (await world.history(task))[-1] == "task.reclaimed"
 
@@ -88,16 +88,16 @@ async def test_a_buried_session_is_told_so(world: World) -> None:
     await world.open_session()
     world.advance(31)
     assert await world.store.lapsed_sessions("default", await world.store.now(), 10) == ["s1"]
-    await world.store.one(world.close_session("s1", reason="lease_lapsed"))
+    await world.store.commit_one(world.close_session("s1", reason="lease_lapsed"))
     with pytest.raises(NotFound) as caught:
-        await world.store.one(world.heartbeat())
+        await world.store.commit_one(world.heartbeat())
     assert caught.value.code == "session_lost"
     assert await world.store.open_sessions("default") == []
 
 
 async def test_a_session_is_not_buried_while_its_lease_holds(world: World) -> None:
     await world.open_session()
-    await world.store.one(world.close_session("s1", reason="lease_lapsed"))
+    await world.store.commit_one(world.close_session("s1", reason="lease_lapsed"))
     session = await world.store.session("default", "s1")
     assert session is not None
     assert session.ended_at is None

@@ -61,9 +61,9 @@ async def test_what_anybody_commits_is_found_by_the_next_question(world: World) 
     other = await world.another_store()
     assert not (await question.ask())["ready_for_some"]
     for store in (world.store, other):
-        task = (await store.one(world.submit())).unwrap()
+        task = (await store.commit_one(world.submit())).unwrap()
         assert (await question.ask())["ready_for_some"]
-        await store.one(world.to(c.Cancel, task))
+        await store.commit_one(world.to(c.Cancel, task))
         assert not (await question.ask())["ready_for_some"]
 
 

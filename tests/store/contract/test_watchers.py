@@ -35,22 +35,22 @@ def move(world: World, held: Cursor, position: str, lease: float = 30, **options
 
 
 async def taken(world: World, holder: str, store: Store | None = None, **options: Any) -> Cursor:
-    cursor = (await (store or world.store).one(take(world, holder, **options))).cursor
+    cursor = (await (store or world.store).commit_one(take(world, holder, **options))).cursor
     assert cursor is not None
     return cursor
 
 
 async def test_every_commit_counts_what_it_accepts_and_ends(world: World) -> None:
-    assert await world.store.tallies("default") == (0, 0)
+    assert await world.store.task_tallies("default") == (0, 0)
     done, failed = await world.running_task(), await world.running_task()
     await world.queued_task(key="once")
     await world.do(world.finish(done))
     await world.do(world.to(c.Cancel, failed))
-    assert await world.store.tallies("default") == (3, 2)
+    assert await world.store.task_tallies("default") == (3, 2)
 
     again = await world.queued_task(key="once")  # the same task, accepted once
     await world.reply(world.finish(done, b'"late"'))  # refused: it has ended
-    counted = await world.store.conservation("default")
+    counted = await world.store.count_conservation("default")
     assert (counted.accepted, counted.ended, counted.tasks, counted.ended_tasks) == (3, 2, 3, 2)
     assert counted.holds
     assert again.status == "queued"
@@ -59,22 +59,24 @@ async def test_every_commit_counts_what_it_accepts_and_ends(world: World) -> Non
 async def test_a_task_that_is_gone_breaks_the_count(world: World) -> None:
     task = await world.queued_task()
     await world.database.sql(f"DELETE FROM tasks WHERE id = '{task.id}'")
-    counted = await world.store.conservation("default")
+    counted = await world.store.count_conservation("default")
     assert not counted.holds
     assert (counted.accepted, counted.tasks) == (1, 0)
 
 
 async def test_several_stores_count_together_and_their_counters_are_added_up(world: World) -> None:
     others = [await world.another_store() for _ in range(3)]
-    await asyncio.gather(*(store.one(world.submit()) for store in (world.store, *others) for _ in range(5)))
-    assert await world.store.tallies("default") == (20, 0)
+    await asyncio.gather(
+        *(store.commit_one(world.submit()) for store in (world.store, *others) for _ in range(5))
+    )
+    assert await world.store.task_tallies("default") == (20, 0)
 
     world.advance(7200)
     fold = c.FoldTallies(command_id=world.new_id(), namespace="default", idle=HOUR)
     await world.store.commit((world.submit(), fold, world.submit()))
-    await others[0].one(world.submit())  # a writer whose row was added up and dropped begins a new one
-    assert await world.store.tallies("default") == (23, 0)
-    assert (await world.store.conservation("default")).holds
+    await others[0].commit_one(world.submit())  # a writer whose row was added up and dropped begins a new one
+    assert await world.store.task_tallies("default") == (23, 0)
+    assert (await world.store.count_conservation("default")).holds
     assert len(await world.database.sql("SELECT writer FROM tallies")) <= 4
 
 
@@ -92,7 +94,7 @@ async def test_the_time_of_a_supervisors_tick_is_kept_by_the_stores_clock(world:
         concurrency=0,
         lease=30 * SECOND,
     )
-    await world.store.one(opening)
+    await world.store.commit_one(opening)
     assert await world.store.last_tick("default") is None, "a supervisor that has not ticked is no supervisor"
 
     def beat(age: float | None) -> c.Heartbeat:
@@ -103,12 +105,12 @@ async def test_the_time_of_a_supervisors_tick_is_kept_by_the_stores_clock(world:
         }
         return c.Heartbeat(**about, lease=SECOND, tick_age=None if age is None else round(age * SECOND))
 
-    await world.store.one(beat(2))
+    await world.store.commit_one(beat(2))
     first = await world.store.last_tick("default")
     assert first is not None
     assert 2 * SECOND <= await world.store.now() - first < 600 * SECOND
     world.advance(60)
-    await world.store.one(beat(None))  # it beats, and does not come to the end of a tick
+    await world.store.commit_one(beat(None))  # it beats, and does not come to the end of a tick
     assert await world.store.last_tick("default") == first
 
 
@@ -117,7 +119,7 @@ async def test_a_cursor_has_one_holder_until_its_lease_lapses(world: World) -> N
     assert (first.position, first.fence) == ("7", 1)
     with pytest.raises(Refused, match="a follows the log"):
         await taken(world, "b")
-    await world.store.one(move(world, first, "9"))
+    await world.store.commit_one(move(world, first, "9"))
 
     world.advance(31)
     second = await taken(world, "b", start="7")
@@ -130,7 +132,7 @@ async def test_a_cursor_has_one_holder_until_its_lease_lapses(world: World) -> N
 
 async def test_a_cursor_that_is_let_go_of_is_free_at_once(world: World) -> None:
     first = await taken(world, "a")
-    await world.store.one(move(world, first, "5", lease=0, trouble="nobody answers"))
+    await world.store.commit_one(move(world, first, "5", lease=0, trouble="nobody answers"))
     left = await world.store.cursor("default", "relay")
     assert left is not None
     assert left.trouble == "nobody answers"

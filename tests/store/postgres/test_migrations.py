@@ -100,7 +100,7 @@ async def test_a_migration_may_take_longer_than_a_server_may_be_away(
             pass  # asking lets the others run
         await transaction.commit()
         await opening
-        assert await store.counts("default") == {}
+        assert await store.counts_by_status("default") == {}
         await store.close()
     finally:
         await other.close()

@@ -57,7 +57,7 @@ async def test_a_short_outage_is_waited_out(honest_postgres_server: PostgresServ
     honest_postgres_server.kill()
     finish = world.finish(task)
     commit = asyncio.create_task(world.store.commit([finish]))
-    question = asyncio.create_task(world.store.counts("default"))
+    question = asyncio.create_task(world.store.counts_by_status("default"))
     await asyncio.to_thread(honest_postgres_server.start)
     (reply,) = await commit
     assert reply.unwrap().status == "succeeded"
@@ -108,7 +108,7 @@ async def test_what_was_answered_survives_the_death_of_the_server(
     await asyncio.to_thread(honest_postgres_server.kill)
     await asyncio.to_thread(honest_postgres_server.start)
     await work
-    found = {task_id for task_id, _, _ in await world.store.heads("default", "", 1000)}
+    found = {task_id for task_id, _, _ in await world.store.heads_of_tasks("default", "", 1000)}
     assert found == set(answered)
     assert await world.problems() == []
     await world.close()
@@ -180,7 +180,7 @@ async def test_a_read_only_server_is_named_as_such(postgres_url: str) -> None:
     with pytest.raises(StoreError) as caught:
         await other.commit([world.submit()])
     assert caught.value.code == "store_read_only"
-    assert await other.counts("default") == {}
+    assert await other.counts_by_status("default") == {}
     await world.close()
 
 
@@ -193,7 +193,7 @@ async def test_a_full_disk_is_named_as_such_and_work_goes_on_afterwards(world: W
     with pytest.raises(StoreError) as caught:
         await world.store.commit([world.submit(), world.submit()])
     assert caught.value.code == "store_full"
-    assert await world.store.counts("default") == {}
+    assert await world.store.counts_by_status("default") == {}
     await world.database.sql("DROP TRIGGER full_disk ON events")
     assert (await world.reply(world.submit())).is_new
     assert await world.problems() == []
@@ -231,13 +231,13 @@ async def test_a_role_that_may_not_create_tables_is_told(postgres_url: str) -> N
 
 async def test_a_sibling_serves_another_event_loop(world: World) -> None:
     await world.open_session()
-    sibling = world.store.sibling()
+    sibling = world.store.for_another_loop()
     beat = world.heartbeat()
     renewed = []
 
     async def heart() -> None:
         await sibling.open()
-        renewed.append((await sibling.one(beat)).session)
+        renewed.append((await sibling.commit_one(beat)).session)
         await sibling.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(heart()))

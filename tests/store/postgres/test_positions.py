@@ -101,7 +101,7 @@ async def test_a_task_submitted_during_the_claim_that_takes_it_is_logged_before_
 
     async def lock_and_submit(reading: Reading, wanted: Any) -> None:
         await lock_sessions(reading, wanted)
-        await submitter.one(here.submit())
+        await submitter.commit_one(here.submit())
 
     monkeypatch.setattr(Reading, "_read_sessions", lock_and_submit)
     (task,) = await here.claimed()
@@ -289,11 +289,11 @@ async def test_opening_a_store_whose_sequence_was_left_behind_raises_it(here: Wo
     cursor = c.TakeCursor(
         command_id="c", namespace="default", actor="", name="relay", holder="h", lease=0, start="5000"
     )
-    await here.store.one(cursor)
+    await here.store.commit_one(cursor)
     await stranger.execute("ALTER SEQUENCE events_seq_seq RESTART")
 
     again = await here.another_store()
-    task = (await again.one(here.submit())).unwrap()
+    task = (await again.commit_one(here.submit())).unwrap()
     position = "SELECT min(seq) FROM events WHERE task_id = $1"
     assert await stranger.fetchval(position, task.id) > 5000
     await again.close()

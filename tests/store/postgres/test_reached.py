@@ -101,7 +101,7 @@ async def test_a_small_claim_always_takes_the_first(world: World) -> None:
 async def test_dispatching_a_backlog_goes_on_from_where_it_was_too(world: World) -> None:
     submitted = await backlog(world, 2 * BATCH + 3)
     offered = list[str]()
-    while taken := (await world.store.one(world.dispatch_next(BATCH))).taken:
+    while taken := (await world.store.commit_one(world.dispatch_next(BATCH))).taken:
         offered += [offer.task.id for offer in taken]
     assert offered == submitted
 

@@ -52,7 +52,7 @@ def carried(world: World, limit: int = 1, agent: str = "coder") -> c.DispatchNex
 
 
 async def offered(store: Store, world: World, limit: int = 1) -> list[Task]:
-    return [offer.task for offer in (await store.one(carried(world, limit))).taken]
+    return [offer.task for offer in (await store.commit_one(carried(world, limit))).taken]
 
 
 def claim_of(world: World, task: Task) -> c.Claim:

@@ -39,7 +39,7 @@ async def test_a_submission_whose_answer_was_lost_is_one_task(world: World, prox
     reply = await world.reply(world.submit(payload=b'"the-needle"'))
     assert trap.sprung.is_set()
     assert reply.is_new
-    assert await world.store.counts("default") == {"queued": 1}
+    assert await world.store.counts_by_status("default") == {"queued": 1}
     assert await world.task(reply.unwrap()) == reply.unwrap()
     assert await world.problems() == []
 
@@ -93,9 +93,9 @@ async def test_a_whole_batch_whose_answer_was_lost_gets_the_right_replies(
 async def test_a_heartbeat_whose_answer_was_lost_counts_once(world: World, proxy: Proxy, cut: Cut) -> None:
     task = await world.running_task()
     proxy.trap(COMMIT, cut)
-    await world.store.one(world.heartbeat())
+    await world.store.commit_one(world.heartbeat())
     assert (await world.task(task)).status == "running"
-    await world.store.one(world.heartbeat())
+    await world.store.commit_one(world.heartbeat())
     assert (await world.task(task)).status == "queued"
 
 
@@ -112,7 +112,7 @@ async def test_an_answer_that_never_comes_is_not_waited_for_without_end(
     reply = await world.reply(world.submit(payload=b'"the-needle"'))
     assert trap.sprung.is_set()
     assert reply.is_new
-    assert await world.store.counts("default") == {"queued": 1}
+    assert await world.store.counts_by_status("default") == {"queued": 1}
     await world.close()
 
 
@@ -127,5 +127,5 @@ async def test_lines_that_break_all_the_time_lose_nothing(world: World, proxy: P
         proxy.cut_all()
         replies += await commit
     assert all(reply.is_new for reply in replies)
-    assert await world.store.counts("default") == {"queued": 75}
+    assert await world.store.counts_by_status("default") == {"queued": 75}
     assert await world.problems() == []

@@ -60,7 +60,7 @@ async def test_commits_that_are_asked_for_at_once_share_a_transaction(
 ) -> None:
     await asyncio.gather(*(store.commit([world.submit()]) for _ in range(BATCH_LIMIT)))
     assert bell.rings == 1
-    assert await store.counts("default") == {"queued": BATCH_LIMIT}
+    assert await store.counts_by_status("default") == {"queued": BATCH_LIMIT}
 
 
 async def test_a_transaction_stays_short_however_many_ask(
@@ -134,7 +134,7 @@ async def test_event_loops_that_commit_at_once_lose_nothing(
         on_a_loop(),
         *(asyncio.to_thread(on_another_loop) for _ in range(threads)),
     )
-    assert await store.counts("default") == {"queued": each * (threads + 1)}
+    assert await store.counts_by_status("default") == {"queued": each * (threads + 1)}
     assert bell.rings < each * (threads + 1)
     assert await world.problems() == []
 
@@ -160,7 +160,7 @@ async def test_commits_go_on_although_the_log_cannot_be_folded_back(
     monkeypatch.setattr(log_file.LogFile, "_fold", fail)
     for _ in range(3):
         assert (await world.reply(world.submit())).is_new
-    assert await world.store.counts("default") == {"queued": 3}
+    assert await world.store.counts_by_status("default") == {"queued": 3}
 
 
 class Interrupted:
@@ -215,7 +215,7 @@ async def test_whoever_lost_patience_is_served_nevertheless(world: World) -> Non
     await asyncio.wait([commit])
     await world.store.close()
     await world.open()
-    assert await world.store.counts("default") == {"queued": 1}
+    assert await world.store.counts_by_status("default") == {"queued": 1}
 
 
 async def test_closing_serves_what_waits_and_refuses_what_comes_later(

@@ -67,12 +67,12 @@ async def test_a_commit_that_failed_and_did_not_take_place_leaves_nothing_behind
     assert caught.value.code == "store_io_error"
     assert await world.task(task) == task
     assert (await world.do(world.finish(task))).status == "succeeded"
-    assert await world.store.counts("default") == {"succeeded": 1}
+    assert await world.store.counts_by_status("default") == {"succeeded": 1}
     assert await world.problems() == []
 
 
 async def test_a_heartbeat_whose_commit_failed_but_took_place_counts_once(world: World) -> None:
     task = await world.running_task()
     flaky(world).next_commit = "after"
-    await world.store.one(world.heartbeat())
+    await world.store.commit_one(world.heartbeat())
     assert (await world.task(task)).status == "running"

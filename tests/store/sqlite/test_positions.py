@@ -18,7 +18,7 @@ async def test_two_writers_and_a_follower_see_one_order_without_gaps(sqlite_data
 
     async def submit() -> None:
         for _ in range(100):
-            await other.one(world.submit())
+            await other.commit_one(world.submit())
 
     async def work() -> None:
         count = 0

@@ -21,7 +21,7 @@ async def test_each_commit_of_any_store_changes_the_stamp(world: World) -> None:
     for store in (other, world.store, other):
         before = world.store.stamp()
         assert before is not None
-        await store.one(world.submit())
+        await store.commit_one(world.submit())
         assert world.store.stamp() != before
 
 
@@ -30,7 +30,7 @@ async def test_without_a_commit_the_stamp_stays_also_when_the_log_is_folded_back
 ) -> None:
     await world.queued_task()
     before = world.store.stamp()
-    await world.store.counts("default")
+    await world.store.counts_by_status("default")
     assert world.store.stamp() == before
     await sqlite_database.sql("PRAGMA wal_checkpoint(TRUNCATE)")
     await world.queued_task()

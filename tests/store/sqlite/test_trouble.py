@@ -57,7 +57,7 @@ async def test_a_writer_that_does_not_let_go_is_not_waited_for_without_end(
     assert await world.task(task) == task  # reading goes on
     other.execute("ROLLBACK")
     other.close()
-    assert await world.store.counts("default") == {"queued": 1}
+    assert await world.store.counts_by_status("default") == {"queued": 1}
     assert (await world.reply(world.submit())).is_new
 
 
@@ -83,7 +83,7 @@ async def test_a_read_only_file_is_named_as_such(
     with pytest.raises(StoreError) as caught:
         await other.commit([world.submit()])
     assert caught.value.code == "store_read_only"
-    assert await other.counts("default") == {"queued": 1}
+    assert await other.counts_by_status("default") == {"queued": 1}
     await other.close()
     assert (await world.reply(world.submit())).is_new
 
@@ -124,7 +124,7 @@ async def test_a_damaged_file_is_named_as_such(world: World, sqlite_database: Sq
 
 async def _opened_and_asked(store: Store) -> None:
     await store.open()
-    await store.counts("default")
+    await store.counts_by_status("default")
 
 
 async def test_a_full_file_refuses_and_goes_on_when_there_is_room(world: World) -> None:
@@ -134,7 +134,7 @@ async def test_a_full_file_refuses_and_goes_on_when_there_is_room(world: World) 
     with pytest.raises(StoreError) as caught:
         await world.store.commit([world.submit(payload=b'"' + b"x" * 100_000 + b'"')])
     assert caught.value.code == "store_full"
-    assert await world.store.counts("default") == {}
+    assert await world.store.counts_by_status("default") == {}
     driver._connection.execute("PRAGMA max_page_count = 1000000").fetchall()
     assert (await world.reply(world.submit())).is_new
     assert await world.problems() == []

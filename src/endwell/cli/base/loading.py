@@ -141,4 +141,4 @@ async def all_namespaces(node: Node, options: Options) -> list[str]:
     """The namespace of the command line, or all in the store."""
     if options.namespace:
         return [options.namespace]
-    return sorted({*await node.store.namespaces(), node.app.namespace})
+    return sorted({*await node.store.known_namespaces(), node.app.namespace})

@@ -102,7 +102,7 @@ async def supervisors(patient: Patient) -> list[Finding]:
         age = None if last is None else (now - last) / SECOND
         if age is not None and age <= patience:
             continue
-        accepted, ended = await patient.store.tallies(namespace)
+        accepted, ended = await patient.store.task_tallies(namespace)
         is_needed = accepted > ended or bool(await patient.store.open_sessions(namespace))
         found.append(_unsupervised(namespace, age, patience, is_needed))
     return found

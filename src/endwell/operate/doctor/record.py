@@ -33,7 +33,7 @@ async def conservation(patient: Patient) -> list[Finding]:
     """Accepted = ended + live: the commits counted the tasks that there are."""
     found = []
     for namespace in patient.namespaces:
-        counted = await patient.store.conservation(namespace)
+        counted = await patient.store.count_conservation(namespace)
         if not counted.holds:
             live = counted.tasks - counted.ended_tasks
             found.append(
@@ -61,7 +61,7 @@ async def for_people(patient: Patient) -> list[Finding]:
         since = await store.now() - SKIPPED_SECONDS * SECOND
         counts = {
             "dead_letters_open": len(letters),
-            "tasks_blocked": (await store.counts(namespace)).get("blocked", 0),
+            "tasks_blocked": (await store.counts_by_status(namespace)).get("blocked", 0),
             "effects_unknown": len(effects),
             "messages_skipped": await store.skipped_count(namespace, since),
         }

@@ -198,7 +198,7 @@ def postgres_settings(facts: Mapping[str, Any]) -> list[Finding]:
 
 async def integrity(patient: Patient) -> list[Finding]:
     """The database's own check of its file passes."""
-    wrong = await patient.store.integrity()
+    wrong = await patient.store.integrity_faults()
     if not wrong:
         return []
     remedy = "stop everything, keep a copy, restore a backup, then `endwell events verify`"

@@ -71,7 +71,7 @@ async def _about_namespace(patient: Patient, redis: RedisClient, namespace: str)
 
 async def _needed_entries(patient: Patient, namespace: str) -> int:
     """How many offers may be on the stream: claimed, dispatched, and published ones of queued tasks."""
-    counts, now = await patient.store.counts(namespace), await patient.store.now()
+    counts, now = await patient.store.counts_by_status(namespace), await patient.store.now()
     slots = sum(
         session.concurrency
         for session in await patient.store.open_sessions(namespace)

@@ -60,11 +60,11 @@ async def mark_restored(
 ) -> None:
     """Count effects of present tasks that have no row as unknown from now on."""
     for namespace in namespaces:
-        await store.one(MarkRestored(command_id=new_id(), namespace=namespace, actor=actor))
+        await store.commit_one(MarkRestored(command_id=new_id(), namespace=namespace, actor=actor))
 
 
 async def _has_tasks(store: Store, namespace: str) -> bool:
-    return bool(await store.heads(namespace, "", 1) or await store.event_tasks(namespace, "", 1))
+    return bool(await store.heads_of_tasks(namespace, "", 1) or await store.event_tasks(namespace, "", 1))
 
 
 async def _has_record(store: Store, checked: CheckedImport, read: Lines) -> bool:
@@ -72,7 +72,7 @@ async def _has_record(store: Store, checked: CheckedImport, read: Lines) -> bool
     heads = dict(checked.heads)
     for namespace in checked.namespaces:
         after = ""
-        while page := await store.heads(namespace, after, BATCH):
+        while page := await store.heads_of_tasks(namespace, after, BATCH):
             for task_id, *head in page:
                 if heads.pop((namespace, task_id), None) != tuple(head):
                     return False

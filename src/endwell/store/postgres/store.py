@@ -65,8 +65,8 @@ STEADY_QUESTIONS: Final = frozenset(
 class PostgresStore(Store):
     """Group commit under load, one commit of latency when idle; outlives the server's outages.
 
-    Belongs to the event loop that opens it; `sibling()` serves another. `shift` is added to the server's
-    clock, in microseconds: tests move time with it.
+    Belongs to the event loop that opens it. `shift` is added to the server's clock, in microseconds: tests move
+    time with it.
     """
 
     parallel_commits: ClassVar[int] = COMMITTERS
@@ -147,7 +147,7 @@ class PostgresStore(Store):
             self._ring(outcome.bells)
         settle(batch, outcome)
 
-    def sibling(self) -> Store:
+    def for_another_loop(self) -> Store:
         return PostgresStore(
             self._url,
             limits=self._limits,

@@ -65,7 +65,7 @@ class HealthReads(NamedQueries):
         """When any PMO last completed a tick."""
         return await self._value("last_tick", namespace)  # type: ignore[no-any-return]
 
-    async def counts(self, namespace: str) -> dict[str, int]:
+    async def counts_by_status(self, namespace: str) -> dict[str, int]:
         """How many tasks there are in each status."""
         return await self._pairs("counts", namespace)
 
@@ -73,12 +73,12 @@ class HealthReads(NamedQueries):
         """How many tasks of each agent wait for a worker."""
         return await self._pairs("waiting_by_agent", namespace, now)
 
-    async def tallies(self, namespace: str) -> tuple[int, int]:
+    async def task_tallies(self, namespace: str) -> tuple[int, int]:
         """How many tasks were accepted and how many ended, as the commits counted them."""
         ((accepted, ended),) = await self._rows("tallies", namespace)
         return int(accepted), int(ended)
 
-    async def conservation(self, namespace: str) -> Conservation:
+    async def count_conservation(self, namespace: str) -> Conservation:
         """The counters beside a full count, both of one moment."""
         (row,) = await self._rows("conservation", namespace)
         return Conservation(*(int(value) for value in row))
@@ -87,7 +87,7 @@ class HealthReads(NamedQueries):
         """The latest time that the record knows."""
         return await self._value("latest_moment", namespace)  # type: ignore[no-any-return]
 
-    async def namespaces(self) -> list[str]:
+    async def known_namespaces(self) -> list[str]:
         """Every namespace that tasks or events know."""
         return await self._column("namespaces")
 
@@ -95,7 +95,7 @@ class HealthReads(NamedQueries):
         """The names of the tables and indexes."""
         return await self._column("schema_objects")
 
-    async def integrity(self) -> list[str]:
+    async def integrity_faults(self) -> list[str]:
         """The faults that the database finds in its own file."""
         return [str(fault) for fault in await self._column("integrity") if fault != "ok"]
 

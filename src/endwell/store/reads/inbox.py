@@ -98,7 +98,9 @@ class InboxReads(NamedQueries):
         """Messages processed since before that moment by an attempt that no longer lives."""
         return await self._column("stale_messages", namespace, before, now, limit)
 
-    async def undelivered(self, namespace: str, before: int, limit: int) -> list[tuple[Message, str, int]]:
+    async def undelivered_messages(
+        self, namespace: str, before: int, limit: int
+    ) -> list[tuple[Message, str, int]]:
         """Messages older than that which could be consumed now, with task status and failed deliveries."""
         rows = await self._rows("undelivered", namespace, before, limit)
         return [(Message(*row[:-2]), row[-2], row[-1]) for row in rows]

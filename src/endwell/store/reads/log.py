@@ -95,7 +95,7 @@ class LogReads(NamedQueries):
         """The ids of the tasks that the log knows, in pages."""
         return await self._column("event_tasks", namespace, after, limit)
 
-    async def heads(self, namespace: str, after: str, limit: int) -> list[tuple[str, int, bytes]]:
+    async def heads_of_tasks(self, namespace: str, after: str, limit: int) -> list[tuple[str, int, bytes]]:
         """The id of each task, and the version and hash of its last event as its row has them."""
         rows = await self._rows("heads", namespace, after, limit)
         return [(str(row[0]), int(row[1]), bytes(row[2])) for row in rows]

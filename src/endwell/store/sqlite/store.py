@@ -120,7 +120,7 @@ class SqliteStore(Store):
             with self._reading:
                 self._reader.close()
 
-    def sibling(self) -> Store:
+    def for_another_loop(self) -> Store:
         return self  # the queue serves every event loop, heartbeats first
 
     # commits
