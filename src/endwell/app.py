@@ -223,7 +223,7 @@ class Node:
         app, settings = self.app, self.app.settings
         if settings.queue.kind != "redis":
             return None
-        names = Names.of(settings.redis.prefix, app.namespace)
+        names = Names.for_namespace(settings.redis.prefix, app.namespace)
         consumer = consumer_name(name, app.runtime.process_id())
         return StreamIntake(app.open_redis, names, consumer, app.runtime, settings, agents=agents)
 

@@ -81,13 +81,13 @@ class RedisClient:
         try:
             connection = await pool.get_connection()
             try:
-                return await _exchange(connection, commands)
+                return await _exchange_commands(connection, commands)
             finally:
                 await pool.release(connection)
         except (RedisError, OSError, TimeoutError) as error:
             raise Unreachable(str(error) or type(error).__name__) from error
 
-    def subscription(self) -> Any:
+    def new_subscription(self) -> Any:
         """A connection for SUBSCRIBE and PSUBSCRIBE, as redis-py's PubSub."""
         return self._library.pubsub()
 
@@ -117,7 +117,7 @@ def literal_pattern(text: str) -> str:
     return "".join(f"\\{character}" if character in "*?[]\\" else character for character in text)
 
 
-async def _exchange(connection: Any, commands: Sequence[Sequence[Word]]) -> list[Any]:
+async def _exchange_commands(connection: Any, commands: Sequence[Sequence[Word]]) -> list[Any]:
     """Write all commands at once and read their answers; errors of the server stand among them.
 
     hiredis packs the commands: redis-py's own packing takes longer than the server needs to execute them.

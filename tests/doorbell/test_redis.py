@@ -49,7 +49,7 @@ class TestRedisDoorbell(DoorbellContract):
     async def test_a_wakeup_is_published_under_the_agents_own_name(
         self, bell: Doorbell, client: RedisClient
     ) -> None:
-        async with client.subscription() as listening:
+        async with client.new_subscription() as listening:
             await listening.subscribe(f"{self.prefix}endwell.v1.acme%2Eeu.ops.cmd.agent.coder.wakeup")
             await listening.get_message(timeout=PATIENCE)
             bell.ring(["work:acme.eu:coder/ops"])

@@ -36,7 +36,7 @@ class TestSimulatedDoorbell(DoorbellContract):
         ear = Ear(other_bell)
         self.network.fate = lambda *_: []
         bell.ring(["lost"])
-        self.network.fate = self.network.arrives
+        self.network.fate = self.network.usual_delays
         bell.ring(["found"])
         await ear.wait_for("found")
         assert not ear.has_heard("lost")

@@ -32,7 +32,7 @@ class Streamed:
     def __init__(self, world: World, redis_url: str) -> None:
         self.world = world
         self.app = world.app
-        self.names = Names.of("", world.namespace)
+        self.names = Names.for_namespace("", world.namespace)
         self.redis = RedisClient(redis_url)
 
     async def supervised(self, node: Node | None = None) -> Pmo:

@@ -86,7 +86,7 @@ async def test_crash_before_a_handled_report_is_acknowledged(streamed: Streamed)
     attempt, _ = await hand.asks()
     await hand.says("succeeded", attempt=attempt, output='"pressed"')
     await hand.streams.foreign.handle_reports(await hand.unacknowledged_reports())
-    await hand.streams.handle_left_reports(0)
+    await hand.streams.reports.handle_left(0)
     assert await handle.result(PATIENCE_SECONDS) == "pressed"
     assert terminal(await streamed.world.history(handle)) == ["task.succeeded"]
     assert await streamed.entries(streamed.names.result) == []
@@ -102,7 +102,7 @@ async def test_crash_before_the_report_of_a_failure_is_acknowledged_counts_the_f
     attempt, _ = await hand.asks()
     await hand.says("failed", attempt=attempt, error="no paper")
     await hand.streams.foreign.handle_reports(await hand.unacknowledged_reports())
-    await hand.streams.handle_left_reports(0)
+    await hand.streams.reports.handle_left(0)
     task = await handle.task()
     assert (task.status, task.retry_count) == ("queued", 1)
     assert await streamed.pending() == []
@@ -150,5 +150,5 @@ async def test_report_stays_pending_while_the_store_is_away(
         patch.setattr(streamed.world.store, "commit", away)
         with pytest.raises(StoreError):
             await hand.heard()
-    await hand.streams.handle_left_reports(0)
+    await hand.streams.reports.handle_left(0)
     assert await handle.result(PATIENCE_SECONDS) == "pressed"

@@ -312,7 +312,7 @@ async def test_orchestrator_revokes_the_grant_of_a_cancelled_task_as_soon_as_it_
     ((message_id, task),) = found
     said = {key: task[key] for key in ("task_id", "turn", "epoch")}
     await streamed.add(names.result, **said, worker_id="hand-1", message_id=message_id, status="claimed")
-    key = names.grant(task["turn"], int(task["epoch"]))
+    key = names.grant_key(task["turn"], int(task["epoch"]))
 
     async def has_grant() -> bool:
         return await redis.ask("GET", key) is not None

@@ -143,7 +143,7 @@ class Hand:
         return attempt, await self.grant()
 
     async def grant(self) -> str:
-        key = self.streamed.names.grant(self.task["turn"], int(self.task["epoch"]))
+        key = self.streamed.names.grant_key(self.task["turn"], int(self.task["epoch"]))
         return ((await self.streamed.redis.ask("GET", key)) or b"").decode()
 
     async def unacknowledged_reports(self) -> list[ReportEntry]:
@@ -200,12 +200,12 @@ async def test_claim_that_is_handled_twice_is_granted_as_before(hand: Hand) -> N
     handle = await hand.offered()
     await hand.says("claimed")
     entries = await hand.streams._reader.read(10)
-    await hand.streams.handle_reports(entries)
+    await hand.streams.reports.handle(entries)
     first = await hand.grant()
     await hand.streamed.redis.ask(
-        "DEL", hand.streamed.names.grant(hand.task["turn"], int(hand.task["epoch"]))
+        "DEL", hand.streamed.names.grant_key(hand.task["turn"], int(hand.task["epoch"]))
     )
-    await hand.streams.handle_reports(entries)
+    await hand.streams.reports.handle(entries)
     assert await hand.grant() == first == (await handle.task()).attempt_id
 
 
@@ -269,7 +269,7 @@ async def test_heartbeat_of_an_entry_renews_the_lease_and_adds_no_entry(hand: Ha
     before = await world.store.session(world.namespace, task.session_id or "")
     entries = await hand.streams.streams.stream_lengths()
     hand.streams.foreign._progress_seconds = 0.0
-    grant = names.grant(task.turn_id or "", task.epoch)
+    grant = names.grant_key(task.turn_id or "", task.epoch)
     await redis.ask("EXPIRE", grant, 5)
     await redis.ask("XCLAIM", names.task, "cg:workers", hand.name, 0, hand.message_id, "JUSTID")
     await hand.streams.foreign.renew_leases()

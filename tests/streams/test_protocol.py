@@ -46,7 +46,7 @@ def test_page_and_code_have_the_same_streams_groups_and_keys() -> None:
     assert named == ("stream:task", "stream:result", "stream:dlq", "cg:workers"), "others rely on them"
     own = Names()
     assert [row[0] for row in keys] == [
-        own.grant("<turn>", 0).replace(":0", ":<epoch>"),
+        own.grant_key("<turn>", 0).replace(":0", ":<epoch>"),
         own.grants,
         own.workers,
         own.worker("<name>"),
@@ -96,10 +96,10 @@ def test_page_and_code_have_the_same_defaults() -> None:
 
 
 def test_several_installations_share_a_server_by_prefix_and_namespace() -> None:
-    assert Names.of("", "default").task == "stream:task"
-    assert Names.of("acme:", "default").task == "acme:stream:task"
-    assert Names.of("acme:", "lab").task == "acme:lab:stream:task"
-    assert Names.of("acme:", "lab").grant("t.t1", 3) == "acme:lab:grant:t.t1:3"
+    assert Names.for_namespace("", "default").task == "stream:task"
+    assert Names.for_namespace("acme:", "default").task == "acme:stream:task"
+    assert Names.for_namespace("acme:", "lab").task == "acme:lab:stream:task"
+    assert Names.for_namespace("acme:", "lab").grant_key("t.t1", 3) == "acme:lab:grant:t.t1:3"
 
 
 def test_consumer_name_is_worker_and_process() -> None:

@@ -216,15 +216,17 @@ async def test_step_longer_than_the_visibility_timeout_stays_with_a_healthy_work
 
 async def test_silent_consumers_without_entries_are_deleted(streamed: Streamed) -> None:
     streams, _ = await left_by_a_dead_worker(streamed)
-    names = {name for name, _, _ in await streams.streams.tasks.consumers()}
+    names = {name for name, _, _ in await streams.streams.tasks.list_consumers()}
     assert names == {b"dead-1"}
     await streams._delete_silent_consumers()
-    assert {name for name, _, _ in await streams.streams.tasks.consumers()} == {b"dead-1"}, "it has something"
+    assert {name for name, _, _ in await streams.streams.tasks.list_consumers()} == {b"dead-1"}, (
+        "it has something"
+    )
     await streams.reclaimer.run_once()
     await streams._delete_silent_consumers()
-    assert b"dead-1" in {name for name, _, _ in await streams.streams.tasks.consumers()}, (
+    assert b"dead-1" in {name for name, _, _ in await streams.streams.tasks.list_consumers()}, (
         "it may still come back"
     )
     streams._silent_ms = 0
     await streams._delete_silent_consumers()
-    assert b"dead-1" not in {name for name, _, _ in await streams.streams.tasks.consumers()}
+    assert b"dead-1" not in {name for name, _, _ in await streams.streams.tasks.list_consumers()}

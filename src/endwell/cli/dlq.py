@@ -204,7 +204,7 @@ async def _unreadable_entries(node: Node) -> AsyncIterator[UnreadableEntries | N
         return await (await node.client.submit(agent, payload, key=key)).task()
 
     redis = app.open_redis()
-    stream = DeadLetterStream(redis, Names.of(app.settings.redis.prefix, app.namespace))
+    stream = DeadLetterStream(redis, Names.for_namespace(app.settings.redis.prefix, app.namespace))
     try:
         yield UnreadableEntries(stream, node.store, app.namespace, submit)
     finally:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from endwell.doorbell.coalesce import Coalescer
 from endwell.doorbell.contract import EVERYTHING, BellHealth, OnRing, Unsubscribe
-from endwell.doorbell.peers import Peers, bind, meeting_directory
+from endwell.doorbell.peers import Peers, bind_socket, meeting_directory
 from endwell.runtime import Runtime
 from endwell.runtime.processes import process_id
 
@@ -56,7 +56,7 @@ class LocalDoorbell:
         self._lock = self._runtime.new_lock()
         self._coalescer.start(self._loop, self._runtime.new_lock())
         try:
-            self._join(self._loop)
+            self._join_directory(self._loop)
         except OSError as error:
             self._last_error = str(error)
             log.warning("doorbell rings within this process only: %s", error)
@@ -72,7 +72,7 @@ class LocalDoorbell:
         if peers is not None:
             peers.close()
         if bound is not None:
-            self._unbind(bound)
+            self._remove_socket(bound)
 
     def ring(self, topics: Collection[str]) -> None:
         # Before any lock: in a forked child a lock may be held by a thread that does not exist there.
@@ -95,11 +95,11 @@ class LocalDoorbell:
         is_reachable = is_ours and self._path is not None and self._path.exists()
         return BellHealth(kind="local", connected=is_reachable, last_error=self._last_error)
 
-    def _join(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _join_directory(self, loop: asyncio.AbstractEventLoop) -> None:
         if not hasattr(socket, "AF_UNIX"):
             raise OSError(errno.EAFNOSUPPORT, "this platform has no Unix sockets")
         directory = meeting_directory(self._key, self._root)
-        bound, name = self._bind(directory)
+        bound, name = self._bind_socket(directory)
         peers = Peers(directory, name, self._runtime.clock)
         peers.refresh()  # also removes the sockets of killed processes
         loop.add_reader(bound.fileno(), self._receive, bound)
@@ -107,18 +107,18 @@ class LocalDoorbell:
             self._socket, self._path, self._peers = bound, directory / name, peers
         self._last_error = None
 
-    def _bind(self, directory: Path) -> tuple[socket.socket, str]:
+    def _bind_socket(self, directory: Path) -> tuple[socket.socket, str]:
         for tries_left in reversed(range(_BIND_TRIES)):
             name = self._runtime.ids.new()[-12:]
             try:
-                return bind(directory, name), name
+                return bind_socket(directory, name), name
             except OSError as error:
                 # A process that leaves removes the empty directory; seeded ids may repeat.
                 if error.errno not in (errno.ENOENT, errno.EADDRINUSE) or not tries_left:
                     raise
         raise AssertionError("the last try returns or raises")
 
-    def _unbind(self, bound: socket.socket) -> None:
+    def _remove_socket(self, bound: socket.socket) -> None:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(bound.fileno())
         bound.close()

@@ -44,7 +44,7 @@ def make_private(directory: Path) -> None:
             path.chmod(0o700)
 
 
-def bind(directory: Path, name: str) -> socket.socket:
+def bind_socket(directory: Path, name: str) -> socket.socket:
     """Bind a socket that other processes find under `name`."""
     path = os.fsencode(directory / name)
     if len(path) >= LONGEST_PATH:

@@ -52,7 +52,7 @@ class RedisSubscription:
         self._on_topics = on_topics
         self._own_channel = f"{prefix}{VERSION}.echo.{sender}"
         self._echo = asyncio.Event()
-        self._messages = client.subscription()
+        self._messages = client.new_subscription()
         self._reading: asyncio.Task[None] | None = None
         self.why = CLOSED
         self.lost = asyncio.Event()

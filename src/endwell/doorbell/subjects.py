@@ -33,9 +33,11 @@ class BellMessage(NamedTuple):
     payload: bytes
 
 
-def subject(namespace: str, channel: str, category: Literal["cmd", "evt"], target: str, suffix: str) -> str:
+def agent_subject(
+    namespace: str, channel: str, category: Literal["cmd", "evt"], agent: str, suffix: str
+) -> str:
     """The subject of messages to or about one agent."""
-    return f"{VERSION}.{subject_token(namespace)}.{channel}.{category}.agent.{target}.{suffix}"
+    return f"{VERSION}.{subject_token(namespace)}.{channel}.{category}.agent.{agent}.{suffix}"
 
 
 def subject_token(namespace: str) -> str:
@@ -70,7 +72,7 @@ def topics_of(subject: str, payload: bytes, sender: str) -> Collection[str]:
 
 
 def _wakeup_message(namespace: str, agent: str, channel: str | None, sender: str) -> BellMessage:
-    name = subject(namespace, channel or DEFAULT_CHANNEL, "cmd", agent, "wakeup")
+    name = agent_subject(namespace, channel or DEFAULT_CHANNEL, "cmd", agent, "wakeup")
     return BellMessage(name, msgspec.json.encode({"agent_id": agent, "from": sender}))
 
 

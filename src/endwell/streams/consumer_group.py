@@ -64,7 +64,7 @@ class ConsumerGroup:
         """
         await self._redis.ask("XCLAIM", self.stream, self.name, consumer, 0, *ids, "JUSTID")
 
-    async def entries(self, ids: Sequence[str]) -> dict[str, RawFields]:
+    async def find_entries(self, ids: Sequence[str]) -> dict[str, RawFields]:
         """The entries of these ids that exist, without touching them."""
         looks = [("XRANGE", self.stream, each, each) for each in ids]
         found: dict[str, RawFields] = {}
@@ -72,7 +72,7 @@ class ConsumerGroup:
             found |= entries_by_id(answer)
         return found
 
-    async def consumers(self) -> list[tuple[bytes, int, int]]:
+    async def list_consumers(self) -> list[tuple[bytes, int, int]]:
         """Name, pending entries and idle milliseconds of each consumer that the server knows."""
         rows = map(_as_dict, await self._redis.ask("XINFO", "CONSUMERS", self.stream, self.name))
         return [(row["name"], int(row["pending"]), int(row["idle"])) for row in rows]

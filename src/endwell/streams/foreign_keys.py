@@ -104,20 +104,20 @@ class GrantKeys:
 
     async def give_grant(self, grant: Grant, attempt_id: str) -> None:
         """Let the worker of this attempt begin or continue, and no other."""
-        key = self._names.grant(grant.turn_id, grant.epoch)
+        key = self._names.grant_key(grant.turn_id, grant.epoch)
         setting = ("SET", key, attempt_id, "EX", GRANT_SECONDS)
         listing = ("HSET", self._names.grants, grant.hash_field, grant.task_id)
         await self._redis.ask_all([setting, listing], atomic=True)
 
     async def deny(self, grant: Grant) -> None:
         """Tell a worker that there is nothing to do; an existing grant stands."""
-        key = self._names.grant(grant.turn_id, grant.epoch)
+        key = self._names.grant_key(grant.turn_id, grant.epoch)
         await self._redis.ask("SET", key, DENIED, "NX", "EX", DENIAL_SECONDS)
 
     async def revoke(self, grants: Sequence[Grant]) -> None:
         """Remove grants whose attempts have lost their turns: the workers must stop."""
         if grants:
-            keys = [self._names.grant(grant.turn_id, grant.epoch) for grant in grants]
+            keys = [self._names.grant_key(grant.turn_id, grant.epoch) for grant in grants]
             unlisting = ("HDEL", self._names.grants, *(grant.hash_field for grant in grants))
             await self._redis.ask_all([("DEL", *keys), unlisting], atomic=True)
 
@@ -129,7 +129,7 @@ class GrantKeys:
 
     async def attempts_of(self, grants: Sequence[Grant]) -> list[str]:
         """The attempts that these grants name now; empty where a grant is gone."""
-        keys = [self._names.grant(grant.turn_id, grant.epoch) for grant in grants]
+        keys = [self._names.grant_key(grant.turn_id, grant.epoch) for grant in grants]
         return [(each or b"").decode(errors="replace") for each in await self._redis.ask("MGET", *keys)]
 
 

@@ -189,7 +189,7 @@ class StreamIntake:
         for message_id, raw in entries:
             delivery = read_task(message_id, raw)
             if isinstance(delivery, Malformed):
-                self._bury(delivery)
+                self._bury_entry(delivery)
             elif delivery.agent not in self._agents:
                 self._pass_on(delivery)
             else:
@@ -216,7 +216,7 @@ class StreamIntake:
         self._is_connected = False
         self._wake()
 
-    def _bury(self, bad: Malformed) -> None:
+    def _bury_entry(self, bad: Malformed) -> None:
         log.error("entry %s cannot be read (%s): %s", bad.message_id, bad.reason, bad.problem)
         self._send_later(self._streams.bury_commands(bad, moment(self._runtime.clock.now_us())))
 

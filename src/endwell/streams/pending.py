@@ -64,7 +64,7 @@ class PendingEntries:
             for each, raw in {**found, **dict.fromkeys(gone)}.items()
         ]
 
-    async def overdue(self, idle_ms: int) -> dict[str, int]:
+    async def find_overdue(self, idle_ms: int) -> dict[str, int]:
         """For how many milliseconds overdue entries were left alone; the oldest of them, at most a page."""
         page = await self._read_page(idle_ms, "-")
         return {each.message_id: each.idle_ms for each in page if each.idle_ms >= idle_ms}

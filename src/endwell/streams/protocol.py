@@ -59,7 +59,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str = ""
 
     @classmethod
-    def of(cls, prefix: str, namespace: str) -> Names:
+    def for_namespace(cls, prefix: str, namespace: str) -> Names:
         """The keys of a namespace; all but the default one have its name in their prefix."""
         return cls(prefix=prefix if namespace == DEFAULT_NAMESPACE else f"{prefix}{namespace}:")
 
@@ -78,7 +78,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
         """Stream: dead letters."""
         return self.prefix + DLQ
 
-    def grant(self, turn_id: str, epoch: int) -> str:
+    def grant_key(self, turn_id: str, epoch: int) -> str:
         """String: the attempt that may execute a turn of a foreign worker."""
         return f"{self.prefix}grant:{turn_id}:{epoch}"
 

@@ -75,7 +75,7 @@ class TaskStreams:
 
     async def read_deliveries(self, ids: Sequence[str]) -> dict[str, Delivery]:
         """The usable entries of the task stream with these ids, without touching them."""
-        entries = await self.tasks.entries(ids)
+        entries = await self.tasks.find_entries(ids)
         read = (read_task(message_id, raw) for message_id, raw in entries.items())
         return {each.message_id: each for each in read if isinstance(each, Delivery)}
 
@@ -159,7 +159,7 @@ class TaskStreams:
         overdue: dict[str, int] = {}
         has_groups = True
         try:
-            overdue = await self.tasks.pending.overdue(idle_ms)
+            overdue = await self.tasks.pending.find_overdue(idle_ms)
         except Refusal as refusal:
             if refusal.code != "NOGROUP":
                 raise

@@ -25,28 +25,28 @@ class BellNetwork:
 
     def __init__(self, dice: Dice, fate: Fate | None = None) -> None:
         self.dice = dice
-        self.fate: Fate = fate or self.arrives
+        self.fate: Fate = fate or self.usual_delays
         self.is_immediate = False
         self._bells: list[SimulatedDoorbell] = []
 
-    def arrives(self, ringer: str, listener: str, topics: frozenset[str]) -> list[float]:
+    def usual_delays(self, ringer: str, listener: str, topics: frozenset[str]) -> list[float]:
         """Once, and soon."""
         return [0.0 if self.is_immediate else self.dice.random() * RING_SECONDS]
 
-    def join(self, bell: SimulatedDoorbell) -> None:
+    def add_bell(self, bell: SimulatedDoorbell) -> None:
         if bell not in self._bells:
             self._bells.append(bell)
 
-    def leave(self, bell: SimulatedDoorbell) -> None:
+    def remove_bell(self, bell: SimulatedDoorbell) -> None:
         with contextlib.suppress(ValueError):
             self._bells.remove(bell)
 
-    def shout(self, topics: frozenset[str]) -> None:
+    def ring_all(self, topics: frozenset[str]) -> None:
         """Ring every bell, without a ringer."""
         for bell in tuple(self._bells):
             bell.deliver(topics, 0.0)
 
-    def carry(self, ringer: SimulatedDoorbell, topics: frozenset[str]) -> None:
+    def carry_ring(self, ringer: SimulatedDoorbell, topics: frozenset[str]) -> None:
         for bell in tuple(self._bells):
             for seconds in [0.0] if bell is ringer else self.fate(ringer.owner, bell.owner, topics):
                 bell.deliver(topics, seconds)
@@ -74,16 +74,16 @@ class SimulatedDoorbell:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._coalescer.start(self._loop, self._new_lock())
-            self._network.join(self)
+            self._network.add_bell(self)
 
     async def close(self) -> None:
         self._loop = None
         self._coalescer.stop()
-        self._network.leave(self)
+        self._network.remove_bell(self)
 
     def ring(self, topics: Collection[str]) -> None:
         if self._loop is not None and topics:
-            self._network.carry(self, frozenset(topics))
+            self._network.carry_ring(self, frozenset(topics))
 
     def deliver(self, topics: frozenset[str], seconds: float) -> None:
         """Call this bell's subscribers after some seconds."""

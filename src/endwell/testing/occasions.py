@@ -67,7 +67,7 @@ class Occasions:
         self.entries: deque[tuple[bytes, list[bytes]]] = deque(maxlen=100)
         self._pending: defaultdict[Point, list[PendingFault]] = defaultdict(list)
         members, network = cluster.members, cluster.network
-        network.fate = lambda *ring: self._fate_of_ring(network.arrives(*ring), *ring)
+        network.fate = lambda *ring: self._fate_of_ring(network.usual_delays(*ring), *ring)
         cluster.redis.fate = lambda owner, commands: self.meet("commands", members[owner], commands) or ""
         cluster.redis.on_executed = lambda owner, *done: self.meet("answers", members[owner], *done)
         cluster.redis.server.accepts = self._accepts_entry

@@ -196,7 +196,7 @@ class World:
     def lose_doorbells(self, *, lost: bool = True) -> None:
         """Lose every ring between processes from now on; polling must find the work."""
         network = self._cluster.network
-        network.fate = (lambda *_: []) if lost else network.arrives
+        network.fate = (lambda *_: []) if lost else network.usual_delays
 
     def double_doorbells(self) -> None:
         """Let every ring arrive three times from now on, the last much later."""

@@ -58,7 +58,7 @@ async def _about_server(redis: RedisClient) -> list[Finding]:
 
 async def _about_namespace(patient: Patient, redis: RedisClient, namespace: str) -> list[Finding]:
     queue = patient.settings.queue
-    streams = TaskStreams(redis, Names.of(patient.settings.redis.prefix, namespace))
+    streams = TaskStreams(redis, Names.for_namespace(patient.settings.redis.prefix, namespace))
     patience = 2 * queue.VISIBILITY_TIMEOUT_S + 2 * queue.RECLAIM_INTERVAL_S
     condition = await streams.examine(int(1000 * patience))
     lengths, names = condition.lengths, streams.names

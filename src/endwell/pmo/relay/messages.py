@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from endwell.doorbell.subjects import VERSION, subject
+from endwell.doorbell.subjects import VERSION, agent_subject
 from endwell.model import facts as f
 from endwell.model.facts import is_completed, outside_names
 from endwell.model.moments import moment
@@ -255,7 +255,7 @@ _PARTS: Final[dict[type[f.Fact], Callable[[_Scene, Any], Part]]] = {
 
 
 def _outgoing(task: Task, event: Event, suffix: str, data: dict[str, Any]) -> Outgoing:
-    place = subject(task.namespace, task.channel, "evt", task.agent, suffix)
+    place = agent_subject(task.namespace, task.channel, "evt", task.agent, suffix)
     message_id = f"{event.event_id}.{suffix}"
     envelope = {
         "specversion": "1.0",

@@ -14,7 +14,6 @@ from contextlib import suppress
 
 from endwell.doorbell.contract import EVERYTHING, Doorbell, is_rung
 from endwell.errors import StoreError
-from endwell.model.moments import moment
 from endwell.redis_client import Connect, Refusal, Unreachable
 from endwell.runtime.backoff import Backoff
 from endwell.runtime.base import Runtime
@@ -22,13 +21,13 @@ from endwell.settings import Settings, masked
 from endwell.store.actor import Actor
 from endwell.store.reclaimer import Absence
 from endwell.streams.consumer_group import PAGE, GroupReader
-from endwell.streams.entries import Delivery, Malformed, RawFields, ReportEntry, read_report
 from endwell.streams.orchestrator.dead_letter_publisher import DeadLetterPublisher
 from endwell.streams.orchestrator.foreign import ForeignWorkers
 from endwell.streams.orchestrator.publisher import OfferPublisher
 from endwell.streams.orchestrator.reclaim import StreamReclaimer
+from endwell.streams.orchestrator.reports import ReportHandler
 from endwell.streams.orchestrator.result_publisher import ResultPublisher
-from endwell.streams.protocol import PROTOCOL_VERSION, TASK, Names, consumer_name
+from endwell.streams.protocol import PROTOCOL_VERSION, Names, consumer_name
 from endwell.streams.task_streams import KEEPS_STREAMS, TaskStreams, eviction_policy
 
 log = logging.getLogger(__name__)
@@ -53,36 +52,17 @@ class StreamOrchestratorService:
         connect: Connect,
         absence: Absence | None = None,
     ) -> None:
-        queue, namespace = settings.queue, actor.namespace
         self._store = actor.store
-        self._namespace = namespace
+        self._namespace = actor.namespace
         self._bell = bell
         self._runtime = runtime
         self._settings = settings
         self._absence = absence
         self._shown_url = masked(settings.redis.url)
-        self.consumer = consumer_name(actor.name, runtime.process_id())
         self._redis = connect()
-        self.streams = TaskStreams(self._redis, Names.of(settings.redis.prefix, namespace))
-        self._reader = GroupReader(
-            connect, runtime, self.streams.reports, self.consumer, settings.redis.block_seconds
-        )
-        self.publisher = OfferPublisher(actor, bell, runtime, settings, self.streams)
-        self.reclaimer = StreamReclaimer(
-            actor,
-            runtime,
-            self.streams,
-            self.consumer,
-            visibility_seconds=queue.VISIBILITY_TIMEOUT_S,
-            absence=absence,
-        )
-        self.foreign = ForeignWorkers(actor, runtime.clock, self.streams, settings)
-        self.dead_letters = DeadLetterPublisher(actor.store, self.streams.dead_letters, namespace=namespace)
-        self.results = ResultPublisher(
-            actor.store, self.streams, namespace=namespace, kept=queue.results_kept
-        )
-        again = settings.pmo.dispatched_retry_seconds or queue.RECLAIM_INTERVAL_S
         self._lead_seconds = LEAD_SECONDS
+        again = settings.pmo.dispatched_retry_seconds or settings.queue.RECLAIM_INTERVAL_S
+        queue = settings.queue
         self._upkeep_seconds = min(queue.RECLAIM_INTERVAL_S, queue.HEARTBEAT_INTERVAL_S, again / 2)
         self._silent_ms = int(2000 * queue.VISIBILITY_TIMEOUT_S)
         self._rung: set[str] = set()
@@ -90,15 +70,31 @@ class StreamOrchestratorService:
         self._has_ended, self._is_held_lost, self._stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._has_ended.set()
         self._loops: list[asyncio.Task[None]] = []
-        self._passing: set[asyncio.Task[None]] = set()
         self._is_leader = False
-        self._led_at = -math.inf
-        self._kept_up_at = -math.inf
-        self._published_at = -math.inf
+        self._led_at = self._kept_up_at = self._published_at = -math.inf
         self._is_warned = False
         self.is_up = False
         """Whether the server answered the last time it was asked."""
         self.failures = 0
+        self._make_parts(actor, connect)
+
+    def _make_parts(self, actor: Actor, connect: Connect) -> None:
+        runtime, settings, namespace = self._runtime, self._settings, actor.namespace
+        self.consumer = consumer_name(actor.name, runtime.process_id())
+        names = Names.for_namespace(settings.redis.prefix, namespace)
+        self.streams = streams = TaskStreams(self._redis, names)
+        block_seconds = settings.redis.block_seconds
+        self._reader = GroupReader(connect, runtime, streams.reports, self.consumer, block_seconds)
+        self.publisher = OfferPublisher(actor, self._bell, runtime, settings, streams)
+        self.foreign = ForeignWorkers(actor, runtime.clock, streams, settings)
+        self.reports = ReportHandler(actor, runtime, streams, self.consumer, self.publisher, self.foreign)
+        seconds = settings.queue.VISIBILITY_TIMEOUT_S
+        self.reclaimer = StreamReclaimer(
+            actor, runtime, streams, self.consumer, visibility_seconds=seconds, absence=self._absence
+        )
+        self.dead_letters = DeadLetterPublisher(actor.store, streams.dead_letters, namespace=namespace)
+        kept = settings.queue.results_kept
+        self.results = ResultPublisher(actor.store, streams, namespace=namespace, kept=kept)
 
     async def start(self) -> None:
         """Create the groups and start the loops; a server that is away is tried again later."""
@@ -119,11 +115,11 @@ class StreamOrchestratorService:
         self._stop.set()
         if self._loops:
             self._unsubscribe()
-        for tasks in (self._loops, list(self._passing)):
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks)
+        for loop in self._loops:
+            loop.cancel()
+        if self._loops:
+            await asyncio.wait(self._loops)
+        await self.reports.close()
         with suppress(Unreachable, Refusal):
             await self.streams.give_up_lead(self.consumer)
         await self._redis.close()
@@ -235,58 +231,7 @@ class StreamOrchestratorService:
         return self._is_leader
 
     async def _read_reports_once(self) -> None:
-        await self.handle_reports(await self._reader.read(PAGE))
-
-    async def handle_reports(self, entries: list[tuple[str, RawFields]]) -> None:
-        """Handle entries of the result stream, and acknowledge them when the store has them."""
-        read = [read_report(entry_id, raw) for entry_id, raw in entries]
-        if not read:
-            return
-        bad = [each for each in read if isinstance(each, Malformed)]
-        await self.streams.bury_entries(bad, moment(await self._store.now()))
-        good = [each for each in read if isinstance(each, ReportEntry)]
-        await self.streams.reports.acknowledge([each.entry_id for each in good if each.is_published])
-        reports = [each for each in good if not each.is_published]
-        passed = [report for report in reports if report.status == "passed"]
-        for report in passed + await self.foreign.handle_reports(reports):
-            await self._handle_passed(report)
-        await self.streams.reports.remove([each.entry_id for each in reports])
-
-    async def handle_left_reports(self, idle_ms: int) -> None:
-        """Handle reports that another orchestrator has read and not acknowledged for so long."""
-        overdue = await self.streams.reports.pending.take_overdue(self.consumer, idle_ms)
-        await self.handle_reports([(each.message_id, each.raw) for each in overdue])
-
-    async def _handle_passed(self, report: ReportEntry) -> None:
-        """Publish the offer again; if no worker ever served its agent, make it a dead letter."""
-        entry = (await self.streams.read_deliveries((report.message_id,))).get(report.message_id)
-        if entry is None or entry.full_key != report.full_key:
-            return  # a report may name any entry: only its own offer is touched
-        if await self._store.agent(self._namespace, entry.agent) is None:
-            await self._bury_unknown(entry)
-            return
-        passing = self._runtime.spawn(self._republish_passed(report), "endwell-stream-passed")
-        self._passing.add(passing)
-        passing.add_done_callback(self._passing.discard)
-        await self.foreign.remove_served_entry(report)
-
-    async def _republish_passed(self, report: ReportEntry) -> None:
-        """If that fails, the offer is published again when it was not claimed for a while."""
-        try:
-            await self.publisher.republish_passed(report.task_id, (report.turn_id, report.epoch))
-        except (Unreachable, Refusal, StoreError) as error:
-            self._on_error(error)
-
-    async def _bury_unknown(self, entry: Delivery) -> None:
-        payload = entry.payload.decode()
-        bad = Malformed(
-            stream=TASK,
-            message_id=entry.message_id,
-            reason="unknown_tool",
-            problem=f"no worker has ever served the tool {entry.agent}",
-            shown={"task_id": entry.task_id, "tool_name": entry.agent, "payload": payload},
-        )
-        await self.streams.bury_entries((bad,), moment(self._runtime.clock.now_us()))
+        await self.reports.handle(await self._reader.read(PAGE))
 
     async def _revoke_once(self) -> None:
         """A turn was taken from a session: if its worker is foreign, its grant must go."""
@@ -315,7 +260,7 @@ class StreamOrchestratorService:
             return
         self._kept_up_at = now
         await self.set_up()
-        await self.handle_left_reports(int(LEFT_REPORT_SECONDS * 1000))
+        await self.reports.handle_left(int(LEFT_REPORT_SECONDS * 1000))
         await self.foreign.renew_leases()
         if self._absence is None or self._absence.is_over:
             await self.reclaimer.run_once()
@@ -325,7 +270,7 @@ class StreamOrchestratorService:
 
     async def _delete_silent_consumers(self) -> None:
         """Delete consumers without entries that were silent for long; a worker that returns makes its own."""
-        found = await self.streams.tasks.consumers()
+        found = await self.streams.tasks.list_consumers()
         silent = [name for name, pending, idle in found if not pending and idle >= self._silent_ms]
         if not silent:
             return

@@ -45,4 +45,4 @@ def false_rings(sim: Simulation, dice: Dice) -> None:
     """A thousand rings about nothing."""
     sim.happened("false_rings", "machine")
     for _ in range(1000):
-        sim.cluster.network.shout(frozenset((EVERYTHING,)))
+        sim.cluster.network.ring_all(frozenset((EVERYTHING,)))

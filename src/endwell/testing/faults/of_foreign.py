@@ -37,7 +37,7 @@ def foreign_worker_signs_off(sim: Simulation, dice: Dice) -> None:
 def stranger_forges_results(sim: Simulation, dice: Dice) -> None:
     """A client of the server reports on running turns, with their true attempts and under other names."""
 
-    def when() -> bool:
+    def try_to_act() -> bool:
         rows = sim.view.ask(_RUNNING)
         for task_id, turn_id, epoch, attempt, holder in rows:
             status = dice.choice(("succeeded", "failed", "returned", "progress"))
@@ -50,14 +50,14 @@ def stranger_forges_results(sim: Simulation, dice: Dice) -> None:
             put_entry(sim, RESULT.encode(), _as_fields(said))
         return bool(rows)
 
-    sim.once(when, every=0.5)
+    sim.once(try_to_act, every=0.5)
 
 
 @fault(weight=3, needs="queue")
 def stranger_forges_tool_names(sim: Simulation, dice: Dice) -> None:
     """A client of the server offers queued tasks to workers that do not serve them."""
 
-    def when() -> bool:
+    def try_to_act() -> bool:
         rows = sim.view.ask(_READY, (sim.cluster.scheduler.now_us,))
         for task_id, agent, turn_id, epoch in rows[:5]:
             tool = "job" if agent == "abroad" else "abroad"
@@ -66,7 +66,7 @@ def stranger_forges_tool_names(sim: Simulation, dice: Dice) -> None:
             put_entry(sim, TASK.encode(), _as_fields(said))
         return bool(rows)
 
-    sim.once(when, every=0.05)
+    sim.once(try_to_act, every=0.05)
 
 
 def _as_fields(said: dict[str, object]) -> list[bytes]:

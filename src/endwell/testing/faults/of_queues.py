@@ -120,14 +120,14 @@ def entries_out_of_order(sim: Simulation, dice: Dice) -> None:
 def entry_resurrected(sim: Simulation, dice: Dice) -> None:
     """Old entries are on their streams again."""
 
-    def when() -> bool:
+    def try_to_act() -> bool:
         found = [(key, fields) for key, fields in sim.entries if _is_for_us(key, fields)]
         for key, fields in dice.sample(found, min(3, len(found))):
             sim.happened("entry_resurrected", "redis", _subject(fields))
             put_entry(sim, key, fields)
         return bool(found)
 
-    sim.once(when)
+    sim.once(try_to_act)
 
 
 @fault(weight=4, needs="queue")
@@ -334,13 +334,13 @@ def stranger_writes_nonsense(sim: Simulation, dice: Dice) -> None:
 def on_foreign(sim: Simulation, act: Callable[[ClusterMember], None]) -> None:
     """Act on the first foreign worker that holds a turn."""
 
-    def when() -> bool:
+    def try_to_act() -> bool:
         found = [member for member in sim.members("foreign") if member.is_up and member.held]
         for member in found[:1]:
             act(member)
         return bool(found)
 
-    sim.once(when, every=0.5)
+    sim.once(try_to_act, every=0.5)
 
 
 @fault(weight=4, always=1, needs="queue")
