@@ -285,5 +285,5 @@ async def test_who_waits_is_not_judged_at_all(sqlite_url: str) -> None:
 
 
 async def test_a_bad_setting_is_refused_with_what_is_allowed(sqlite_url: str) -> None:
-    with pytest.raises(EndwellError, match='must be "stop" or "nudge"'):
+    with pytest.raises(EndwellError, match="must be one of stop, nudge"):
         World(sqlite_url, settings={"progress.action": "shout"})

@@ -1,8 +1,8 @@
-"""Settings: every value, its default, and where it came from.
+"""Settings: every value, its default, and its source.
 
-Later wins: defaults, `endwell.toml`, the environment (`ENDWELL__SECTION__KEY`, `ENDWELL_STORE`), and
-what a caller passes to `override`. A value that cannot be meant is refused with its key, its source and
-the reason; `check` refuses combinations that could not work.
+Later sources win: defaults, `endwell.toml`, the environment (`ENDWELL__SECTION__KEY`, `ENDWELL_STORE`), and
+what a caller passes to `override`. An impossible value is refused with its key, its source and the reason;
+`check` refuses combinations that could not work.
 """
 
 from endwell.settings.check import as_queued, check

@@ -1,4 +1,4 @@
-"""Every setting with its default: the table of contents of endwell.toml."""
+"""Every setting with its default, section by section as in endwell.toml."""
 
 from __future__ import annotations
 
@@ -60,9 +60,10 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     effect_margin_seconds: Seconds = 5.0
 
     def pace_seconds(self, *, is_free: bool, is_rung: bool) -> float:
-        """How often to look for what no bell told: more rarely where each look costs and the bell works."""
-        is_dear = is_rung and not is_free
-        return max(self.poll_seconds, self.quiet_poll_seconds) if is_dear else self.poll_seconds
+        """Seconds between two looks for work; more where each look costs and the doorbell works."""
+        if is_rung and not is_free:
+            return max(self.poll_seconds, self.quiet_poll_seconds)
+        return self.poll_seconds
 
 
 class RetrySettings(Section, frozen=True, kw_only=True):
@@ -78,7 +79,7 @@ class TaskSettings(Section, frozen=True, kw_only=True):
 
 
 class ProgressSettings(Section, frozen=True, kw_only=True):
-    """When an agent that goes round in circles is nudged; at twice as much it is stopped."""
+    """When an agent that repeats itself is nudged; at twice these limits it is stopped."""
 
     repeat_limit: CountOrNone = 10  # 0 is off
     stall_seconds: SecondsOrOff = 1800.0
@@ -86,20 +87,20 @@ class ProgressSettings(Section, frozen=True, kw_only=True):
 
 
 class ApprovalSettings(Section, frozen=True, kw_only=True):
-    """What a person must agree to before it starts, unless the agent or tool says it itself."""
+    """What a person must agree to before it starts, unless the agent or tool says otherwise."""
 
     risks: Texts = ("money_movement",)
     within_seconds: Seconds = 14400.0
-    by: People = ()  # anybody
+    by: People = ()  # empty: anybody
 
 
 class Human(Section, frozen=True, kw_only=True):
-    owner: Person = ""  # whoever submits
+    owner: Person = ""  # empty: the submitting OS user
     remind_seconds: Seconds = 86400.0
 
 
 class Queue(Section, frozen=True, kw_only=True):
-    """The capitals are the names by which the queue protocol's programs know these settings."""
+    """Names in capitals are those of the queue protocol."""
 
     kind: QueueKind = "native"
     VISIBILITY_TIMEOUT_S: Seconds = 300.0
@@ -111,12 +112,12 @@ class Queue(Section, frozen=True, kw_only=True):
 
     @property
     def reclaim_grace_seconds(self) -> float:
-        """Where a stream carries the turns, reclaims are first left to whoever knows their entries."""
+        """How long reclaims are left to the stream's own reclaimer, which knows the entries."""
         return 2 * self.RECLAIM_INTERVAL_S if self.kind == "redis" else 0.0
 
 
 class DoorbellSettings(Section, frozen=True, kw_only=True):
-    """`auto` is NATS if `nats.url` is set, else Redis if `redis.url` is set, else what the store brings."""
+    """`auto` is NATS if `nats.url` is set, else Redis if `redis.url` is set, else the store's own."""
 
     kind: DoorbellKind = "auto"
 
@@ -132,9 +133,9 @@ class Nats(Section, frozen=True, kw_only=True):
 
 
 class RelaySettings(Section, frozen=True, kw_only=True):
-    """What leaves the process: where to, and how patiently."""
+    """Where the relay sends messages, and how patiently."""
 
-    kind: RelayKind = ""  # nowhere
+    kind: RelayKind = ""  # empty: no relay
     url: Text = ""
     secret: Text = ""
     events: RelayEvents = ("state", "task", "step")
@@ -155,7 +156,7 @@ class App(Section, frozen=True, kw_only=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """All settings; `sources` names the file or variable of every key that is not a default."""
+    """All settings; `sources` names the file or variable of every value that is not a default."""
 
     store: Text = "sqlite:///endwell.db"
     pmo: PmoSettings = PmoSettings()
@@ -178,7 +179,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return reduce(getattr, key.split("."), self)
 
     def source(self, key: str) -> str:
-        """Where a value came from: a file, a variable, or `default`."""
+        """The source of a value: a file, a variable, or `default`."""
         return self.sources.get(key, "default")
 
 

@@ -1,4 +1,4 @@
-"""Settings as they may be shown: with their sources, and without passwords."""
+"""Show settings with their sources, and without passwords."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _SECRET_KEYS = frozenset({"relay.secret"})
 
 # Several servers may stand in one setting, separated by commas.
 _NEXT_URL = re.compile(r",(?=[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
-# Up to the last @: hiding too much of an odd URL is better than showing half of a password with an @ in it.
+# Up to the last @: hiding too much of an odd URL is better than showing half of a password with an @.
 _USER_PASSWORD = re.compile(r"(://[^:@/?#\s]*):.*@", re.DOTALL)
 _NAMED_USER = re.compile(r"^(postgres(ql)?|mysql)://[^:@/?#\s%]*@", re.IGNORECASE)
-# What stands for a port is a password, unless it is a number.
+# Where a port should be, anything but a number is a password.
 _PASSWORD_AS_PORT = re.compile(r"((?://|[@,])[^:@/?#,\s\[\]]*):(?!\d*:?(?:[/?#,\s]|$)|\*{3}@)[^/?#,\s]*")
-# A web address, however it is mistyped: whatever has a scheme and is no store or server of ours.
+# A web address, even a mistyped one: anything with a scheme that is not a store or server of ours.
 _WEB = re.compile(
     r"^(\s*(?:(?:https?|wss?):/{0,2}"
     r"|(?!(?:sqlite|postgres(?:ql)?|mysql|rediss?|valkeys?|nats|tls|unix)\W)[a-z][a-z0-9+.-]*(?::/{1,2}|//)))(.*)",
@@ -44,12 +44,12 @@ class Described(NamedTuple):
 
 
 def describe(settings: Settings) -> list[Described]:
-    """Every setting, its value fit to be shown, and its source."""
+    """Every setting with its value, passwords masked, and its source."""
     return [Described(key, _shown(key, settings.value(key)), settings.source(key)) for key in KEYS]
 
 
 def brief(text: str, limit: int = 200) -> str:
-    """The text, cut where it is longer than anybody meant it to be."""
+    """The text, cut at the limit."""
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
@@ -64,7 +64,7 @@ def each_url(urls: str) -> list[str]:
 
 
 def _masked_one(url: str) -> str:
-    """A user's name is shown where it cannot be a token. Of a web address only the host is shown."""
+    """Show a user's name where it cannot be a token, and only the host of a web address."""
     if web := _WEB.match(url):
         return web[1] + _masked_web(web[2])
     url = _PARAMETER.sub(r"\1***", url)
@@ -83,9 +83,9 @@ def _masked_user(url: str) -> str:
 
 
 def _masked_web(rest: str) -> str:
-    """Who may use a webhook is often written in its path, and a token stands where a user's name would."""
+    """Show only the host: a token is often part of a webhook's path, or stands where a user's name would."""
     user, at, rest = rest.rpartition("@")
-    if _AFTER_HOST.search(user):  # the @ is part of a password or of the path: the host is not sure
+    if _AFTER_HOST.search(user):  # the @ is part of a password or of the path: the host is uncertain
         return "***"
     host, *tail = _END_OF_HOST.split(rest, maxsplit=1)
     return f"{'***' if user else ''}{at}{host}{'/***' if any(tail) else ''}"

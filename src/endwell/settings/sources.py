@@ -1,4 +1,4 @@
-"""Where settings come from: a file, the environment, the caller. Every refusal names its source."""
+"""Read settings from a file, the environment and the caller. Every refusal names the source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE_NAME = "endwell.toml"
 STORE_VARIABLE = "ENDWELL_STORE"
 PREFIX = "ENDWELL__"
 PLAIN_VARIABLES = ("VISIBILITY_TIMEOUT_S", "HEARTBEAT_INTERVAL_S", "MAX_RETRIES", "RECLAIM_INTERVAL_S")
-"""Also read without prefix; the prefixed variable wins."""
+"""Also read without prefix; the variable with the prefix wins."""
 
 _SECTIONS = {key.partition(".")[0] for key in KEYS if "." in key}
 _VARIABLES = {PREFIX + key.upper().replace(".", "__"): key for key in KEYS if "." in key}
@@ -27,8 +27,8 @@ _VARIABLES = {PREFIX + key.upper().replace(".", "__"): key for key in KEYS if ".
 def load(environ: Mapping[str, str], directory: Path) -> Settings:
     """The settings for a program started in `directory` with this environment."""
     settings = _with_file(Settings(), directory / FILE_NAME)
-    for variable, key in _named_in(environ):
-        settings = override(settings, {key: _native(key, environ[variable], variable)}, source=variable)
+    for variable, key in _variables_in(environ):
+        settings = override(settings, {key: _parsed(key, environ[variable], variable)}, source=variable)
     return settings
 
 
@@ -66,10 +66,10 @@ def _flattened(found: Mapping[str, Any], source: str) -> dict[str, object]:
     return flat
 
 
-def _named_in(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The variables that are settings, and the keys they set; the last one for a key wins."""
+def _variables_in(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The variables that are settings, with their keys; the last one for a key wins."""
     named = [(name, f"queue.{name}") for name in PLAIN_VARIABLES if name in environ]
-    if environ.get(STORE_VARIABLE):  # empty is how many tools spell unset
+    if environ.get(STORE_VARIABLE):  # many tools leave an unset variable empty
         named.append((STORE_VARIABLE, "store"))
     for variable in sorted(name for name in environ if name.startswith(PREFIX)):
         if variable.upper() not in _VARIABLES:
@@ -78,8 +78,8 @@ def _named_in(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     return named
 
 
-def _native(key: str, text: str, source: str) -> object:
-    """A variable's text as the type that the same value would have in the file."""
+def _parsed(key: str, text: str, source: str) -> object:
+    """A variable's text as a value of the type that the file would have."""
     kind = KEYS[key].type
     try:
         if kind is float or kind is int:
@@ -128,5 +128,5 @@ def _unknown(key: str, valid: Iterable[str], source: str) -> BadSetting:
 
 
 def _spelling(key: str) -> str:
-    """Without what all variables have in common: only the rest says which one was meant."""
+    """The key without the common prefix, which would make all variables look alike."""
     return key.lower().removeprefix(PREFIX.lower())

@@ -1,4 +1,4 @@
-"""Which store is meant, and where a file of it is."""
+"""The URL of the store, and the path of its file."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from endwell.settings.show import brief, masked
 
 
 def store_url(settings: Settings, in_code: str | None) -> str:
-    """What was said outside the code wins, then the code, then the default."""
+    """A setting outside the code wins, then the URL in the code, then the default."""
     url = in_code if in_code is not None and settings.source("store") == "default" else settings.store
-    scheme = url.partition(":")[0].lower()  # a URL may be odd enough that no library takes it apart
+    scheme = url.partition(":")[0].lower()  # no library parses every odd URL
     if scheme not in ("sqlite", "postgresql", "postgres"):
         raise BadSetting(
             f"store {brief(masked(url))!r} is neither sqlite:/// nor postgresql://",
@@ -35,7 +35,7 @@ def sqlite_path(url: str) -> Path:
     if "?" in url:
         raise BadSetting(
             f"store {brief(masked(url))!r} has options, and a SQLite store takes none",
-            hint="leave out the ? and what follows; write %3F for a ? in the name of the file",
+            hint="remove the ? and what follows; write %3F for a ? in the name of the file",
             field="store",
         )
     return Path(path)

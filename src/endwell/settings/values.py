@@ -1,4 +1,4 @@
-"""What a setting's value may be: each kind reads a raw value, or says what is wrong with it."""
+"""The kinds of values: each reads a raw value, or says with a ValueError what is wrong with it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from endwell.model.names import person_name
 SHORTEST_SECONDS = 0.05
 LONGEST_SECONDS = 100 * 365.25 * 86400
 """A century; far below what a 64-bit count of microseconds holds."""
-QUEUE_KINDS = ("native", "redis")
-DOORBELL_KINDS = ("auto", "store", "redis", "nats")
 
 
 def _number(value: object) -> float:
@@ -98,18 +96,6 @@ def _people(value: object) -> tuple[str, ...]:
     return tuple(map(_person, _texts(value)))
 
 
-def _loop_action(value: object) -> str:
-    if value not in ("stop", "nudge"):
-        raise ValueError(f'must be "stop" or "nudge", not {value!r}')
-    return str(value)
-
-
-def _queue_kind(value: object) -> str:
-    if value not in QUEUE_KINDS:
-        raise ValueError(f"must be one of {', '.join(QUEUE_KINDS)}, not {value!r}")
-    return str(value)
-
-
 def _one_of(*words: str) -> Callable[[object], str]:
     def one_of(value: object) -> str:
         if not isinstance(value, str) or value not in words:
@@ -129,13 +115,7 @@ def _some_of(*words: str) -> Callable[[object], tuple[str, ...]]:
     return some_of
 
 
-def _doorbell_kind(value: object) -> str:
-    if value not in DOORBELL_KINDS:
-        raise ValueError(f"must be one of {', '.join(DOORBELL_KINDS)}, not {value!r}")
-    return str(value)
-
-
-# The second part reads a value of the type in the first, or says with a ValueError what is wrong with it.
+# The type of the value, and the function that reads it.
 Seconds = Annotated[float, _seconds]
 SecondsOrOff = Annotated[float, _seconds_or_off]
 Ratio = Annotated[float, _ratio]
@@ -150,6 +130,6 @@ Texts = Annotated[tuple[str, ...], _texts]
 RelayKind = Annotated[str, _one_of("", "webhook", "nats", "jetstream", "redis", "redis_stream")]
 RelayStart = Annotated[str, _one_of("beginning", "now")]
 RelayEvents = Annotated[tuple[str, ...], _some_of("state", "task", "step")]
-DoorbellKind = Annotated[str, _doorbell_kind]
-LoopAction = Annotated[str, _loop_action]
-QueueKind = Annotated[str, _queue_kind]
+DoorbellKind = Annotated[str, _one_of("auto", "store", "redis", "nats")]
+LoopAction = Annotated[str, _one_of("stop", "nudge")]
+QueueKind = Annotated[str, _one_of("native", "redis")]
