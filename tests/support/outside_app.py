@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec.json import Decoder
+
 from endwell import Approval, Context, Endwell, EndwellError, Fail, Retry, SqliteEffectStore, SyncContext
 from endwell.model import commands as c
 from endwell.model import content
@@ -266,7 +268,7 @@ async def forger(ctx: Context, other: str) -> dict[str, list[str]]:
     asked = {
         "namespace": recorder.store.card("elsewhere", f"{ctx.task_id}.in"),
         "card": recorder.store.card(recorder.task.namespace, f"{ctx.task_id}.none"),
-        "method": recorder.store.ask("tasks", recorder.task.namespace),  # type: ignore[attr-defined]
+        "method": recorder.store.ask(Decoder(), "tasks", recorder.task.namespace),  # type: ignore[attr-defined]
     }
     asked |= {name: recorder.store.commit((command,)) for name, command in commands.items()}
     said = {}

@@ -7,9 +7,10 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.json import Decoder
 
 from endwell.errors import EndwellError
 from endwell.external.child_protocol import (
@@ -27,7 +28,9 @@ from endwell.model.session import Session
 from endwell.runtime.clock import Clock
 from endwell.store.rows import Reply
 
-_answer_decoder = msgspec.json.Decoder(PipeAnswer)
+T = TypeVar("T")
+
+_answer_decoder = Decoder(PipeAnswer)
 
 
 class ChildPipe:
@@ -143,18 +146,14 @@ class RemoteHold:
             self._sent, self._good_until = sent, sent + left
 
 
-_ANSWERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
-    "commit": msgspec.json.Decoder(list[ReplyMessage]),
-    "now": msgspec.json.Decoder(int),
-    "card": msgspec.json.Decoder(Card),
-    "cards_page": msgspec.json.Decoder(list[Card]),
-    "cards_by_ids": msgspec.json.Decoder(list[Card]),
-    "effect": msgspec.json.Decoder(Effect | None),
-    "session": msgspec.json.Decoder(Session | None),
-    "agent": msgspec.json.Decoder(c.AgentSpec | None),
-    "agents": msgspec.json.Decoder(list[c.AgentSpec]),
-}
-"""Every method that may be called, and how to read its answer."""
+_REPLIES: Final = Decoder(list[ReplyMessage])
+_TIME: Final = Decoder(int)
+_CARD: Final = Decoder(Card)
+_CARDS: Final = Decoder(list[Card])
+_EFFECT: Final[Decoder[Effect | None]] = Decoder(Effect | None)
+_SESSION: Final[Decoder[Session | None]] = Decoder(Session | None)
+_AGENT: Final[Decoder[c.AgentSpec | None]] = Decoder(c.AgentSpec | None)
+_AGENTS: Final = Decoder(list[c.AgentSpec])
 
 
 class RemoteStore:
@@ -165,15 +164,13 @@ class RemoteStore:
 
     async def commit(self, commands: Sequence[c.Command]) -> list[Reply]:
         given = [{"type": type(command).__name__, "fields": command} for command in commands]
-        return [reply_from(message) for message in await self.ask("commit", given)]
+        return [reply_from(message) for message in await self.ask(_REPLIES, "commit", given)]
 
     async def now(self) -> int:
-        now: int = await self.ask("now")
-        return now
+        return await self.ask(_TIME, "now")
 
     async def card(self, namespace: str, card_id: str) -> Card:
-        card: Card = await self.ask("card", namespace, card_id)
-        return card
+        return await self.ask(_CARD, "card", namespace, card_id)
 
     async def cards_between(self, namespace: str, first: str, last: str) -> list[Card]:
         cards: list[Card] = []
@@ -185,32 +182,29 @@ class RemoteStore:
             first = page[-1].id  # the next page begins after it
 
     async def cards_page(self, namespace: str, after: str, before: str, limit: int) -> list[Card]:
-        cards: list[Card] = await self.ask("cards_page", namespace, after, before, limit)
-        return cards
+        return await self.ask(_CARDS, "cards_page", namespace, after, before, limit)
 
     async def cards_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Card]:
         cards: list[Card] = []
         for start in range(0, len(ids), PAGE_CARDS):
-            cards += await self.ask("cards_by_ids", namespace, ids[start : start + PAGE_CARDS])
+            page = ids[start : start + PAGE_CARDS]
+            found = await self.ask(_CARDS, "cards_by_ids", namespace, page)
+            cards += found
         return cards
 
     async def effect(self, namespace: str, key: str) -> Effect | None:
-        effect: Effect | None = await self.ask("effect", namespace, key)
-        return effect
+        return await self.ask(_EFFECT, "effect", namespace, key)
 
     async def session(self, namespace: str, session_id: str) -> Session | None:
-        session: Session | None = await self.ask("session", namespace, session_id)
-        return session
+        return await self.ask(_SESSION, "session", namespace, session_id)
 
     async def agent(self, namespace: str, name: str) -> c.AgentSpec | None:
-        spec: c.AgentSpec | None = await self.ask("agent", namespace, name)
-        return spec
+        return await self.ask(_AGENT, "agent", namespace, name)
 
     async def agents(self, namespace: str) -> list[c.AgentSpec]:
-        specs: list[c.AgentSpec] = await self.ask("agents", namespace)
-        return specs
+        return await self.ask(_AGENTS, "agents", namespace)
 
-    async def ask(self, method: str, *arguments: Any) -> Any:
-        """Have the worker call a method of its store."""
+    async def ask(self, decoder: Decoder[T], method: str, *arguments: Any) -> T:
+        """Have the worker call a method of its store, and read the answer."""
         answer = await self.pipe.ask("store", {"method": method, "arguments": arguments})
-        return _ANSWERS[method].decode(answer)
+        return decoder.decode(answer)

@@ -87,8 +87,10 @@ def hand_back(turn: HeldTurn, *, reason: str = "drain") -> HandBack:
     return turn.final_command(HandBack, reason=reason)
 
 
-def log_refusal(command: TaskCommand, refusal: e.EndwellError) -> bool:
+def log_refusal(command: TaskCommand, refusal: e.EndwellError | None) -> bool:
     """Log a refused final command. True if its attempt was stale, which is no defect."""
+    if refusal is None:
+        return False
     ids = {name: getattr(command, name, None) for name in ("task_id", "attempt_id")}
     is_stale = isinstance(refusal, e.StaleAttempt)
     if is_stale:

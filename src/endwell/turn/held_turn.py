@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from endwell.model.commands import TaskCommand
@@ -18,39 +19,26 @@ LeaseLeft = Callable[[], float]
 AnyCommand = TypeVar("AnyCommand", bound=TaskCommand)
 
 
+@dataclass(slots=True, eq=False)
 class HeldTurn:
     """One attempt, and the asyncio task that runs it."""
 
-    __slots__ = (
-        "_lease_left",
-        "actor",
-        "attempt_id",
-        "has_begun",
-        "is_in_thread",
-        "is_lost",
-        "is_over",
-        "payload",
-        "recorder",
-        "runner",
-        "task",
-        "threads",
-        "verbs",
-    )
+    task: Task
+    payload: bytes
+    actor: str
+    lease_left: LeaseLeft
+    has_begun: bool = False
+    is_lost: bool = False
+    is_over: bool = False
+    is_in_thread: bool = False
+    recorder: Recorder | None = None
+    threads: TurnThreads | None = None
+    verbs: set[asyncio.Task[Any] | None] = field(default_factory=set)
+    runner: asyncio.Task[None] | None = None
 
-    def __init__(self, task: Task, payload: bytes, actor: str, lease_left: LeaseLeft) -> None:
-        self.task = task
-        self.payload = payload
-        self.actor = actor
-        self.attempt_id = task.attempt_id or ""
-        self._lease_left = lease_left
-        self.has_begun = False
-        self.is_lost = False
-        self.is_over = False
-        self.is_in_thread = False
-        self.recorder: Recorder | None = None
-        self.threads: TurnThreads | None = None
-        self.verbs: set[asyncio.Task[Any] | None] = set()
-        self.runner: asyncio.Task[None] | None = None
+    @property
+    def attempt_id(self) -> str:
+        return self.task.attempt_id or ""
 
     def covers(self, seconds: float) -> bool:
         """Whether the attempt keeps its task for this long, even if the store is not reached again."""
@@ -59,7 +47,7 @@ class HeldTurn:
     @property
     def seconds_left(self) -> float:
         """How long the attempt surely keeps its task; below zero when it is lost."""
-        return -1.0 if self.is_lost else self._lease_left()
+        return -1.0 if self.is_lost else self.lease_left()
 
     async def look(self) -> None:
         """Nothing to ask: the worker's own clock says what is left of the lease."""

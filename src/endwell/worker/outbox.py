@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, takewhile
-from typing import NamedTuple
 
 import msgspec
 
-from endwell.errors import StoreError
 from endwell.model import commands as c
 from endwell.model.content import fingerprint
 from endwell.store.actor import Actor
 from endwell.store.derived import follow_up
 from endwell.store.rows import Reply
-from endwell.turn.endings import EndedTurn, log_refusal
+from endwell.turn.endings import EndedTurn
 
 Answered = list[tuple[c.TaskCommand, Reply]]
 """The commands of one ending that the store has taken, each with its reply."""
-
-
-class SettledBatch(NamedTuple):
-    """What the replies to a batch of endings mean."""
-
-    unsettled: list[EndedTurn]
-    """The store was away: these must be handed in again."""
-    attempts: list[str]
-    """Whose endings the store has."""
-    suspensions: list[Answered]
-    stale: int
-    """How many commands were refused because their attempt was stale."""
 
 
 class Outbox:
@@ -74,23 +60,13 @@ class Outbox:
         self._waiting.clear()
 
 
-def settle(batch: Sequence[EndedTurn], replies: Sequence[Reply]) -> SettledBatch:
-    """Sort a batch of endings by what the store answered; refusals are logged."""
-    settled = SettledBatch([], [], [], 0)
-    stale = 0
+def answered_endings(
+    batch: Sequence[EndedTurn], replies: Sequence[Reply]
+) -> Iterator[tuple[EndedTurn, Answered]]:
+    """Each ending of a batch with the replies to its commands."""
     answers = iter(replies)
     for ending in batch:
-        answered = [(command, next(answers)) for command in ending.commands]
-        if any(isinstance(reply.refusal, StoreError) for _, reply in answered):
-            settled.unsettled.append(ending)
-            continue
-        settled.attempts.append(ending.attempt_id)
-        stale += sum(
-            log_refusal(command, reply.refusal) for command, reply in answered if reply.refusal is not None
-        )
-        if isinstance(ending.commands[-1], c.Suspend):
-            settled.suspensions.append(answered)
-    return settled._replace(stale=stale)
+        yield ending, [(command, next(answers)) for command in ending.commands]
 
 
 async def commands_after_suspension(actor: Actor, answered: Answered) -> list[c.Command]:

@@ -1,25 +1,30 @@
 """Where a worker's turns come from. `StoreSource`: the worker claims them from the store by itself.
 
-`StreamSource` (`stream_source.py`) differs while a stream brings the turns; the worker's loop is the same.
+A claim is a transaction; a probe is one statement, or none where the store knows that nothing has changed.
+The worker looks once per interval, whether or not the doorbell rings, because a ring may be lost: that costs
+at most the interval. `StreamSource` (`stream_source.py`) differs while a stream brings the turns.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from endwell.doorbell.contract import Doorbell
 from endwell.errors import NotFound, StoreError
 from endwell.model import commands as c
+from endwell.policy.limits import SECOND
+from endwell.runtime.clock import Clock
+from endwell.settings.sections import WorkerSettings as WorkerSettings
 from endwell.store.actor import Actor
-from endwell.store.probe import ProbeResult
+from endwell.store.probe import NOW, CachedProbe, Probe, ProbeResult
 from endwell.store.rows import Offer, Reply
 from endwell.streams.entries import Delivery
 from endwell.turn.agents import Agent
 from endwell.worker.session import WorkerSession
 from endwell.worker.versions import OtherVersions
-from endwell.worker.watchdog import WorkerWatchdog
-from endwell.worker.work_probe import WorkProbe
 
 
 class Capacity(NamedTuple):
@@ -43,26 +48,37 @@ class PendingClaim(NamedTuple):
     deliveries: tuple[Delivery, ...] = ()
 
 
-class StoreSource:
-    """A claim asks for any ready turns; the doorbell, the watchdog and a probe say when it is worthwhile."""
+@dataclass(frozen=True, kw_only=True)
+class SourceParts:
+    """What a source works with; `hasten` makes the watchdog's tick look as well, if one is due that soon."""
 
-    def __init__(
-        self,
-        actor: Actor,
-        agents: Mapping[str, Agent],
-        session: WorkerSession,
-        probe: WorkProbe,
-        watchdog: WorkerWatchdog,
-        bell: Doorbell,
-    ) -> None:
+    actor: Actor
+    agents: Mapping[str, Agent]
+    session: WorkerSession
+    bell: Doorbell
+    clock: Clock
+    settings: WorkerSettings
+    hasten: Callable[[float], bool]
+
+
+class StoreSource:
+    """A claim asks for any ready turns; doorbell, watchdog and probe say when it is worthwhile."""
+
+    def __init__(self, parts: SourceParts) -> None:
+        actor, agents = parts.actor, list(parts.agents)
+        self._parts = parts
         self._actor = actor
-        self._agents = tuple(agents)
-        self._versions = {name: agent.version for name, agent in agents.items() if agent.version}
-        self._others = OtherVersions(actor.store, actor.namespace, agents)
-        self._session = session
-        self._probe = probe
-        self._watchdog = watchdog
-        self._bell = bell
+        self._session = parts.session
+        self._versions = {name: agent.version for name, agent in parts.agents.items() if agent.version}
+        self._others = OtherVersions(actor.store, actor.namespace, parts.agents)
+        self.questions = (
+            Probe("offered_to_some", (actor.namespace, agents)),
+            Probe("ready_for_some", (actor.namespace, agents, NOW)),
+            Probe("next_start_of_some", (actor.namespace, agents, NOW), is_value=True),
+        )
+        self._probe = CachedProbe(actor.store, *self.questions, due="next_start_of_some")
+        self._start_at = math.inf
+        self._looked_at = 0.0
         self.may_have_work = True
         """Whether a claim is worth its transaction."""
         self.was_full = False
@@ -77,12 +93,15 @@ class StoreSource:
     async def close(self) -> None:
         """Let go of connections."""
 
+    # Claims
+
     def begin_claim(self, capacity: Capacity) -> PendingClaim | None:
         """Decide what to claim; None when there is nothing."""
         if not self.may_have_work or capacity.turns <= 0:
             return None
         self.may_have_work = capacity.is_shared  # a ring from now on announces something new
-        self._probe.on_claim()
+        self._postpone_look()
+        self._probe.forget()  # a claim finds ready tasks, but does not say when the next one starts
         return PendingClaim(self._actor.new_id(), capacity, capacity.turns)
 
     async def claim_commands(self, claim: PendingClaim) -> Sequence[c.Command]:
@@ -92,7 +111,7 @@ class StoreSource:
             c.ClaimNext,
             command_id=claim.id,
             session_id=claim.capacity.session_id,
-            agents=self._agents,
+            agents=tuple(self._parts.agents),
             limit=claim.limit,
             may_take_suspect=claim.capacity.may_take_suspect,
             versions=self._versions,
@@ -113,7 +132,9 @@ class StoreSource:
         return reply.taken
 
     def on_no_answer(self, claim: PendingClaim) -> None:
-        """The store is away: claim again later."""
+        """The store is away: claim the same again later."""
+
+    # What the worker learns
 
     def on_settled(self, attempts: Collection[str]) -> None:
         """The store has the endings of these attempts, or they have lost their tasks."""
@@ -131,11 +152,15 @@ class StoreSource:
         return True
 
     def on_probe_result(self, result: ProbeResult) -> None:
-        """The watchdog has looked for work as well."""
-        self._on_look(self._probe.learn(result))
+        """The watchdog has looked for work as well; its answers count unless newer ones are known."""
+        known = self._probe.known
+        if known is not None and result.now >= known.now:
+            self._probe.learn(result)
+            self._learn_start(result)
+        self._postpone_look()
+        self._on_look(result)
 
-    def _on_look(self, has_work: bool) -> None:
-        self.may_have_work = self.may_have_work or has_work
+    # Looking for work
 
     @property
     def is_ready(self) -> bool:
@@ -144,26 +169,50 @@ class StoreSource:
 
     async def seconds_to_start(self) -> float:
         """Seconds until a delayed task starts, which no ring announces; endless if a stream will bring it."""
-        return await self._probe.seconds_to_next_start()
+        try:
+            if self._probe.known is None:
+                await self._look()
+        except StoreError:
+            return self._parts.settings.poll_seconds
+        return max(0.0, self._start_at - self._parts.clock.monotonic())
 
     @property
     def pace_seconds(self) -> float:
-        """Seconds from one look at the store to the next."""
-        return self._probe.pace_seconds(is_rung=self._bell.health().connected)
+        """Seconds from one look to the next; the store's stamps make a look free."""
+        is_rung = self._parts.bell.health().connected
+        return self._parts.settings.pace_seconds(is_free=self._actor.store.has_stamps, is_rung=is_rung)
 
     @property
     def seconds_to_look(self) -> float:
-        """Seconds until the next look at the store."""
-        return self._probe.seconds_to_next_look(self.pace_seconds)
+        """Seconds until the next look, whatever woke the worker before."""
+        return max(0.0, self.pace_seconds - (self._parts.clock.monotonic() - self._looked_at))
 
     async def look(self, *, has_room: bool) -> None:
         """Look for work that no ring has announced."""
-        self._probe.postpone()
+        self._postpone_look()  # by a whole interval, also if this look fails
         if not has_room:
             self.may_have_work = True
-        elif self._probe.is_free or not self._watchdog.hasten(self.pace_seconds):
-            # A tick of the watchdog looks for the worker as well: one statement instead of two.
+        elif self._actor.store.has_stamps or not self._parts.hasten(self.pace_seconds):
             try:
-                self._on_look(await self._probe.look())
+                self._on_look(await self._look())
             except StoreError:
                 self.may_have_work = True  # the claim will say what is wrong
+
+    async def _look(self) -> ProbeResult:
+        result = await self._probe.ask()
+        self._learn_start(result)
+        return result
+
+    def _learn_start(self, result: ProbeResult) -> None:
+        self._postpone_look()
+        start = result["next_start_of_some"]
+        self._start_at = math.inf if start is None else self._looked_at + (start - result.now) / SECOND
+
+    def _postpone_look(self) -> None:
+        self._looked_at = self._parts.clock.monotonic()
+
+    def _on_look(self, result: ProbeResult) -> bool:
+        """Whether there is work to claim."""
+        has_work = result.any("offered_to_some", "ready_for_some")
+        self.may_have_work = self.may_have_work or has_work
+        return has_work

@@ -6,24 +6,16 @@ A delivery grants nothing: it is claimed in the store before its turn begins.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-import msgspec
-
-from endwell.doorbell.contract import Doorbell
 from endwell.errors import StaleAttempt, StoreError
 from endwell.model import commands as c
 from endwell.model import content
-from endwell.store.actor import Actor
-from endwell.store.contract import Store
+from endwell.store.probe import ProbeResult
 from endwell.store.rows import Offer, Reply
 from endwell.streams.entries import Delivery
 from endwell.streams.intake import StreamIntake
-from endwell.turn.agents import Agent
-from endwell.worker.session import WorkerSession
-from endwell.worker.store_source import Capacity, PendingClaim, StoreSource
-from endwell.worker.watchdog import WorkerWatchdog
-from endwell.worker.work_probe import WorkProbe
+from endwell.worker.store_source import Capacity, PendingClaim, SourceParts, StoreSource
 
 _STILL_OFFERED = ("too_early", "key_is_held", "clock_is_due")
 """Refusals after which the offer stands: its entry stays pending, and the orchestrator offers it again."""
@@ -32,17 +24,8 @@ _STILL_OFFERED = ("too_early", "key_is_held", "clock_is_due")
 class StreamSource(StoreSource):
     """A claim asks for each turn that was delivered."""
 
-    def __init__(
-        self,
-        intake: StreamIntake,
-        actor: Actor,
-        agents: Mapping[str, Agent],
-        session: WorkerSession,
-        probe: WorkProbe,
-        watchdog: WorkerWatchdog,
-        bell: Doorbell,
-    ) -> None:
-        super().__init__(actor, agents, session, probe, watchdog, bell)
+    def __init__(self, parts: SourceParts, intake: StreamIntake) -> None:
+        super().__init__(parts)
         self._intake = intake
 
     async def start(self, *, room: Callable[[], int], wake: Callable[[], None]) -> None:
@@ -85,18 +68,35 @@ class StreamSource(StoreSource):
     async def on_answer(self, claim: PendingClaim, replies: Sequence[Reply]) -> Sequence[Offer]:
         if not claim.deliveries:
             return await super().on_answer(claim, replies)
-        found = await sort_deliveries(self._actor.store, claim.deliveries, replies)
+        granted: list[tuple[Delivery, Offer]] = []
+        void: list[Delivery] = []
+        again: list[Delivery] = []
+        for delivery, reply in zip(claim.deliveries, replies, strict=True):
+            refusal = reply.refusal
+            if refusal is None and reply.task is not None:
+                granted.append((delivery, await self._offer(delivery, reply)))
+            elif isinstance(refusal, StoreError | StaleAttempt):
+                again.append(delivery)
+            elif refusal is None or refusal.code not in _STILL_OFFERED:
+                void.append(delivery)
         session_id = claim.capacity.session_id
-        if found.is_lost:
+        if any(isinstance(reply.refusal, StaleAttempt) for reply in replies):
             self._session.lose(session_id, "the store refused its claims")
-        self._intake.put_back(found.again)
-        self._intake.drop(found.void)
+        self._intake.put_back(again)
+        self._intake.drop(void)
         if session_id != self._session.id:
             return ()
-        for delivery, offer in found.granted:
+        for delivery, offer in granted:
             self._intake.hold(offer.task.attempt_id or "", delivery)
         self.was_full = claim.limit == claim.capacity.turns
-        return [offer for _, offer in found.granted]
+        return [offer for _, offer in granted]
+
+    async def _offer(self, delivery: Delivery, reply: Reply) -> Offer:
+        """The granted turn; the payload that was delivered counts only if it is the one in the store."""
+        task, payload = reply.unwrap(), delivery.payload
+        if content.fingerprint(payload) != task.payload_hash:
+            payload = (await self._actor.store.card(task.namespace, task.payload_card)).content
+        return Offer(task, payload)
 
     def on_no_answer(self, claim: PendingClaim) -> None:
         self._intake.put_back(claim.deliveries)
@@ -116,9 +116,10 @@ class StreamSource(StoreSource):
         super().on_ring()
         return not self._intake.is_up
 
-    def _on_look(self, has_work: bool) -> None:
-        super()._on_look(has_work)
+    def _on_look(self, result: ProbeResult) -> bool:
+        has_work = super()._on_look(result)
         self._intake.expect_work(has_work)
+        return has_work
 
     @property
     def is_ready(self) -> bool:
@@ -126,35 +127,3 @@ class StreamSource(StoreSource):
 
     async def seconds_to_start(self) -> float:
         return math.inf if self._intake.is_up else await super().seconds_to_start()
-
-
-class SortedDeliveries(msgspec.Struct, frozen=True, kw_only=True):
-    """`granted` may start; there is nothing to do for `void`; `again` must be asked once more."""
-
-    granted: list[tuple[Delivery, Offer]]
-    void: list[Delivery]
-    again: list[Delivery]
-    is_lost: bool
-
-
-async def sort_deliveries(
-    store: Store, deliveries: Sequence[Delivery], replies: Sequence[Reply]
-) -> SortedDeliveries:
-    """Sort deliveries by what the store answered; a payload counts only if it is the one in the store."""
-    granted: list[tuple[Delivery, Offer]] = []
-    void: list[Delivery] = []
-    again: list[Delivery] = []
-    is_lost = False
-    for delivery, reply in zip(deliveries, replies, strict=True):
-        refusal = reply.refusal
-        if refusal is None and reply.task is not None:
-            payload = delivery.payload
-            if content.fingerprint(payload) != reply.task.payload_hash:
-                payload = (await store.card(reply.task.namespace, reply.task.payload_card)).content
-            granted.append((delivery, Offer(reply.task, payload)))
-        elif isinstance(refusal, StoreError | StaleAttempt):
-            again.append(delivery)
-            is_lost = is_lost or isinstance(refusal, StaleAttempt)
-        elif refusal is None or refusal.code not in _STILL_OFFERED:
-            void.append(delivery)
-    return SortedDeliveries(granted=granted, void=void, again=again, is_lost=is_lost)

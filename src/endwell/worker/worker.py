@@ -25,16 +25,15 @@ from endwell.store.probe import ProbeResult
 from endwell.store.rows import Reply
 from endwell.streams.intake import StreamIntake
 from endwell.turn.agents import Agent
-from endwell.turn.endings import EndedTurn, LostTurn, TurnEnd, hand_back
+from endwell.turn.endings import EndedTurn, LostTurn, TurnEnd, hand_back, log_refusal
 from endwell.turn.recorder import TurnResources
 from endwell.turn.turns import Turns
 from endwell.worker.heartbeat import HeldWork
-from endwell.worker.outbox import Answered, Outbox, commands_after_suspension, settle
+from endwell.worker.outbox import Answered, Outbox, answered_endings, commands_after_suspension
 from endwell.worker.session import PAUSE_SECONDS, WorkerSession
-from endwell.worker.store_source import Capacity, PendingClaim, StoreSource
+from endwell.worker.store_source import Capacity, PendingClaim, SourceParts, StoreSource
 from endwell.worker.stream_source import StreamSource
 from endwell.worker.watchdog import WorkerWatchdog
-from endwell.worker.work_probe import WorkProbe
 
 log = logging.getLogger(__name__)
 
@@ -78,12 +77,19 @@ class Worker:
         self._limits = resources.limits
         self._turns = self._new_turns(resources)
         self._session = WorkerSession(actor, runtime, settings.worker, resources.directory, self)
-        probe = WorkProbe(actor, runtime.clock, settings.worker, tuple(agents))
-        self.watchdog = WorkerWatchdog(
-            actor, runtime, settings, questions=probe.questions, on_result=self.on_probe_result
+        parts = SourceParts(
+            actor=actor,
+            agents=self.agents,
+            session=self._session,
+            bell=bell,
+            clock=runtime.clock,
+            settings=settings.worker,
+            hasten=lambda seconds: self.watchdog.hasten(seconds),
         )
-        parts = (actor, self.agents, self._session, probe, self.watchdog, bell)
-        self._source = StreamSource(intake, *parts) if intake else StoreSource(*parts)
+        self._source = StreamSource(parts, intake) if intake else StoreSource(parts)
+        self.watchdog = WorkerWatchdog(
+            actor, runtime, settings, questions=self._source.questions, on_result=self.on_probe_result
+        )
         self._outbox = Outbox()
         self._claims: dict[str, PendingClaim] = {}
         self._wake = asyncio.Event()
@@ -230,14 +236,20 @@ class Worker:
 
     def _settle(self, batch: list[EndedTurn], replies: Sequence[Reply]) -> list[EndedTurn]:
         """Act on what the store has taken; the endings that must be handed in again."""
-        settled = settle(batch, replies)
-        self.refused += settled.stale
-        for answered in settled.suspensions:
-            self.watchdog.nudge()  # its waits may be over before the next tick
-            self._runtime.spawn(self._follow_suspension(answered), "endwell-deliver")
-        if settled.attempts:
-            self._source.on_settled(settled.attempts)
-        return settled.unsettled
+        unsettled: list[EndedTurn] = []
+        attempts: list[str] = []
+        for ending, answered in answered_endings(batch, replies):
+            if any(isinstance(reply.refusal, StoreError) for _, reply in answered):
+                unsettled.append(ending)
+                continue
+            attempts.append(ending.attempt_id)
+            self.refused += sum(log_refusal(command, reply.refusal) for command, reply in answered)
+            if isinstance(ending.commands[-1], c.Suspend):
+                self.watchdog.nudge()  # its waits may be over before the next tick
+                self._runtime.spawn(self._follow_suspension(answered), "endwell-deliver")
+        if attempts:
+            self._source.on_settled(attempts)
+        return unsettled
 
     async def _follow_suspension(self, answered: Answered) -> None:
         """Deliver answers that came while the turn suspended. If that fails, a watchdog does it."""
