@@ -215,7 +215,7 @@ class Client:
 
     def _person(self, by: str | None) -> Actor:
         """Acts in a person's name: the owner's unless another is given."""
-        return self._actor.named(names.person_name(self._actor.name if by is None else by))
+        return self._actor.with_name(names.person_name(self._actor.name if by is None else by))
 
     async def why(self, task_id: str) -> dict[str, Any]:
         """Where a task is, what moves it next, when it ends at the latest."""

@@ -117,7 +117,7 @@ async def test_the_record_is_the_same_in_another_store_and_goes_on_there(full: W
             for table, order in TABLES.items():
                 assert await rows(other, table, order) == await rows(full, table, order), table
         assert await verify(other.store, [full.namespace]) == await verify(full.store, [full.namespace])
-        assert (await other.store.count_conservation(full.namespace)).holds
+        assert (await other.store.count_conservation(full.namespace)).is_conserved
         assert await exported(other) == file, "exported again, it is the same file"
 
         again = await other.submitted("clerk", {"key": 1}, key="order-1")
@@ -147,7 +147,7 @@ async def test_the_record_moves_from_sqlite_to_postgresql_and_back(
         await imported(server, file)
         assert await verify(server.store, [source.namespace]) == checked
         assert (checked["ok"], checked["checked"]) == (True, 5)
-        assert (await server.store.count_conservation(source.namespace)).holds
+        assert (await server.store.count_conservation(source.namespace)).is_conserved
         assert await exported(server) == file, "byte for byte"
         await goes_on(server)
         back = await exported(server)
@@ -157,7 +157,7 @@ async def test_the_record_moves_from_sqlite_to_postgresql_and_back(
     async with another(tmp_path, source.namespace) as home:
         await imported(home, back)
         assert (await verify(home.store, [source.namespace]))["ok"]
-        assert (await home.store.count_conservation(source.namespace)).holds
+        assert (await home.store.count_conservation(source.namespace)).is_conserved
         assert await exported(home) == back
         for table, order in TABLES.items():
             assert len(await rows(home, table, order)) == len(kept[table]), table

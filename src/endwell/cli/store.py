@@ -13,7 +13,7 @@ from endwell.cli.base.output import pairs
 from endwell.model.names import person_name
 from endwell.operate.transfer.importing import mark_restored
 from endwell.settings import masked
-from endwell.store.migrations import migrations
+from endwell.store.migrations import all_migrations
 
 
 @click.command(cls=EndwellCommand)
@@ -35,7 +35,7 @@ async def _store_facts(node: Node) -> dict[str, Any]:
     dialect = "sqlite" if url.startswith("sqlite:") else "postgres"
     return {
         "store": masked(url),
-        "schema_version": migrations(dialect)[-1].number,
+        "schema_version": all_migrations(dialect)[-1].number,
         "database": await node.store.settings(),
     }
 

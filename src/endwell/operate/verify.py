@@ -66,7 +66,7 @@ async def _check_namespace(store: Store, namespace: str) -> AsyncIterator[tuple[
     wrong = await _check_tasks(store, namespace, [], after, effects)
     wrong += await effects.problems()
     yield 0, wrong
-    if is_whole and not wrong and not (await store.count_conservation(namespace)).holds:
+    if is_whole and not wrong and not (await store.count_conservation(namespace)).is_conserved:
         yield 0, [Problem("", 0, COUNT_DIFFERS)]
 
 

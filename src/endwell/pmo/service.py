@@ -93,9 +93,9 @@ class Pmo:
             await self.watchdog.run_once(away)
         if found["pending_since"]:
             await self.inbox.run_once()
-        if found.any("expired_claims", "lapsed_sessions") and not self.is_patient:
+        if found.has_any("expired_claims", "lapsed_sessions") and not self.is_patient:
             await self.reclaimer.run_once(found.now)
-        if found.any("long_ready") and self.streams is None:
+        if found.has_any("long_ready") and self.streams is None:
             await self.dispatcher.run_once()
         if found["held_tasks"]:
             await self._free_held_tasks()
@@ -141,7 +141,7 @@ class Pmo:
 
     def _note_absence(self, now: int) -> float:
         """Seconds that the store did not answer, if that cost live workers their lease; else 0."""
-        away = self._absence.answered(now)
+        away = self._absence.on_answer(now)
         if away:
             log.warning("%s was away for %.1f s; reclaims wait one heartbeat", self.name, away)
         # less than a lease is a slow tick: live workers have renewed theirs

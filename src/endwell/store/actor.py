@@ -22,7 +22,7 @@ class Actor:
         self.name = name
         self._ids = ids
 
-    def named(self, name: str) -> Actor:
+    def with_name(self, name: str) -> Actor:
         """The same store and namespace under another name."""
         return Actor(self.store, self._ids, namespace=self.namespace, name=name)
 

@@ -2,8 +2,8 @@
 
 A task that was taken leaves its entry in the index of ready tasks until a vacuum clears it away. In a backlog
 of a million, every claim would go over the entries of all tasks taken before. So the next claim begins behind
-the last task of a claim that was filled. What lies before that (a task that was given back, one that was
-committed late) is passed over for a moment: every `FROM_START_SECONDS` a claim looks from the start again.
+the last task of a claim that was filled. What lies before that (a task given back, or committed late) is
+passed over for a moment: every `FROM_START_SECONDS` a claim looks from the start again.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Store(TaskReads, InboxReads, LogReads, StreamReads, HealthReads, SideRowRe
         """Finish what is waiting and let go of everything."""
 
     async def commit(self, commands: Sequence[Command]) -> list[Reply]:
-        """Hand commands to the one door; they share a transaction with whatever else is waiting.
+        """Hand commands to the door; they share a transaction with other commands that wait.
 
         What follows for other tasks is handed in next, in a commit of its own. If that is lost, the message
         that caused it is still in the inbox, and a watchdog finds it.

@@ -113,15 +113,15 @@ def settle(batch: Batch, outcome: Outcome) -> None:
         end = start + len(pending.commands)
         answers.append(outcome.replies[start:end])
         start = end
-    _deliver(list(zip(batch, answers, strict=True)))
+    _settle_each(list(zip(batch, answers, strict=True)))
 
 
 def fail(batch: Batch, error: Exception) -> None:
     """Raise an error to each caller of a batch."""
-    _deliver([(pending, error) for pending in batch])
+    _settle_each([(pending, error) for pending in batch])
 
 
-def _deliver(answers: Sequence[tuple[PendingCommit, list[Reply] | Exception]]) -> None:
+def _settle_each(answers: Sequence[tuple[PendingCommit, list[Reply] | Exception]]) -> None:
     """Settle each commit on its own event loop; all those of another loop in one call."""
     here = asyncio._get_running_loop()
     elsewhere: dict[asyncio.AbstractEventLoop, list[tuple[PendingCommit, list[Reply] | Exception]]] = {}

@@ -18,7 +18,7 @@ class Migration(msgspec.Struct, frozen=True):
     sql: str
 
 
-def migrations(dialect: str) -> tuple[Migration, ...]:
+def all_migrations(dialect: str) -> tuple[Migration, ...]:
     """All migrations of `sqlite` or `postgres`, in order."""
     folder = resources.files("endwell.store") / dialect / "migrations"
     found = []
@@ -29,9 +29,9 @@ def migrations(dialect: str) -> tuple[Migration, ...]:
     return tuple(sorted(found, key=lambda step: step.number))
 
 
-def missing(dialect: str, applied: int) -> tuple[Migration, ...]:
+def missing_migrations(dialect: str, applied: int) -> tuple[Migration, ...]:
     """What is still to be run; a database from a newer release is refused, not touched."""
-    known = migrations(dialect)
+    known = all_migrations(dialect)
     newest = known[-1].number
     if applied > newest:
         raise StoreError(

@@ -40,11 +40,13 @@ class ProbeResult(dict[str, Any]):
         self.stamp = stamp
 
     @classmethod
-    def of(cls, now: int, asked: Sequence[Probe], row: Sequence[Any], stamp: Stamp | None = None) -> Self:
+    def from_row(
+        cls, now: int, asked: Sequence[Probe], row: Sequence[Any], stamp: Stamp | None = None
+    ) -> Self:
         """Make a result of the row that a joined statement returned."""
         return cls(now, dict(zip((probe.name for probe in asked), row, strict=True)), stamp)
 
-    def any(self, *names: str) -> bool:
+    def has_any(self, *names: str) -> bool:
         """Whether one of these questions has an answer."""
         return any(self[name] for name in names)
 
@@ -88,7 +90,7 @@ class CachedProbe:
         self.known = await self._known_still() or await self._store.probe(*self.asked)
         return self.known
 
-    def learn(self, seen: ProbeResult) -> None:
+    def adopt(self, seen: ProbeResult) -> None:
         """Keep the answers of another probe that asked the same among other things."""
         self.known = seen
 
@@ -113,9 +115,9 @@ class ProbeSql:
         self._mark = mark
         self._clock = clock
         self._now = now
-        self._text = lru_cache(maxsize=100)(self._compose)
+        self._text = lru_cache(maxsize=100)(self._compose_text)
 
-    def statement(self, asked: Sequence[Probe]) -> tuple[str, list[Any]]:
+    def compose_sql(self, asked: Sequence[Probe]) -> tuple[str, list[Any]]:
         """Return the statement, and its parameters after the clock's."""
         shape = tuple(
             (probe.name, probe.is_value, tuple(value is NOW for value in probe.parameters)) for probe in asked
@@ -123,16 +125,16 @@ class ProbeSql:
         values = [value for probe in asked for value in probe.parameters if value is not NOW]
         return self._text(shape), values
 
-    def _compose(self, shape: tuple[tuple[str, bool, tuple[bool, ...]], ...]) -> str:
+    def _compose_text(self, shape: tuple[tuple[str, bool, tuple[bool, ...]], ...]) -> str:
         pieces, used = [], 1
         for name, is_value, are_now in shape:
             marks = []
             for is_now in are_now:
                 used += not is_now
                 marks.append(self._now if is_now else f"{self._mark}{used}")
-            sql = self._renumber(self._queries[name], marks)
+            sql = self._place_parameters(self._queries[name], marks)
             pieces.append(f"({sql})" if is_value else f"EXISTS ({sql})")
         return f"{self._clock} {self._now}, {', '.join(pieces)}"
 
-    def _renumber(self, sql: str, marks: list[str]) -> str:
+    def _place_parameters(self, sql: str, marks: list[str]) -> str:
         return re.sub(rf"{re.escape(self._mark)}(\d+)", lambda found: marks[int(found[1]) - 1], sql)

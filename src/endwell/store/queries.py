@@ -30,24 +30,24 @@ class NamedQueries(ABC):
     async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
         """Return the rows of a named query."""
 
-    async def _all(self, kind: Callable[..., T], name: str, *parameters: Any) -> list[T]:
+    async def _read_all(self, kind: Callable[..., T], name: str, *parameters: Any) -> list[T]:
         """Return one value of a kind for each row."""
         return [kind(*row) for row in await self._rows(name, *parameters)]
 
-    async def _first(self, kind: Callable[..., T], name: str, *parameters: Any) -> T | None:
+    async def _read_first(self, kind: Callable[..., T], name: str, *parameters: Any) -> T | None:
         """Return the value of the first row, if there is one."""
         rows = await self._rows(name, *parameters)
         return kind(*rows[0]) if rows else None
 
-    async def _column(self, name: str, *parameters: Any) -> list[Any]:
+    async def _read_column(self, name: str, *parameters: Any) -> list[Any]:
         """Return the first value of each row."""
         return [row[0] for row in await self._rows(name, *parameters)]
 
-    async def _value(self, name: str, *parameters: Any) -> Any:
+    async def _read_value(self, name: str, *parameters: Any) -> Any:
         """Return the first value of the first row, which there always is."""
         return (await self._rows(name, *parameters))[0][0]
 
-    async def _pairs(self, name: str, *parameters: Any) -> dict[Any, Any]:
+    async def _read_pairs(self, name: str, *parameters: Any) -> dict[Any, Any]:
         """Return rows of two as a dictionary."""
         return {row[0]: row[1] for row in await self._rows(name, *parameters)}
 
@@ -70,36 +70,36 @@ def _with_columns(sql: str) -> str:
     return sql
 
 
-def _marks(count: int, start: int = 1) -> str:
+def _parameter_marks(count: int, start: int = 1) -> str:
     return ", ".join(f"${n}" for n in range(start, start + count))
 
 
 _COLUMNS = {
     "{t.columns}": ", ".join(f"t.{name}" for name in FIELDS),
     "{task_columns}": ", ".join(FIELDS),
-    "{task_marks}": _marks(len(FIELDS)),
+    "{task_marks}": _parameter_marks(len(FIELDS)),
     "{task_moves}": ", ".join(f"{name} = ${n}" for n, name in enumerate(MOVING_FIELDS, 4)),
     "{m.moves}": ", ".join(f"{name} = m.column{n}" for n, name in enumerate(MOVING_FIELDS, 4)),
-    "{move_marks}": _marks(len(MOVING_FIELDS) + 3),
+    "{move_marks}": _parameter_marks(len(MOVING_FIELDS) + 3),
     "{event_columns}": ", ".join(EVENT_FIELDS),
     "{e.columns}": ", ".join(f"e.{name}" for name in EVENT_FIELDS),
-    "{event_marks}": _marks(len(EVENT_FIELDS)),
+    "{event_marks}": _parameter_marks(len(EVENT_FIELDS)),
     "{effect_columns}": ", ".join(EFFECT_FIELDS),
-    "{effect_marks}": _marks(len(EFFECT_FIELDS)),
+    "{effect_marks}": _parameter_marks(len(EFFECT_FIELDS)),
     "{effect_moves}": ", ".join(f"{name} = ${n}" for n, name in enumerate(EFFECT_FIELDS[2:], 3)),
     "{e.moves}": ", ".join(f"{name} = m.{name}" for name in EFFECT_FIELDS[2:]),
     "{message_columns}": ", ".join(MESSAGE_FIELDS),
     "{i.columns}": ", ".join(f"i.{name}" for name in MESSAGE_FIELDS),
     "{inbox_columns}": ", ".join(INBOX_FIELDS),
-    "{message_marks}": _marks(len(MESSAGE_FIELDS)),
+    "{message_marks}": _parameter_marks(len(MESSAGE_FIELDS)),
     "{a.columns}": ", ".join(f"a.{name}" for name in APPROVAL_FIELDS),
     "{wait_columns}": ", ".join(WAIT_FIELDS),
     "{w.columns}": ", ".join(f"w.{name}" for name in WAIT_FIELDS),
     "{approval_columns}": ", ".join(APPROVAL_FIELDS),
     "{session_columns}": ", ".join(SESSION_FIELDS),
     "{s.columns}": ", ".join(f"s.{name}" for name in SESSION_FIELDS),
-    "{session_marks}": _marks(len(SESSION_FIELDS)),
+    "{session_marks}": _parameter_marks(len(SESSION_FIELDS)),
     "{cursor_columns}": ", ".join(CURSOR_FIELDS),
-    "{cursor_marks}": _marks(len(CURSOR_FIELDS)),
+    "{cursor_marks}": _parameter_marks(len(CURSOR_FIELDS)),
     "{cursor_moves}": ", ".join(f"{name} = excluded.{name}" for name in CURSOR_FIELDS[2:]),
 }

@@ -39,7 +39,7 @@ SELECT task_id, version FROM (
 ) e WHERE seq <= previous ORDER BY task_id, version;
 
 -- name: positions_of_task
--- Where the log has the events of one task.
+-- The positions of one task's events.
 SELECT version, seq FROM events WHERE namespace = $1 AND task_id = $2;
 
 -- name: event_is_stored
@@ -47,7 +47,7 @@ SELECT version, seq FROM events WHERE namespace = $1 AND task_id = $2;
 SELECT 1 FROM events WHERE namespace = $1 AND task_id = $2 AND version = $3 AND hash = $4;
 
 -- name: session_is_stored
--- Whether a session stands as it was to be written: likewise.
+-- Whether a session is stored as it was to be written: likewise.
 SELECT 1 FROM sessions WHERE namespace = $1 AND id = $2 AND heartbeat_at = $3 AND unnamed = $4
   AND ended_at IS NOT DISTINCT FROM CAST($5 AS bigint);
 
@@ -58,14 +58,14 @@ WHERE namespace = $1 AND clock_at <= $2 AND (clock_at, id) > ($3, CAST($4 AS tex
 ORDER BY clock_at, id LIMIT $5;
 
 -- name: held_tasks
--- Tasks that a person holds because nobody knows whether an effect took place, and what says which; by id.
+-- Tasks that a person holds because of an unknown effect, with the packed state that names it; by id.
 SELECT id, inside FROM tasks
 WHERE namespace = $1 AND status = 'blocked' AND reason = 'effect_unknown' AND id > CAST($2 AS text)
 ORDER BY id LIMIT $3;
 
 -- name: expired_claims
--- Running tasks whose holder's lease has lapsed, has said goodbye, or is unknown. In the order of the index of
--- what is held: in any other, SQLite reads all tasks there ever were.
+-- Running tasks whose holder's session has lapsed, has ended, or is unknown. In the order of the index of held
+-- tasks: in any other, SQLite reads all tasks there ever were.
 SELECT t.id, t.attempt_id, t.session_id, t.agent FROM tasks t
 LEFT JOIN sessions s ON s.namespace = t.namespace AND s.id = t.session_id
 WHERE t.namespace = $1 AND t.session_id IS NOT NULL
@@ -73,7 +73,7 @@ WHERE t.namespace = $1 AND t.session_id IS NOT NULL
 ORDER BY t.session_id, t.id LIMIT $3;
 
 -- name: lapsed_sessions
--- Sessions whose lease has lapsed and that hold nothing any more: to be buried.
+-- Sessions whose lease has lapsed and that hold no task: they are to be closed.
 SELECT id FROM sessions s
 WHERE namespace = $1 AND ended_at IS NULL AND lease_until <= $2
   AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.namespace = s.namespace AND t.session_id = s.id)
@@ -96,7 +96,7 @@ SELECT session_id, count(*) FROM tasks WHERE namespace = $1 AND session_id IS NO
 SELECT count(*) FROM tasks WHERE namespace = $1 AND agent = $2 AND status = 'dispatched';
 
 -- name: agent
--- What is known of one agent.
+-- One agent as it was last registered.
 SELECT name, version, concurrency, retry_policy, deadline, payload_schema, kind, options, foreign_until FROM agents
 WHERE namespace = $1 AND name = $2;
 
@@ -140,11 +140,11 @@ WHERE namespace = $1 AND task_id = $2;
 SELECT status, count(*) FROM tasks WHERE namespace = $1 GROUP BY status;
 
 -- name: heads
--- What each task's row says of its last event; for verifying the log against the rows.
+-- Version and hash of each task's last event, as its row has them; for verifying the log against the rows.
 SELECT id, version, head_hash FROM tasks WHERE namespace = $1 AND id > $2 ORDER BY id LIMIT $3;
 
 -- name: event_tasks
--- Which tasks the log knows, in order; for finding rows that are gone.
+-- The ids of the tasks in the log, in order; for finding rows that are gone.
 SELECT DISTINCT task_id FROM events WHERE namespace = $1 AND task_id > $2 ORDER BY task_id LIMIT $3;
 
 -- name: events_between
@@ -211,7 +211,7 @@ SELECT task_id, agent, reason, fingerprint, retry_count, failed_at, status, clos
 WHERE namespace = $1 AND task_id > $2 AND task_id < $3 ORDER BY task_id LIMIT $4;
 
 -- name: waits_between
--- Everything that turns have waited for, behind one turn and call and before another turn.
+-- Waits behind one turn and call and before another turn.
 SELECT turn_id, tool_call_id, task_id, kind, name, deadline, wait_status, result_card, place, is_reported
 FROM turn_waiting_tools WHERE namespace = $1 AND (turn_id, tool_call_id) > ($2, $4) AND turn_id < $3
 ORDER BY turn_id, tool_call_id LIMIT $5;
@@ -230,13 +230,13 @@ WHERE namespace = $1
 ORDER BY key LIMIT $5;
 
 -- name: pending_messages
--- What waits in the inbox for one task, oldest first.
+-- Messages that wait in the inbox for one task, oldest first.
 SELECT {message_columns} FROM agent_inbox
 WHERE namespace = $1 AND task_id = $2 AND status = 'pending' AND message_type <> 'turn'
 ORDER BY created_at, id;
 
 -- name: pending_of_task
--- Everything that is pending for one task, offered turns too, oldest first.
+-- All pending messages of one task, offered turns included, oldest first.
 SELECT {message_columns} FROM agent_inbox
 WHERE namespace = $1 AND task_id = $2 AND status = 'pending' ORDER BY created_at, id;
 
@@ -256,8 +256,8 @@ ORDER BY created_at DESC, id DESC LIMIT $8;
 SELECT {inbox_columns} FROM agent_inbox WHERE namespace = $1 AND id = $2;
 
 -- name: long_pending
--- Messages that have been pending since before $2, oldest first, after (created_at, id); with what is known of
--- their tasks.
+-- Messages that have been pending since before $2, oldest first, after (created_at, id); with facts of their
+-- tasks.
 SELECT i.id, i.agent, i.message_type, i.channel, i.task_id, i.turn_id, i.created_at, t.channel, t.turn_id, t.status
 FROM agent_inbox i LEFT JOIN tasks t ON t.namespace = i.namespace AND t.id = i.task_id
 WHERE i.namespace = $1 AND i.status = 'pending' AND i.created_at <= $2
@@ -273,7 +273,7 @@ SELECT 1 FROM agent_inbox WHERE namespace = $1 AND status = 'pending' AND create
 SELECT 1 FROM agent_inbox WHERE namespace = $1 AND status = 'processing' AND processed_at <= $2 - $3 LIMIT 1;
 
 -- name: stale_messages
--- Messages that have been processed since before $2 by an attempt that no longer lives at $3.
+-- Messages that have been processing since before $2 for an attempt that is no longer live at $3.
 SELECT i.id FROM agent_inbox i
 WHERE i.namespace = $1 AND i.status = 'processing' AND i.processed_at <= $2
   AND NOT EXISTS (SELECT 1 FROM tasks t JOIN sessions s ON s.namespace = t.namespace AND s.id = t.session_id
@@ -282,8 +282,8 @@ WHERE i.namespace = $1 AND i.status = 'processing' AND i.processed_at <= $2
 ORDER BY i.processed_at, i.id LIMIT $4;
 
 -- name: undelivered
--- Messages older than $2 that could be consumed now: their task has ended (these first: they are dealt with
--- for good), or it waits.
+-- Messages older than $2 that could be consumed now: their task has ended (these first: they are closed for
+-- good), or it waits.
 SELECT {i.columns}, t.status, i.retry_count FROM agent_inbox i
 JOIN tasks t ON t.namespace = i.namespace AND t.id = i.task_id
 WHERE i.namespace = $1 AND i.status = 'pending' AND i.message_type <> 'turn' AND i.created_at <= $2
@@ -291,7 +291,7 @@ WHERE i.namespace = $1 AND i.status = 'pending' AND i.message_type <> 'turn' AND
 ORDER BY CASE WHEN t.status = 'suspended' THEN 1 ELSE 0 END, i.created_at, i.id LIMIT $3;
 
 -- name: pending_resumes
--- Answers in the resume ledger whose turn waits: message, task, how often its delivery was begun in vain.
+-- Answers in the resume ledger whose turn waits: message, task, failed deliveries.
 SELECT r.message_id, r.task_id, i.retry_count FROM turn_resume_ledger r
 JOIN agent_inbox i ON i.namespace = r.namespace AND i.id = r.message_id AND i.status = 'pending'
 JOIN tasks t ON t.namespace = r.namespace AND t.id = r.task_id AND t.status = 'suspended'
@@ -304,7 +304,7 @@ SELECT id FROM tasks WHERE namespace = $1 AND wait_by IS NOT NULL AND wait_by <=
 ORDER BY wait_by, id LIMIT $3;
 
 -- name: next_wait
--- When the next wait of any task is over.
+-- The deadline of the next wait of any task.
 SELECT min(wait_by) FROM tasks WHERE namespace = $1 AND wait_by IS NOT NULL;
 
 -- name: children
@@ -324,41 +324,41 @@ WHERE namespace = $1 AND (decision IS NULL OR $2 = 0)
 ORDER BY id LIMIT $5;
 
 -- name: open_calls
--- Tools that suspended turns wait for, by deadline.
+-- Tool calls that suspended turns wait for, by deadline.
 SELECT w.tool_call_id, w.task_id, w.name, w.deadline, w.created_at FROM turn_waiting_tools w
 WHERE w.namespace = $1 AND w.wait_status = 'waiting' AND w.kind = 'tool'
   AND (CAST($2 AS text) IS NULL OR w.task_id = CAST($2 AS text))
 ORDER BY w.deadline, w.tool_call_id LIMIT $3;
 
 -- name: open_waits_of_turn
--- What a turn still waits for, in the order of its calls.
+-- The open waits of a turn, in the order of its calls.
 SELECT {wait_columns} FROM turn_waiting_tools
 WHERE namespace = $1 AND turn_id = $2 AND wait_status = 'waiting' ORDER BY place LIMIT $3;
 
 -- name: cursor
--- How far a follower of the log has come.
+-- A cursor: how far a follower has read the log.
 SELECT {cursor_columns} FROM cursors WHERE namespace = $1 AND name = $2;
 
 -- name: cursors_named
--- Cursors whose names begin in one way.
+-- Cursors whose names begin with a prefix.
 SELECT {cursor_columns} FROM cursors WHERE namespace = $1 AND substr(name, 1, length($2)) = $2
 ORDER BY updated_at, name;
 
 -- name: cursor_is_stored
--- Whether a cursor stands as it was to be written: asked when a commit's answer was lost.
+-- Whether a cursor is stored as it was to be written: asked when a commit's answer was lost.
 SELECT 1 FROM cursors WHERE namespace = $1 AND name = $2 AND holder = $3 AND fence = $4 AND position = $5
   AND lease_until = $6;
 
 -- name: last_tick
--- When any PMO last came to the end of a tick, by one index seek.
+-- When any PMO last completed a tick, by one index seek.
 SELECT max(ticked_at) FROM sessions WHERE namespace = $1 AND kind = 'pmo';
 
 -- name: tallies
--- What the commits counted as accepted and ended, without looking at any task.
+-- How many tasks were accepted and ended, as the commits counted them; reads no task.
 SELECT COALESCE(sum(accepted), 0), COALESCE(sum(ended), 0) FROM tallies WHERE namespace = $1;
 
 -- name: conservation
--- The same, and what a full count says at the same moment: all tasks, and those that have ended.
+-- The same beside a full count of one moment: all tasks, and those that have ended.
 SELECT
     (SELECT COALESCE(sum(accepted), 0) FROM tallies WHERE namespace = $1),
     (SELECT COALESCE(sum(ended), 0) FROM tallies WHERE namespace = $1),
@@ -371,19 +371,19 @@ SELECT agent, count(*) FROM tasks
 WHERE namespace = $1 AND status IN ('queued', 'dispatched') AND run_at <= $2 GROUP BY agent ORDER BY agent;
 
 -- name: skipped_count
--- How many messages could not be delivered lately. Offers of turns and nudges came from us: nobody misses them.
+-- How many messages could not be delivered since then, except offers of turns and nudges, which we sent ourselves.
 SELECT count(*) FROM agent_inbox
 WHERE namespace = $1 AND status = 'skipped' AND message_type NOT IN ('turn', 'nudge')
   AND COALESCE(processed_at, created_at) >= $2;
 
 -- name: lapsed_resumes
--- Answers whose worker took them and did not hand them on in time.
+-- Answers that a worker took and did not deliver in time.
 SELECT 1 FROM turn_resume_ledger
 WHERE namespace = $1 AND status IN ('pending', 'processing') AND status = 'processing' AND lease_expires_at <= $2
 LIMIT 1;
 
 -- name: long_ready
--- Tasks of any registered agent that have been ready for at least $3 microseconds, and nobody took them.
+-- Tasks of any registered agent that have been ready for at least $3 microseconds without being claimed.
 WITH RECURSIVE p(agent, priority) AS (
     SELECT a.name, (SELECT max(t.priority) FROM tasks t
                     WHERE t.namespace = $1 AND t.agent = a.name AND t.status = 'queued')
@@ -399,7 +399,7 @@ SELECT 1 FROM p WHERE p.priority IS NOT NULL AND
 LIMIT 1;
 
 -- name: next_start
--- When the next delayed task of any registered agent is to start.
+-- The start time of the next delayed task of any registered agent.
 WITH RECURSIVE p(agent, priority) AS (
     SELECT a.name, (SELECT max(t.priority) FROM tasks t
                     WHERE t.namespace = $1 AND t.agent = a.name AND t.status = 'queued')
@@ -414,7 +414,7 @@ SELECT min((SELECT min(t.run_at) FROM tasks t WHERE t.namespace = $1 AND t.agent
 FROM p WHERE p.priority IS NOT NULL;
 
 -- name: messages_page
--- Messages that wait to be consumed, by id; turns are offered anew by themselves.
+-- Messages that wait to be consumed, by id; not offers of turns, which are made again.
 SELECT {message_columns} FROM agent_inbox
 WHERE namespace = $1 AND status IN ('pending', 'processing') AND message_type <> 'turn' AND id > $2
 ORDER BY id LIMIT $3;
@@ -436,7 +436,7 @@ SELECT DISTINCT p.agent FROM p WHERE p.priority IS NOT NULL AND
 
 -- name: serving
 -- Which workers could take more turns ($2 is now): how many turns of each agent are dispatched and not claimed;
--- live workers with what they serve, what they hold and their slots.
+-- live workers with their agents, how many tasks they hold, and their slots.
 SELECT 'dispatched', agent, '', count(*), 0 FROM tasks WHERE namespace = $1 AND status = 'dispatched' GROUP BY agent
 UNION ALL
 SELECT 'worker', s.id, s.agents,
@@ -452,7 +452,7 @@ WHERE t.namespace = $1 AND t.agent = $2 AND t.status = 'dispatched'
 ORDER BY t.priority DESC, t.run_at, t.id LIMIT $3;
 
 -- name: letters_changed
--- Dead letters in the order in which they were opened or closed, from one of them on.
+-- Dead letters by the time at which they were opened or closed, after one of them.
 SELECT task_id, agent, reason, fingerprint, retry_count, failed_at, status, closed_at FROM dead_letters
 WHERE namespace = $1 AND coalesce(closed_at, failed_at) >= $2
   AND (coalesce(closed_at, failed_at) > $2 OR task_id > $3)

@@ -27,7 +27,7 @@ DECIDED_TOO_LATE = "decided_too_late"
 class Absence:
     """Notes when a supervisor that asks the store at regular intervals went without an answer for too long.
 
-    Only answers count: while every question fails, the supervisor is as blind as one that is frozen. Both
+    Only answers count: while every question fails, the supervisor is as blind as a frozen one. Both
     clocks are read, because the monotonic clock may stand still while a machine sleeps.
     """
 
@@ -40,9 +40,9 @@ class Absence:
         self._last: tuple[float, int] | None = None
         self._patient_until = float("-inf")
         self.since: int | None = None
-        """Since when, by the store's clock, the store has answered without such a gap."""
+        """Since when, by the store's clock, the store has on_answer without such a gap."""
 
-    def answered(self, now: int) -> float:
+    def on_answer(self, now: int) -> float:
         """Note an answer of the store, and its time; return how long it was away, if that was too long."""
         away = self._seconds_since_last()
         self._last = (self._clock.monotonic(), self._clock.now_us())
@@ -88,7 +88,7 @@ class Reclaimer:
         self.reclaimed = 0
 
     async def run_once(self, seen_at: int | None = None) -> int:
-        """Return how many turns were taken back. `seen_at`: the store's time when it last answered."""
+        """Return how many turns were taken back. `seen_at`: the store's time when it last on_answer."""
         store, namespace = self._actor.store, self._actor.namespace
         now = await store.now() if seen_at is None else seen_at
         count, is_late = 0, False

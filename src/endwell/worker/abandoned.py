@@ -57,7 +57,7 @@ class AbandonedWork:
 
         `now` is the store's time at the beginning of the tick.
         """
-        away = self._absence.answered(now)
+        away = self._absence.on_answer(now)
         if away:
             log.warning("%s was away for %.1f s; its reclaims wait one heartbeat", self._actor.name, away)
         if is_needed and self._absence.is_over:

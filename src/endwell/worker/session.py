@@ -111,7 +111,7 @@ class WorkerSession:
         )
 
     def _new_heartbeat(self, session_id: str) -> HeartbeatLoop:
-        return HeartbeatLoop(self._actor.named(session_id), self._runtime, self._settings, self)
+        return HeartbeatLoop(self._actor.with_name(session_id), self._runtime, self._settings, self)
 
     # Called from the heartbeat's thread
 

@@ -122,7 +122,7 @@ class WorkerWatchdog:
                 await self.abandoned.requeue_messages(now)
             if result["lapsed_resumes"]:
                 await self._actor.send(c.RequeueResumes)
-            if result.any("lapsed_resumes", "pending_resumes", "answers_waiting"):
+            if result.has_any("lapsed_resumes", "pending_resumes", "answers_waiting"):
                 await self._deliver_answers(now)
             if result["due_waits"]:
                 await self._inject_timeouts(now)
@@ -261,7 +261,7 @@ class WorkerWatchdog:
         """Seconds to the next deadline of a wait; what was overdue at the last look counts as handled."""
         result, self._last_result = self._last_result, None
         handled = ("due_waits", "pending_resumes", "answers_waiting", "undelivered")
-        if result is None or result.any(*handled):
+        if result is None or result.has_any(*handled):
             result = await self._store.probe(self._next_wait)
         at = result["next_wait"]
         if at is None or at <= self._looked_at:

@@ -45,7 +45,7 @@ async def test_ready_and_delayed_tasks_are_told_apart_whatever_their_priority(wo
     seen = await look(world, "coder", "tester")
     assert seen["ready_for_some"]
     assert seen["next_start_of_some"] == soon.run_at
-    assert not (await look(world, "coder")).any("offered_to_some", "ready_for_some")
+    assert not (await look(world, "coder")).has_any("offered_to_some", "ready_for_some")
 
     world.advance(61)
     assert (await look(world, "coder"))["ready_for_some"]

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from endwell.errors import StoreError
-from endwell.store.migrations import migrations
+from endwell.store.migrations import all_migrations
 from tests.store.processes import PATIENCE, lines_of, start
 from tests.store.world import Database, SqliteDatabase, World
 
@@ -46,7 +46,7 @@ async def test_a_newer_schema_is_refused_and_left_alone(database: Database) -> N
 
 
 def test_both_databases_have_the_same_migrations() -> None:
-    assert [m.number for m in migrations("sqlite")] == [m.number for m in migrations("postgres")]
+    assert [m.number for m in all_migrations("sqlite")] == [m.number for m in all_migrations("postgres")]
 
 
 async def test_two_processes_that_write_at_once_lose_nothing_and_take_nothing_twice(

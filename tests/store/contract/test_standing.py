@@ -94,7 +94,7 @@ async def test_a_clock_that_was_set_back_makes_old_answers_void(sqlite_database:
 async def test_what_another_question_learned_counts_until_it_is_forgotten(database: Database) -> None:
     async with counted(database) as (world, counts):
         question = standing(world.store)
-        question.learn(await world.store.probe(READY, START, Probe("offered_to_some", ("default", AGENTS))))
+        question.adopt(await world.store.probe(READY, START, Probe("offered_to_some", ("default", AGENTS))))
         await told()
         counts.clear()
         await question.ask()

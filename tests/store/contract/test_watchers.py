@@ -52,7 +52,7 @@ async def test_every_commit_counts_what_it_accepts_and_ends(world: World) -> Non
     await world.reply(world.finish(done, b'"late"'))  # refused: it has ended
     counted = await world.store.count_conservation("default")
     assert (counted.accepted, counted.ended, counted.tasks, counted.ended_tasks) == (3, 2, 3, 2)
-    assert counted.holds
+    assert counted.is_conserved
     assert again.status == "queued"
 
 
@@ -60,7 +60,7 @@ async def test_a_task_that_is_gone_breaks_the_count(world: World) -> None:
     task = await world.queued_task()
     await world.database.sql(f"DELETE FROM tasks WHERE id = '{task.id}'")
     counted = await world.store.count_conservation("default")
-    assert not counted.holds
+    assert not counted.is_conserved
     assert (counted.accepted, counted.tasks) == (1, 0)
 
 
@@ -76,7 +76,7 @@ async def test_several_stores_count_together_and_their_counters_are_added_up(wor
     await world.store.commit((world.submit(), fold, world.submit()))
     await others[0].commit_one(world.submit())  # a writer whose row was added up and dropped begins a new one
     assert await world.store.task_tallies("default") == (23, 0)
-    assert (await world.store.count_conservation("default")).holds
+    assert (await world.store.count_conservation("default")).is_conserved
     assert len(await world.database.sql("SELECT writer FROM tallies")) <= 4
 
 

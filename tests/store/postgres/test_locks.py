@@ -71,7 +71,7 @@ async def test_a_table_that_is_locked_is_not_called_a_server_that_cannot_be_reac
     async with World(postgres_url) as world:
         stranger = await asyncpg.connect(postgres_url)
         await stranger.execute("BEGIN; LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE")
-        with pytest.raises(StoreError, match="others held the rows") as refused:
+        with pytest.raises(StoreError, match="other transactions held the rows") as refused:
             await world.store.known_namespaces()
         assert refused.value.code == "store_busy"
         await stranger.close()

@@ -9,7 +9,7 @@ import pytest
 
 from endwell.policy.limits import Limits
 from endwell.runtime import Runtime
-from endwell.store.migrations import migrations
+from endwell.store.migrations import all_migrations
 from endwell.store.postgres import driver
 from endwell.store.postgres.connection import MIGRATION_LOCK, migrate
 from endwell.store.postgres.store import PostgresStore
@@ -67,7 +67,7 @@ async def _made_older(url: str, schema: int) -> None:
     """The same rows in tables as the release of that schema has left them."""
     connection = await asyncpg.connect(url)
     await connection.execute("ALTER SCHEMA public RENAME TO later; CREATE SCHEMA public")
-    for step in migrations("postgres")[:schema]:
+    for step in all_migrations("postgres")[:schema]:
         await connection.execute(step.sql)
     columns = (
         "SELECT column_name FROM information_schema.columns"

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from endwell.store.log import Event
-from endwell.store.migrations import migrations
+from endwell.store.migrations import all_migrations
 from tests.servers.postgres import PostgresServer
 from tests.store.copies import check_copies, relayed, tail
 from tests.store.world import PostgresDatabase, World
@@ -172,7 +172,7 @@ async def make_older(url: str) -> None:
     """Put the rows into the tables of the release in which transaction numbers were positions."""
     connection = await asyncpg.connect(url)
     await connection.execute("ALTER SCHEMA public RENAME TO later; CREATE SCHEMA public")
-    for step in migrations("postgres"):
+    for step in all_migrations("postgres"):
         if step.number <= LAST_SCHEMA_BY_TRANSACTION:
             await connection.execute(step.sql)
     columns = "SELECT column_name FROM information_schema.columns WHERE table_schema = $1 AND table_name = $2"

@@ -118,7 +118,7 @@ async def test_what_was_answered_survives_the_death_of_the_server(
     ("error", "said"), [(TimeoutError(), "TimeoutError"), (OSError("no route"), "no route")]
 )
 def test_an_error_without_words_is_told_by_its_name(error: Exception, said: str) -> None:
-    assert errors.said_by(error) == said
+    assert errors.text_of(error) == said
 
 
 @pytest.mark.parametrize(

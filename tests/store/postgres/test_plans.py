@@ -13,9 +13,9 @@ from endwell.model.session import SESSION_FIELDS
 from endwell.model.task import FIELDS
 from endwell.store.log import EVENT_FIELDS
 from endwell.store.postgres.connection import COMMITTING
-from endwell.store.postgres.statements import QUERIES, joined
+from endwell.store.postgres.statements import QUERIES, join_queries
 from endwell.store.postgres.store import STEADY_QUESTIONS, PostgresStore
-from endwell.store.postgres.writing import statements
+from endwell.store.postgres.writing import compose_statements
 from endwell.store.rows import Writes
 from tests.store.world import PostgresDatabase, World
 
@@ -119,7 +119,7 @@ async def test_the_row_types_are_those_of_the_model(
 
 
 def test_the_pieces_of_a_batch_become_one_statement_with_their_parameters_in_order() -> None:
-    sql = joined(("move_tasks", "add_events", "close_dead_letter"))
+    sql = join_queries(("move_tasks", "add_events", "close_dead_letter"))
     assert "unnest($1::task_row[], $2::bigint[])" in sql
     assert "unnest($3::event_row[])" in sql
     assert "unnest($4::text[], $5::bigint[], $6::text[], $7::text[])" in sql
@@ -127,4 +127,4 @@ def test_the_pieces_of_a_batch_become_one_statement_with_their_parameters_in_ord
 
 
 def test_nothing_to_write_is_no_statement() -> None:
-    assert statements(Writes(), "w") == []
+    assert compose_statements(Writes(), "w") == []

@@ -20,7 +20,7 @@ from endwell.store.contract import Store
 from endwell.store.log import Event, EventRow
 from endwell.store.postgres.reading import Reading
 from endwell.store.postgres.statements import POSITIONS_DRAWN
-from endwell.store.postgres.writing import blocks
+from endwell.store.postgres.writing import event_blocks
 from tests.servers.postgres import Postgres
 from tests.store.copies import WRITTEN, exported, imported, relayed, tail
 from tests.store.world import PostgresDatabase, SqliteDatabase, World
@@ -271,7 +271,7 @@ async def test_a_transaction_of_more_events_than_are_drawn_at_once_keeps_each_co
     here: World,
 ) -> None:
     rows = [row(number, f"c{number // 3}") for number in range(20)]
-    runs = blocks(rows, most=7)
+    runs = event_blocks(rows, most=7)
     assert [len(run) for run in runs] == [6, 6, 6, 2]
     assert [one for run in runs for one in run] == rows
     await here.store.commit([here.submit() for _ in range(POSITIONS_DRAWN + 10)])

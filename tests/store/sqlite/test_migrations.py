@@ -7,7 +7,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from endwell.store.migrations import migrations
+from endwell.store.migrations import all_migrations
 from tests.store.world import SqliteDatabase, World
 
 _KEPT = ("tasks", "events", "cards", "sessions", "agents")
@@ -40,7 +40,7 @@ async def test_a_file_of_the_second_schema_keeps_its_tasks_log_and_turns(tmp_pat
 def _as_of(schema: int, new: Path, old: Path) -> None:
     """The same rows in a file as the release of that schema has left it."""
     connection = apsw.Connection(str(old))
-    for step in migrations("sqlite")[:schema]:
+    for step in all_migrations("sqlite")[:schema]:
         connection.execute(step.sql).fetchall()
     connection.execute("ATTACH ? AS later", (str(new),))
     for table in _KEPT:

@@ -34,7 +34,7 @@ async def conservation(patient: Patient) -> list[Finding]:
     found = []
     for namespace in patient.namespaces:
         counted = await patient.store.count_conservation(namespace)
-        if not counted.holds:
+        if not counted.is_conserved:
             live = counted.tasks - counted.ended_tasks
             found.append(
                 error(

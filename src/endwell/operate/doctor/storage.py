@@ -13,7 +13,7 @@ from endwell.operate.doctor.finding import Finding, Patient, error, warning
 from endwell.operate.lock_holders import age_text, ending_command, holder_text, locks_text
 from endwell.policy.limits import SECOND
 from endwell.runtime.processes import has_lost_locks, host_name
-from endwell.store.migrations import migrations
+from endwell.store.migrations import all_migrations
 from endwell.store.reads.log import LockHolder, LogHolder
 
 OLDEST_SQLITE: Final = (3, 51, 3)
@@ -35,7 +35,7 @@ _CHANGE: Final = re.compile(
 async def schema(patient: Patient) -> list[Finding]:
     """Every table, index and trigger of the migrations exists."""
     dialect = "sqlite" if patient.facts["store"] == "sqlite" else "postgres"
-    wanted = wanted_objects("\n".join(step.sql for step in migrations(dialect)))
+    wanted = wanted_objects("\n".join(step.sql for step in all_migrations(dialect)))
     missing = sorted(wanted - set(await patient.store.schema_objects()))
     if not missing:
         return []

@@ -1,1 +1,1 @@
-"""PostgreSQL: group commit, as many processes and machines as you like."""
+"""The store on PostgreSQL: group commit on two connections, from any number of processes and machines."""

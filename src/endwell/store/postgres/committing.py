@@ -18,7 +18,7 @@ from endwell.store import door
 from endwell.store.claim_position import ClaimPosition
 from endwell.store.postgres.reading import Reading
 from endwell.store.postgres.statements import QUERIES
-from endwell.store.postgres.writing import Statement, statements
+from endwell.store.postgres.writing import Statement, compose_statements
 from endwell.store.row_cache import RowCache
 from endwell.store.rows import Outcome, TaskKey, Wanted, Writes
 
@@ -88,7 +88,7 @@ class CommittingConnection:
         try:
             known = {} if careful else self._shared.cache.known(want)
             outcome = await self._decide(commands, want, sessions, shift, known=known, locking=True)
-            await self._write(statements(outcome.writes, self._writer))
+            await self._write(compose_statements(outcome.writes, self._writer))
         except BaseException:
             await self._roll_back()
             raise
@@ -100,7 +100,7 @@ class CommittingConnection:
     ) -> Outcome:
         known = self._shared.cache.known(want)
         outcome = await self._decide(commands, want, sessions, shift, known=known)
-        writes = statements(outcome.writes, self._writer)
+        writes = compose_statements(outcome.writes, self._writer)
         if len(writes) == 1:
             await self._finish(outcome, *writes[0])
         elif writes:

@@ -1,4 +1,4 @@
-"""One connection to one server: how it is made, how the schema gets there, how a lost one is buried."""
+"""Connections to PostgreSQL: how they are made, how the schema gets there, how a lost one is ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from endwell.errors import UsageError
 from endwell.runtime.base import Runtime
 from endwell.settings import masked
-from endwell.store.migrations import missing
+from endwell.store.migrations import missing_migrations
 from endwell.store.postgres import errors
 from endwell.store.postgres.statements import QUERIES
 
@@ -21,20 +21,20 @@ COMMAND_SECONDS = 15.0
 MIGRATION_LOCK: Final = 0x656E6477656C6C
 """The advisory lock that starting processes take turns with."""
 MIGRATION_SECONDS: Final = 3600.0
-"""For one step, or for whoever is at it already."""
+"""Timeout for one migration, or for waiting on another process that is migrating."""
 _LOOK_AGAIN_SECONDS = 0.01
 
 _EVERYWHERE: Final = {
     "application_name": "endwell",
     "default_transaction_isolation": "read committed",
     "jit": "off",  # our statements take microseconds; compiling one takes longer
-    "lock_timeout": "5s",  # a table that somebody has locked is not a server that is away
+    "lock_timeout": "5s",  # a locked table is not a server that is away
     "tcp_keepalives_idle": "10",  # locks of a machine that vanished are freed within half a minute
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
 }
-# Planned once: by index, in nested loops, whatever size the table had then. Looks and single rows are asked
-# for all the time: a worker's look takes 0.3 ms so, and 1.7 ms when it is planned each time.
+# Planned once: by index, in nested loops, for tables of any size. Probes and single rows are read all the
+# time: a worker's probe takes 0.3 ms so, and 1.7 ms when it is planned each time.
 STEADY: Final = _EVERYWHERE | {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -61,7 +61,7 @@ CONNECT_OPTIONS: Final[dict[str, Any]] = {
 
 
 def asyncpg_module() -> Any:
-    """asyncpg, which only users of PostgreSQL need to have."""
+    """Import asyncpg, which only users of PostgreSQL need."""
     try:
         import asyncpg
     except ImportError:
@@ -72,7 +72,7 @@ def asyncpg_module() -> Any:
 
 
 async def connect(url: str, settings: dict[str, str]) -> Any:
-    """A connection that is ready to use. Statements stay prepared for as long as it lives."""
+    """Return a connection. Its statements stay prepared for as long as it lives."""
     asyncpg = asyncpg_module()
     try:
         return await asyncpg.connect(url, server_settings=settings, **CONNECT_OPTIONS)
@@ -114,13 +114,13 @@ async def _keep_as_it_is(_: Any) -> None:
 
 async def is_migrated(connection: Any) -> bool:
     """Whether the schema is up to date."""
-    return not missing("postgres", await _schema_version(connection))
+    return not missing_migrations("postgres", await _schema_version(connection))
 
 
 async def migrate(connection: Any) -> int:
     """Bring the schema up to date; processes that start at once take turns. Returns its version."""
     applied = await _schema_version(connection)
-    if not missing("postgres", applied):
+    if not missing_migrations("postgres", applied):
         return applied
     async with connection.transaction():
         await connection.execute("SET LOCAL lock_timeout = 0")
@@ -129,7 +129,7 @@ async def migrate(connection: Any) -> int:
         # Not to_regclass: it may still remember, from before the wait, that there was no such table.
         await connection.execute("CREATE TABLE IF NOT EXISTS endwell_schema (version int NOT NULL)")
         applied = int(await connection.fetchval("SELECT max(version) FROM endwell_schema") or 0)
-        for step in missing("postgres", applied):
+        for step in missing_migrations("postgres", applied):
             await connection.execute(step.sql, timeout=MIGRATION_SECONDS)
             applied = step.number
         await connection.execute("DELETE FROM endwell_schema")
@@ -144,7 +144,7 @@ async def _schema_version(connection: Any) -> int:
 
 
 async def raise_positions(connection: Any) -> None:
-    """Let new events have positions above all that were used, also where a copy left the sequence behind."""
+    """Raise the sequence of positions above all that were used: a copy of the tables leaves it behind."""
     if await connection.fetchval(QUERIES["missing_positions"]) is None:
         return
     async with connection.transaction():
@@ -162,17 +162,17 @@ class Backend(NamedTuple):
 
 
 async def backend_of(connection: Any) -> Backend:
-    """Who serves this connection."""
+    """Return the server's process behind this connection."""
     row = await connection.fetchrow(
         "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
     )
     return Backend(row[0], row[1])
 
 
-async def bury(connection: Any, backend: Backend, runtime: Runtime) -> None:
-    """End the process behind a lost connection, and wait until it has settled its transaction.
+async def end_backend(connection: Any, backend: Backend, runtime: Runtime) -> None:
+    """End the server's process behind a lost connection, and wait until its transaction has ended.
 
-    Only then can one know whether a COMMIT took place whose answer was lost.
+    Only then can one know whether a COMMIT whose answer was lost took place.
     """
     end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2"
     while await connection.fetch(end, *backend):

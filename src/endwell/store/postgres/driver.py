@@ -17,8 +17,8 @@ from endwell.store.postgres.connection import (
     COMMITTING,
     Backend,
     backend_of,
-    bury,
     connect,
+    end_backend,
     is_migrated,
     migrate,
     raise_positions,
@@ -61,7 +61,7 @@ class PostgresDriver:
         tries = 0
         while True:
             try:
-                await self._connected()
+                await self._connect()
                 return
             except Exception as error:
                 tries += 1
@@ -90,7 +90,7 @@ class PostgresDriver:
         while True:
             committing: CommittingConnection | None = None
             try:
-                committing = await self._connected()
+                committing = await self._connect()
                 if doubt is None or not await committing.is_stored(doubt.writes):
                     doubt = await committing.attempt(commands, shift=self._shift(), careful=tries > 0)
                 self._away_since = None
@@ -111,7 +111,7 @@ class PostgresDriver:
                 else:
                     raise errors.meaning_of(error, self._url) from error
 
-    async def _connected(self) -> CommittingConnection:
+    async def _connect(self) -> CommittingConnection:
         if self.current is not None and not self.current.connection.is_closed():
             return self.current
         connection = await connect(self._url, COMMITTING)
@@ -128,7 +128,7 @@ class PostgresDriver:
     async def _prepare(self, connection: Any) -> None:
         async with self._runtime.timeout(OUTAGE_SECONDS):
             if self._backend is not None:
-                await bury(connection, self._backend, self._runtime)
+                await end_backend(connection, self._backend, self._runtime)
             self._backend = await backend_of(connection)
             is_current = await is_migrated(connection)
         if not is_current:
@@ -144,7 +144,7 @@ class PostgresDriver:
         if self._away_since is None:
             self._away_since = now
             log.warning(
-                "lost the connection to %s: %s; trying again", masked(self._url), errors.said_by(error)
+                "lost the connection to %s: %s; trying again", masked(self._url), errors.text_of(error)
             )
         if now - self._away_since > OUTAGE_SECONDS:
             raise errors.meaning_of(error, self._url) from error
@@ -157,7 +157,7 @@ class PostgresDriver:
     async def _run_one_by_one(self, commands: Sequence[Command], error: Exception) -> Outcome:
         """Find the command that the database refuses, and run the others."""
         if len(commands) == 1:
-            return Outcome([Reply(refusal=self._refusal(error))], Writes(), set())
+            return Outcome([Reply(refusal=self._refusal_of(error))], Writes(), set())
         merged, single = Outcome([], Writes(), set()), Outcome([], Writes(), set())
         in_vain = 0
         for command in commands:
@@ -174,7 +174,7 @@ class PostgresDriver:
         except StoreError as error:
             return Outcome([Reply(refusal=error)], Writes(), set())
 
-    def _refusal(self, error: Exception) -> EndwellError:
+    def _refusal_of(self, error: Exception) -> EndwellError:
         if not errors.is_refused(error):
             return errors.meaning_of(error, self._url)
         refusal = EndwellError(f"the store refused the write: {error}", code="constraint")

@@ -30,19 +30,19 @@ class PostgresEffectStore(EffectStore):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def get(self, key: str) -> bytes | None:
-        found: bytes | None = await self._ask(lambda connection: connection.fetchval(_GET, key))
+        found: bytes | None = await self._run(lambda connection: connection.fetchval(_GET, key))
         return found
 
     async def put(self, key: str, content: bytes, attempt_id: str) -> None:
-        await self._ask(lambda connection: connection.execute(_PUT, key, content, attempt_id))
+        await self._run(lambda connection: connection.execute(_PUT, key, content, attempt_id))
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None and self._loop is asyncio.get_running_loop():
             await pool.close()
 
-    async def _ask(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
-        """On a connection of this event loop's; a lost one is replaced: both statements may be repeated."""
+    async def _run(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Use a connection of this event loop; replace a lost one, since both statements may be repeated."""
         tries = 0
         while True:
             try:

@@ -1,6 +1,6 @@
-"""What PostgreSQL's errors mean: the connection is gone, somebody else was first, the data is refused, …
+"""What PostgreSQL's errors mean: the connection is lost, another transaction was first, the data is refused.
 
-Told apart by SQLSTATE, so that asyncpg need not be imported to ask. No message names a password.
+They are told apart by SQLSTATE, so asyncpg need not be imported. No message names a password.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _REFUSED: Final = ("22", "23")
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection is gone, or cannot be had for now."""
+    """Whether the connection is lost, or none can be made now."""
     if isinstance(error, (OSError, TimeoutError, EOFError)):
         return True
     return _is_unusable(error) or _has_state(error, _LOST)
@@ -31,9 +31,9 @@ def _is_unusable(error: BaseException) -> bool:
     An `InternalClientError` is what the next call gets when a FATAL message came while the connection was
     idle, as in an orderly restart, and the server's end of it was not closed yet.
     """
-    kind, said = type(error).__name__, str(error)
+    kind, text = type(error).__name__, str(error)
     if kind == "InterfaceError":
-        return "clos" in said or "another operation" in said
+        return "clos" in text or "another operation" in text
     return kind == "InternalClientError"
 
 
@@ -43,27 +43,27 @@ def is_starting(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether two transactions stood in each other's way: a serialization failure or a deadlock."""
+    """Whether it is a serialization failure or a deadlock."""
     return _has_state(error, _CONFLICT)
 
 
 def is_busy(error: BaseException) -> bool:
-    """Whether somebody held a lock for longer than we wait."""
+    """Whether another transaction held a lock for longer than we wait."""
     return _has_state(error, _BUSY)
 
 
 def is_race(error: BaseException) -> bool:
-    """Whether somebody else may have been first: a unique index or the version guard says so."""
+    """Whether another transaction was first, as a unique index or the version guard says."""
     return _has_state(error, _RACE)
 
 
 def is_refused(error: BaseException) -> bool:
-    """Whether the database will never take this data, or it cannot even be sent there."""
+    """Whether the database will never take this data, or asyncpg cannot encode it."""
     return _has_state(error, _REFUSED) or isinstance(error, (ValueError, TypeError, OverflowError))
 
 
 def fails_alone(error: BaseException) -> bool:
-    """Whether one command of a batch may be the reason, so that the others deserve another try."""
+    """Whether one command of a batch may be the reason, so that the others are tried without it."""
     return is_refused(error) or is_busy(error) or is_conflict(error) or is_race(error)
 
 
@@ -73,51 +73,50 @@ def _has_state(error: BaseException, states: tuple[str, ...]) -> bool:
 
 
 _MEANINGS: Final[tuple[tuple[tuple[str, ...], str, str, str], ...]] = (
-    (("53100",), "store_full", "the server's disk is full", "free some space; work goes on by itself"),
+    (("53100",), "store_full", "the server's disk is full", "free some space; Endwell then continues"),
     (("25006",), "store_read_only", "the server takes no writes", "name the primary server, not a replica"),
     (("XX001", "XX002"), "store_corrupt", "the database is damaged", "restore it from a backup"),
     (("58030",), "store_io_error", "the server could not read or write", "check its disk"),
-    (("28",), "store_unreachable", "the server does not let us in", "check user and password"),
+    (("28",), "store_unreachable", "the server refused the login", "check user and password"),
     (("3D000",), "store_unreachable", "there is no such database", "create it, or check the URL"),
     (("42501",), "store_unreachable", "the role may not use the store", "let it create and use tables"),
-    (("53300",), "store_unreachable", "the server has no connection to spare", "raise max_connections"),
+    (("53300",), "store_unreachable", "the server has no free connection", "raise max_connections"),
     (
         _CONFLICT + _BUSY + _LOST_RACE,
         "store_busy",
-        "others held the rows for too long",
-        "try again; is one stopped midway?",
+        "other transactions held the rows for too long",
+        "try again; is a process stopped in a transaction?",
     ),
 )
 
 
 def _is_pooler(error: BaseException) -> bool:
-    """It knows not our settings; or what was prepared on one connection is asked of another."""
+    """Whether a pooler rejected a startup parameter, or lost a prepared statement to another connection."""
     return "unsupported startup parameter" in str(error) or _has_state(error, ("26000", "42P05"))
 
 
-def said_by(error: BaseException) -> str:
-    """In a log: some errors are nothing but their name."""
+def text_of(error: BaseException) -> str:
+    """Return the error's text; its type, where it has none."""
     return str(error) or type(error).__name__
 
 
 def meaning_of(error: BaseException, url: str) -> EndwellError:
-    """Our error for one of PostgreSQL's, with a code and a remedy."""
+    """Return our error for one of PostgreSQL's, with a code and a hint."""
     if isinstance(error, EndwellError):
         return error
     for states, code, what, hint in _MEANINGS:
         if _has_state(error, states):
             return StoreError(f"{masked(url)}: {what} ({error})", code=code, hint=hint)
     if _is_pooler(error):
-        said = str(error).partition("\n")[0]
-        why = f"what answers is a connection pooler, which Endwell cannot work through ({said})"
+        text = str(error).partition("\n")[0]
         return StoreError(
-            f"{masked(url)}: {why}",
+            f"{masked(url)}: a connection pooler answers, which Endwell cannot work through ({text})",
             code="store_unsuitable",
             hint="name the PostgreSQL server itself; Endwell keeps few connections",
         )
     if is_lost(error):
         return StoreError(
-            f"{masked(url)}: the server cannot be reached ({said_by(error)})", hint="is it running?"
+            f"{masked(url)}: the server cannot be reached ({text_of(error)})", hint="is it running?"
         )
     if hasattr(error, "sqlstate"):
         return StoreError(f"{masked(url)}: {error}", code="store_error")

@@ -1,4 +1,4 @@
--- What only PostgreSQL says this way: reads that take locks, and writes of whole batches.
+-- Queries in PostgreSQL's own SQL: reads that take locks, and writes of whole batches.
 -- `{now}` is the server's clock in microseconds, read once per statement.
 --
 -- Plans. All of this runs with generic plans and without sequential scans, hash and merge joins (see
@@ -8,11 +8,11 @@
 -- `move_tasks` 1.6 / 29 / 518 ms so, 1.5 / 3.6 / 9 ms by index; `offers` 1.3 / 2.6 / 1.4 ms.
 
 -- name: clock
--- What time it is.
+-- The server's time.
 SELECT {now};
 
 -- name: see_tasks
--- The tasks that a batch names, as they stand; the write will be guarded by their versions.
+-- The tasks that a batch names; the write will be guarded by their versions.
 SELECT {now}, {t.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, id)
 JOIN tasks t ON t.namespace = k.namespace AND t.id = k.id;
 
@@ -39,12 +39,12 @@ SELECT {now}, k.key, {t.columns} FROM unnest($1::text[], $2::text[]) AS k(namesp
 JOIN tasks t ON t.namespace = k.namespace AND t.idempotency_key = k.key AND t.idempotency_key <> t.id;
 
 -- name: see_sessions
--- Sessions whose lease is asked for. Without their locks: the fence is the attempt, not the lease.
+-- Sessions whose leases are read. Without locks: the fence is the attempt, not the lease.
 SELECT {now}, {session_columns} FROM unnest($1::text[], $2::text[]) AS k(of_namespace, of_id)
 JOIN sessions ON namespace = of_namespace AND id = of_id;
 
 -- name: hold_sessions
--- Sessions that take tasks: none of them may be closed before what it takes is written.
+-- Sessions that take tasks: none of them may be closed before its claims are written.
 SELECT {now}, {session_columns} FROM unnest($1::text[], $2::text[]) AS k(of_namespace, of_id)
 JOIN sessions ON namespace = of_namespace AND id = of_id
 ORDER BY namespace, id FOR SHARE OF sessions;
@@ -56,17 +56,17 @@ JOIN sessions ON namespace = of_namespace AND id = of_id
 ORDER BY namespace, id FOR UPDATE OF sessions;
 
 -- name: lock_sessions_with_held
--- Sessions that are to be renewed, each with the tasks that it holds: what every heartbeat asks.
+-- Sessions that are to be renewed, each with the tasks that it holds: the question of every heartbeat.
 SELECT {now}, {s.columns}, {t.columns} FROM unnest($1::text[], $2::text[]) AS k(of_namespace, of_id)
 JOIN sessions s ON s.namespace = of_namespace AND s.id = of_id
 LEFT JOIN tasks t ON t.namespace = s.namespace AND t.session_id = s.id AND t.session_id IS NOT NULL
 ORDER BY s.namespace, s.id, t.id FOR UPDATE OF s;
 
 -- name: offers
--- What may be taken of some agents ($2), each up to $3 and up to its free slots: turns already offered (up to
--- $5), tasks close to their crash limit (up to $6; they crashed $7 times), then ready ones by priority, start
--- time and id. Slots and tasks that another transaction is taking are passed over. $4 shifts the clock. Of each
--- agent's ready tasks of one priority ($9) only those behind a place ($10, $11) are looked at.
+-- Tasks of some agents ($2) that may be taken, for each up to $3 and up to its free slots: turns already offered
+-- (up to $5), tasks close to their crash limit (up to $6; they crashed $7 times), then ready ones by priority,
+-- start time and id. Slots and tasks that another transaction is taking are passed over. $4 shifts the clock. Each
+-- agent's ready tasks of one priority ($9) are read from behind a position ($10, $11).
 WITH a AS MATERIALIZED (
     SELECT w.*, g.concurrency IS NOT NULL AS is_limited, free.slots,
            CASE WHEN g.concurrency IS NULL THEN $3::bigint ELSE cardinality(free.slots) END AS most,
@@ -122,7 +122,7 @@ FROM a CROSS JOIN n CROSS JOIN LATERAL (
 LEFT JOIN cards c ON $8 AND c.namespace = t.namespace AND c.id = t.payload_card;
 
 -- name: take_keys
--- Agent keys of which no other transaction is taking a task now. Held until the end of this one.
+-- Agent keys that no other transaction is taking now. They are held until the end of this one.
 SELECT k.namespace, k.agent, k.agent_key
 FROM unnest($1::text[], $2::text[], $3::text[]) AS k(namespace, agent, agent_key)
 WHERE pg_try_advisory_xact_lock(hashtextextended(concat_ws(chr(31), k.namespace, k.agent, k.agent_key), 0));
@@ -135,12 +135,12 @@ JOIN tasks t ON t.namespace = k.namespace AND t.agent = k.agent AND t.agent_key 
 WHERE t.turn_id IS NOT NULL AND t.agent_key IS NOT NULL;
 
 -- name: move_tasks
--- Tasks as they stand after the batch, guarded by the versions that were seen.
+-- Tasks as they stand after the batch, guarded by the versions that were read.
 UPDATE tasks t SET {moves} FROM unnest($1::task_row[], $2::bigint[]) AS m({task_columns}, seen)
 WHERE t.namespace = m.namespace AND t.id = m.id AND t.version = m.seen RETURNING 1;
 
 -- name: add_tasks
--- Tasks that were not there before.
+-- New tasks.
 INSERT INTO tasks ({task_columns}) SELECT * FROM unnest($1::task_row[]);
 
 -- name: add_events
@@ -208,7 +208,7 @@ DELETE FROM tallies t USING unnest($1::bigint[], $2::text[], $3::text[]) AS m(be
 WHERE t.namespace = m.namespace AND t.writer NOT IN ('', m.ours) AND t.updated_at <= m.before;
 
 -- name: save_agents
--- What a starting worker says of its agents; the last word counts, but no foreign worker's word over one of ours.
+-- Agents as a starting worker registers them; the last one counts, but a foreign worker's never replaces ours.
 INSERT INTO agents (namespace, registered_at, name, version, concurrency, retry_policy, deadline, payload_schema,
     kind, options, foreign_until)
 SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bigint[],
@@ -229,18 +229,18 @@ WHERE a.foreign_until <= m.now AND a.namespace = m.namespace
         AND t.status = 'dispatched');
 
 -- name: rules_of_agents
--- The approval rules that workers have registered for agents, the oldest first; and what time it is.
+-- The approval rules that workers have registered for agents, the oldest first; and the server's time.
 SELECT {now}, k.namespace, k.agent, r.rule FROM unnest($1::text[], $2::text[]) AS k(namespace, agent)
 LEFT JOIN agent_rules r ON r.namespace = k.namespace AND r.agent = k.agent
 ORDER BY k.namespace, k.agent, r.registered_at, r.session_id;
 
 -- name: approvals_of_tasks
--- What was asked before tasks could start.
+-- The approvals of tasks.
 SELECT k.namespace, {a.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, id)
 JOIN approvals a ON a.namespace = k.namespace AND a.id = k.id;
 
 -- name: add_rule
--- What workers ask for before a task of an agent starts.
+-- Approval rules that workers register for agents.
 INSERT INTO agent_rules (namespace, agent, session_id, rule, registered_at)
 SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[])
 ON CONFLICT (namespace, agent, session_id) DO UPDATE SET rule = excluded.rule,
@@ -270,7 +270,7 @@ SELECT r.*, 'dispatch', 'turn', r.id, 'pending' FROM unnest($1::text[], $2::text
     recursion_depth, traceparent, trace_id, source_agent_id) ON CONFLICT DO NOTHING;
 
 -- name: requeue_message
--- Messages whose processors are gone, if nobody has taken them since.
+-- Messages whose processors are gone, unless others have taken them.
 UPDATE agent_inbox i SET status = 'pending', attempt_id = NULL, processed_at = NULL, archived_at = NULL
 FROM unnest($1::bigint[], $2::text[], $3::text[]) AS m(before, namespace, id)
 WHERE i.namespace = m.namespace AND i.id = m.id AND i.status = 'processing' AND i.processed_at <= m.before;
@@ -291,13 +291,13 @@ INSERT INTO dead_letters (namespace, task_id, agent, reason, fingerprint, retry_
 SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[]);
 
 -- name: close_dead_letter
--- The verdicts.
+-- The verdicts on dead letters.
 UPDATE dead_letters d SET status = m.status, closed_at = m.at
 FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[]) AS m(status, at, namespace, task_id)
 WHERE d.namespace = m.namespace AND d.task_id = m.task_id;
 
 -- name: add_approval
--- Questions to a person; one that is asked again starts anew.
+-- Approvals; asking again for the same starts it over.
 INSERT INTO approvals (namespace, id, task_id, question, shown_card, shown_hash, approvers, quorum, remind_at,
     expire_at, created_at)
 SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
@@ -308,19 +308,19 @@ ON CONFLICT (namespace, id) DO UPDATE SET question = excluded.question, shown_ca
     created_at = excluded.created_at, decision = NULL, decided_by = NULL, decided_at = NULL;
 
 -- name: vote_approval
--- Some of several who must agree did.
+-- Consents of single persons, where several are needed.
 UPDATE approvals a SET votes = CASE WHEN a.votes = '' THEN m.by ELSE a.votes || ',' || m.by END
 FROM unnest($1::text[], $2::text[], $3::text[]) AS m(by, namespace, id)
 WHERE a.namespace = m.namespace AND a.id = m.id AND a.decision IS NULL;
 
 -- name: close_approval
--- The one decision on each.
+-- The decisions on approvals.
 UPDATE approvals a SET decision = m.decision, decided_by = m.decided_by, decided_at = m.at
 FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[]) AS m(decision, decided_by, at, namespace, id)
 WHERE a.namespace = m.namespace AND a.id = m.id AND a.decision IS NULL;
 
 -- name: add_wait
--- What suspended turns wait for.
+-- Waits of suspended turns.
 INSERT INTO turn_waiting_tools (namespace, task_id, turn_id, tool_call_id, kind, name, deadline, wait_status,
     created_at, place, updated_at)
 SELECT w.*, w.at FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[],
@@ -338,13 +338,13 @@ FROM unnest($1::text[], $2::text[], $3::int[], $4::bigint[], $5::text[], $6::tex
 WHERE w.namespace = m.namespace AND w.turn_id = m.turn_id AND w.tool_call_id = m.tool_call_id;
 
 -- name: drop_waits
--- What ended turns waited for, nobody waits for any more.
+-- The open waits of turns that have ended.
 UPDATE turn_waiting_tools w SET wait_status = 'dropped', updated_at = m.at
 FROM unnest($1::bigint[], $2::text[], $3::text[]) AS m(at, namespace, turn_id)
 WHERE w.namespace = m.namespace AND w.turn_id = m.turn_id AND w.wait_status = 'waiting';
 
 -- name: lock_effects
--- The effects that a batch names, with their locks, each after the last restore of its namespace.
+-- The effects that a batch names, with their locks, each with the time of its namespace's last restore.
 WITH locked AS (
     SELECT {effect_columns} FROM unnest($1::text[], $2::text[]) AS w(of_namespace, of_key)
     JOIN effects ON namespace = of_namespace AND key = of_key ORDER BY namespace, key FOR UPDATE OF effects
@@ -371,7 +371,7 @@ ON CONFLICT (namespace) DO UPDATE
 SET restored_at = greatest(r.restored_at, excluded.restored_at), restored_by = excluded.restored_by;
 
 -- name: doubt_effect
--- Intents whose task ended: whether they took place is not known.
+-- Intents whose task ended: the effects are unknown.
 UPDATE effects e SET status = 'unknown', version = e.version + 1, updated_at = m.at
 FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[]) AS m(at, namespace, key, task_id)
 WHERE e.namespace = m.namespace AND e.key = m.key AND e.task_id = m.task_id AND e.status = 'intended';
@@ -381,7 +381,7 @@ WHERE e.namespace = m.namespace AND e.key = m.key AND e.task_id = m.task_id AND 
 INSERT INTO agent_inbox ({message_columns}) SELECT * FROM unnest($1::message_row[]) ON CONFLICT DO NOTHING;
 
 -- name: close_message
--- Messages that need no more attention.
+-- Messages that are settled.
 UPDATE agent_inbox i SET status = m.status, watchdog_error = m.why, processed_at = m.at, archived_at = m.at,
     watchdog_at = CASE WHEN m.why IS NULL THEN NULL ELSE m.at END
 FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[]) AS m(status, why, at, namespace, id)
@@ -405,7 +405,7 @@ FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[]) AS m(status, at, n
 WHERE r.namespace = m.namespace AND r.message_id = m.message_id AND r.status IN ('pending', 'processing');
 
 -- name: take_resume
--- Answers that one worker is about to hand on.
+-- Answers that a worker is about to deliver.
 UPDATE turn_resume_ledger r SET status = 'processing', lease_owner = m.owner, lease_expires_at = m.until,
     attempt_count = r.attempt_count + 1, updated_at = m.at
 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[])
@@ -425,7 +425,7 @@ FROM unnest($1::text[], $2::text[]) AS m(namespace, id)
 WHERE i.namespace = m.namespace AND i.id = m.id AND i.status = 'pending' AND i.retry_count > 0;
 
 -- name: requeue_resumes
--- Answers whose worker did not hand them on in time.
+-- Answers that their worker did not deliver in time.
 UPDATE turn_resume_ledger r SET status = 'pending', lease_owner = NULL, lease_expires_at = NULL, updated_at = m.at
 FROM unnest($1::bigint[], $2::text[]) AS m(at, namespace)
 WHERE r.namespace = m.namespace AND r.status = 'processing' AND r.lease_expires_at <= m.at;
@@ -437,7 +437,7 @@ JOIN agent_inbox i ON i.namespace = k.namespace AND i.task_id = k.task_id AND i.
 ORDER BY i.created_at, i.id;
 
 -- name: known_cards
--- Which of these cards of tasks there are.
+-- The cards of these ids that exist.
 SELECT c.namespace, k.task_id, c.id FROM unnest($1::text[], $2::text[], $3::text[]) AS k(namespace, task_id, id)
 JOIN cards c ON c.namespace = k.namespace AND c.id = k.id;
 
@@ -447,7 +447,7 @@ SELECT {i.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, id)
 JOIN agent_inbox i ON i.namespace = k.namespace AND i.id = k.id AND i.status = 'pending';
 
 -- name: waits_for_calls
--- What turns wait for, or waited for, by their calls.
+-- Waits of turns, open or not, by their calls.
 SELECT w.namespace, w.turn_id, {w.columns} FROM unnest($1::text[], $2::text[], $3::text[]) AS k(namespace, turn_id, call)
 JOIN turn_waiting_tools w ON w.namespace = k.namespace AND w.turn_id = k.turn_id AND w.tool_call_id = k.call;
 
@@ -478,8 +478,8 @@ JOIN tasks t ON t.namespace = k.namespace AND t.parent_id = k.parent_id AND t.pa
 ORDER BY t.namespace, t.id FOR UPDATE OF t;
 
 -- name: answers_waiting
--- Answers that are there and were not applied: task, call, card. Looks at the thousand open calls whose deadlines
--- come first; an answer that was laid aside as undeliverable is tried again only once its deadline has passed.
+-- Answers that were not applied: task, call, card. Looks at the thousand open calls whose deadlines come first;
+-- an answer that was skipped as undeliverable is tried again only once its deadline has passed.
 SELECT w.task_id, w.tool_call_id, max(c.id) FROM (
   SELECT namespace, task_id, turn_id, tool_call_id, deadline FROM turn_waiting_tools
   WHERE namespace = $1 AND wait_status = 'waiting' AND kind IN ('tool', 'call') ORDER BY deadline LIMIT 1000
@@ -503,7 +503,7 @@ WHERE namespace = $1 AND id = ANY($2::text[]);
 SELECT {task_columns} FROM tasks WHERE namespace = $1 AND id = ANY($2::text[]);
 
 -- name: results_by_ids
--- The same, with what they delivered, if that has at most $3 bytes.
+-- The same with their deliverables, where these have at most $3 bytes.
 SELECT {t.columns}, c.content FROM tasks t
 LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.deliverable_card AND length(c.content) <= $3
 WHERE t.namespace = $1 AND t.id = ANY($2::text[]);
@@ -546,9 +546,9 @@ WHERE {l.is_position} AND (l.pid IS NULL OR a.pid IS NOT NULL)
 ORDER BY s.since NULLS FIRST LIMIT 20;
 
 -- name: lock_holders
--- Transactions that have been open for $1 seconds, or for nobody may say how long, and have locked rows or tables that
--- every task needs: as above, and the tables and the transaction's own name. Readers, vacuum and the making of an index
--- beside the work keep no writer waiting.
+-- Transactions that have been open for $1 seconds, or for an unknown time, and have locked rows or tables that every
+-- task needs: as above, and the tables and the transaction's own name. Readers, vacuum and the concurrent making of
+-- an index keep no writer waiting.
 SELECT l.pid, coalesce(a.application_name, ''), extract(epoch FROM clock_timestamp() - s.since)::bigint,
     current_database()::text, p.gid, string_agg(DISTINCT c.relname, ', ' ORDER BY c.relname), l.virtualtransaction
 FROM pg_locks l
@@ -577,7 +577,7 @@ SELECT (greatest(used.seq, s.last) / {block} + 1) * {block} FROM (
 WHERE (used.seq >= s.last + {block} OR s.last % {block} <> 0) AND NOT pg_is_in_recovery();
 
 -- name: settings
--- The server's version, what it promises when it says that something is stored, and what it may use for it.
+-- The server's version, how durable its commits are, and the memory and disk that it may use.
 SELECT current_setting('server_version') AS server_version, current_setting('fsync') AS fsync,
     current_setting('synchronous_commit') AS synchronous_commit,
     current_setting('full_page_writes') AS full_page_writes,
@@ -585,7 +585,7 @@ SELECT current_setting('server_version') AS server_version, current_setting('fsy
     current_setting('shared_buffers') AS shared_buffers, current_setting('max_wal_size') AS max_wal_size;
 
 -- name: latest_moment
--- The latest moment that the record knows of: of its last event, and of its sessions.
+-- The latest time in the record: of its last event, or of its sessions.
 SELECT max(at) FROM (
     SELECT at FROM (SELECT at FROM events WHERE namespace = $1 ORDER BY seq DESC LIMIT 1) e
     UNION ALL SELECT max(heartbeat_at) FROM sessions WHERE namespace = $1 AND ended_at IS NULL
@@ -628,8 +628,8 @@ SELECT min((SELECT min(t.run_at) FROM tasks t WHERE t.namespace = $1 AND t.agent
 FROM p WHERE p.priority IS NOT NULL;
 
 -- name: ready_turns
--- Up to $3 ready tasks of one agent ($2) by priority, start time and id, with as much as it takes to offer them on a
--- stream. $4 shifts the clock. Of one priority ($5) only those behind a place ($6, $7) are looked at.
+-- Up to $3 ready tasks of one agent ($2) by priority, start time and id, with the fields that an offer on a stream
+-- needs. $4 shifts the clock. Tasks of one priority ($5) are read from behind a position ($6, $7).
 SELECT t.id, t.agent, t.agent_key, t.idempotency_key, t.parent_id, t.turn_id, t.turn_number, t.epoch, t.retry_count,
        t.crash_count, t.priority, t.run_at, g.concurrency, c.content
 FROM (
@@ -655,23 +655,23 @@ LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.payload_card
 LIMIT $3;
 
 -- name: epochs_of_queued
--- Those of some tasks that are queued, with their epochs. The status is not looked at before a row is found by its
+-- The queued ones of these tasks, with their epochs. The status is compared only after a row was found by its
 -- id: otherwise the planner may go over the index of all ready tasks for each of them.
 SELECT q.id, q.epoch FROM (
     SELECT id, epoch, status FROM tasks WHERE namespace = $1 AND id = ANY($2::text[]) OFFSET 0
 ) q WHERE q.status = 'queued';
 
 -- name: schema_objects
--- The tables, indexes and triggers that there are.
+-- The names of the tables, indexes and triggers.
 SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'i')
 UNION ALL SELECT tgname FROM pg_trigger WHERE tgrelid = to_regclass('events') AND tgenabled IN ('O', 'A');
 
 -- name: integrity
--- What the database itself finds wrong with its file; `ok` if nothing.
+-- The faults that the database finds in its file; `ok` if none.
 SELECT 'ok';
 
 -- name: idle_transactions
--- Who has sat in an open transaction for so many seconds: process, name, seconds.
+-- Processes with a transaction open and idle for $1 seconds: process id, name, seconds.
 SELECT pid, coalesce(application_name, ''), extract(epoch FROM now() - state_change)::bigint
 FROM pg_stat_activity
 WHERE datname = current_database() AND state LIKE 'idle in transaction%'

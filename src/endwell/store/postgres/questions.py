@@ -21,7 +21,7 @@ _PAUSE_SECONDS = 0.1
 
 
 class Questions:
-    """Runs queries that change nothing; one that lost its connection is asked again."""
+    """Runs queries that change nothing; a query that lost its connection is sent again."""
 
     def __init__(self, url: str, runtime: Runtime, settings: dict[str, str]) -> None:
         self._url = url

@@ -77,7 +77,7 @@ class Reading:
             await self._read_children(want.children)
         return self.rows
 
-    async def _fetch(self, name: str, *parameters: Any) -> Sequence[Any]:
+    async def _fetch_rows(self, name: str, *parameters: Any) -> Sequence[Any]:
         rows: Sequence[Any] = await self._connection.fetch(QUERIES[name], *parameters)
         return rows
 
@@ -85,13 +85,13 @@ class Reading:
         self.now = max(self.now or 0, server_us + self._shift)
 
     async def _read_tasks(self, keys: Collection[TaskKey]) -> None:
-        rows = await self._fetch("lock_tasks" if self._locking else "see_tasks", *_columns(keys))
+        rows = await self._fetch_rows("lock_tasks" if self._locking else "see_tasks", *_columns(keys))
         for row in rows:
             self._note_time(row[0])
         await self._keep_tasks(Task(*row[1:]) for row in rows)
 
     async def _read_tasks_and_session(self, keys: Collection[TaskKey], session: TaskKey) -> None:
-        rows = await self._fetch("see_tasks_and_session", *_columns(keys), *session)
+        rows = await self._fetch_rows("see_tasks_and_session", *_columns(keys), *session)
         tasks: list[Task] = []
         for now, has_rule, *row in rows:
             self._note_time(now)
@@ -112,23 +112,23 @@ class Reading:
             await self._read_key_holders(keyed)
 
     async def _read_key_holders(self, keys: Collection[HolderKey]) -> None:
-        for namespace, agent, agent_key, holder in await self._fetch("holders", *_columns(keys)):
+        for namespace, agent, agent_key, holder in await self._fetch_rows("holders", *_columns(keys)):
             self.rows.holders[namespace, agent, agent_key] = holder
 
     async def _read_tasks_of_keys(self, keys: Collection[TaskKey]) -> None:
-        for row in await self._fetch("tasks_of_keys", *_columns(keys)):
+        for row in await self._fetch_rows("tasks_of_keys", *_columns(keys)):
             task = Task(*row[2:])
             self._note_time(row[0])
             self.rows.keys[task.namespace, row[1]] = task
 
     async def _read_sessions(self, keys: Collection[TaskKey]) -> None:
-        for row in await self._fetch(self._sessions_query, *_columns(keys)):
+        for row in await self._fetch_rows(self._sessions_query, *_columns(keys)):
             self._note_time(row[0])
             self._keep_session(Session(*row[1:]))
 
     async def _read_sessions_with_held(self, keys: Collection[TaskKey]) -> None:
         self.rows.held_by = {key: [] for key in keys}
-        for row in await self._fetch("lock_sessions_with_held", *_columns(keys)):
+        for row in await self._fetch_rows("lock_sessions_with_held", *_columns(keys)):
             session, task = Session(*row[1 : 1 + _SESSION]), row[1 + _SESSION :]
             self._note_time(row[0])
             self._keep_session(session)
@@ -139,7 +139,7 @@ class Reading:
         self.rows.sessions[session.namespace, session.id] = session
 
     async def _read_effects(self, keys: Collection[TaskKey]) -> None:
-        for namespace, restored_at, *row in await self._fetch("lock_effects", *_columns(keys)):
+        for namespace, restored_at, *row in await self._fetch_rows("lock_effects", *_columns(keys)):
             if restored_at is not None:
                 self.rows.restored_at[namespace] = restored_at
             if row[0] is not None:
@@ -147,52 +147,52 @@ class Reading:
 
     async def _read_approvals(self, want: Wanted) -> None:
         if agents := self.rows.ruled(want):
-            for now, namespace, agent, rule in await self._fetch("rules_of_agents", *_columns(agents)):
+            for now, namespace, agent, rule in await self._fetch_rows("rules_of_agents", *_columns(agents)):
                 self._note_time(now)
                 if rule is not None:
                     self.rows.rules.setdefault((namespace, agent), []).append(rule)
         if asked := self.rows.asked_about(want):
-            for namespace, *row in await self._fetch("approvals_of_tasks", *_columns(asked)):
+            for namespace, *row in await self._fetch_rows("approvals_of_tasks", *_columns(asked)):
                 self.rows.approvals[namespace, row[0]] = ApprovalRow(*row)
 
     async def _read_inbox(self, want: Wanted) -> None:
         if want.inbox:
             self.rows.inbox = {key: [] for key in want.inbox}
-            for row in await self._fetch("pending_of_tasks", *_columns(want.inbox)):
+            for row in await self._fetch_rows("pending_of_tasks", *_columns(want.inbox)):
                 message = Message(*row)
                 self.rows.inbox[message.namespace, message.task_id or ""].append(message)
         if want.messages:
-            for row in await self._fetch("see_messages", *_columns(want.messages)):
+            for row in await self._fetch_rows("see_messages", *_columns(want.messages)):
                 message = Message(*row)
                 self.rows.messages[message.namespace, message.id] = message
 
     async def _read_waits(self, want: Wanted) -> None:
         waits = wanted_waits(want, self.rows)
         if waits.calls:
-            for row in await self._fetch("waits_for_calls", *_columns(waits.calls)):
+            for row in await self._fetch_rows("waits_for_calls", *_columns(waits.calls)):
                 wait = Wait(*row[2:])
                 self.rows.waits[row[0], row[1], wait.tool_call_id] = wait
         for key, count in waits.signals.items():
-            found = await self._fetch("waits_for_signal", *key, count)
+            found = await self._fetch_rows("waits_for_signal", *key, count)
             self.rows.signals[key] = [Wait(*row) for row in found]
         for turn in waits.next_of:
-            found = await self._fetch("next_waits_of_turn", *turn, MOST_OVERDUE + 1)
+            found = await self._fetch_rows("next_waits_of_turn", *turn, MOST_OVERDUE + 1)
             self.rows.next_waits[turn] = [Wait(*row) for row in found]
         calls = wanted_calls(want, self.rows)
         asked = [(*key, card_id) for key, cards in calls.items() for card_id in cards]
         if asked:
-            for namespace, task_id, card_id in await self._fetch("known_cards", *_columns(asked)):
+            for namespace, task_id, card_id in await self._fetch_rows("known_cards", *_columns(asked)):
                 self.rows.calls.setdefault((namespace, task_id), set()).add(card_id)
 
     async def _read_cursors(self, keys: Collection[TaskKey]) -> None:
-        for row in await self._fetch("lock_cursors", *_columns(keys)):
+        for row in await self._fetch_rows("lock_cursors", *_columns(keys)):
             self._note_time(row[0])
             self.rows.cursors[row[1], row[2]] = Cursor(*row[1:])
 
     async def _read_children(self, keys: Collection[TaskKey]) -> None:
         # any of very many may move between being read and being written
         name = "lock_children" if self._locking else "live_children"
-        for row in await self._fetch(name, *_columns(keys)):
+        for row in await self._fetch_rows(name, *_columns(keys)):
             child = Task(*row)
             self.rows.children.setdefault((child.namespace, child.parent_id or ""), []).append(child)
 
@@ -215,9 +215,9 @@ class Reading:
     async def _read_offers_behind(
         self, command: _TakeTasks, agents: Sequence[str], starts: Sequence[QueuePosition]
     ) -> list[Offer]:
-        asked = (command.namespace, agents, reach(command), self._shift, *self._terms(command))
-        rows = await self._fetch("offers", *asked, *zip(*starts, strict=True))
-        found = [self._offer(row) for row in rows]
+        asked = (command.namespace, agents, reach(command), self._shift, *self._offer_terms(command))
+        rows = await self._fetch_rows("offers", *asked, *zip(*starts, strict=True))
+        found = [self._offer_in(row) for row in rows]
         for agent in agents:
             ready = [o.task for o in found if o.task.agent == agent and o.task.status == QUEUED]
             last = ready[-1] if LEAST_REMEMBERED <= reach(command) <= len(ready) else None
@@ -225,14 +225,14 @@ class Reading:
             self._position.advance(command.namespace, agent, behind)
         return found
 
-    def _terms(self, command: _TakeTasks) -> tuple[Any, ...]:
+    def _offer_terms(self, command: _TakeTasks) -> tuple[Any, ...]:
         """How many offered turns, how many suspects, what makes a suspect, and whether with payloads."""
         crashes = max(self._limits.crash_limit - 1, 1)
         if isinstance(command, c.DispatchNext):
             return 0, 1, crashes, command.is_streamed
         return reach(command), int(command.may_take_suspect), crashes, True
 
-    def _offer(self, row: Any) -> Offer:
+    def _offer_in(self, row: Any) -> Offer:
         task = Task(*row[4 : 4 + _WIDTH])
         self._note_time(row[0] - self._shift)
         if row[1]:
@@ -250,7 +250,7 @@ class Reading:
         keys = {key for offer in offers if (key := _key_to_take(offer.task)) is not None}
         if not keys:
             return offers
-        ours = {(row[0], row[1], row[2]) for row in await self._fetch("take_keys", *_columns(keys))}
+        ours = {(row[0], row[1], row[2]) for row in await self._fetch_rows("take_keys", *_columns(keys))}
         if ours:
             await self._read_key_holders(ours)
         free = ours - self.rows.holders.keys()

@@ -1,4 +1,4 @@
-"""One moment of the record: a transaction that sees what was committed when it began, and nothing later."""
+"""A snapshot of the record: a transaction that sees only what was committed when it began."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from endwell.store.postgres.statements import QUERIES
 
 
 class PostgresSnapshot:
-    """Asks one connection, whose transaction is at the isolation level REPEATABLE READ."""
+    """Asks one connection in a transaction at the isolation level REPEATABLE READ."""
 
     def __init__(self, connection: Any, url: str) -> None:
         self._connection = connection
         self._url = url
 
     async def events_after(self, namespace: str, cursor: str, limit: int) -> list[Logged]:
-        """Every committed event: what commits later is not part of this moment, whatever its position."""
+        """Every committed event after a cursor; what commits later is not part of the snapshot."""
         page = (namespace, position_of(cursor), LAST_POSITION, limit)
-        return [logged(row) for row in await self._rows("events_after", *page)]
+        return [logged_event(row) for row in await self._rows("events_after", *page)]
 
     async def cards_between(self, namespace: str, first: str, last: str) -> list[Card]:
         return [Card(*row) for row in await self._rows("cards_between", namespace, first, last)]
@@ -56,6 +56,6 @@ async def open_snapshot(url: str) -> AsyncIterator[PostgresSnapshot]:
             connection.terminate()
 
 
-def logged(row: Sequence[Any]) -> Logged:
+def logged_event(row: Sequence[Any]) -> Logged:
     """The event in a row of the query `events_after`."""
     return Logged(row[0], row[1], Event(*row[2:-1]), row[-1] or b"")

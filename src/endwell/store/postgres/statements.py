@@ -1,7 +1,7 @@
-"""PostgreSQL's named queries, and how those of one batch become one statement.
+"""PostgreSQL's named queries, and how those of one batch are joined into one statement.
 
-The pieces of a batch (tasks moved, tasks added, events, cards …) are joined into one statement with
-data-modifying CTEs: one round trip, and on its own it is its own transaction.
+The queries of a batch (tasks moved, tasks added, events, cards …) become data-modifying CTEs: one round trip,
+and a transaction by itself.
 """
 
 from __future__ import annotations
@@ -29,41 +29,42 @@ _MARKS: Final = {
 }
 
 
-def _marked(sql: str) -> str:
+def _replace_marks(sql: str) -> str:
     for mark, text in _MARKS.items():
         sql = sql.replace(mark, text)
     return sql
 
 
 QUERIES: Final = {
-    name: _marked(sql) for name, sql in load("queries.sql", "postgres/queries.sql", parameter="$").items()
+    name: _replace_marks(sql)
+    for name, sql in load("queries.sql", "postgres/queries.sql", parameter="$").items()
 }
 
 
-JOINER: Final = ProbeSql(
+PROBES: Final = ProbeSql(
     QUERIES,
     mark="$",
-    clock=_marked("WITH clock AS MATERIALIZED (SELECT {now} + $1::bigint AS now) SELECT"),
+    clock=_replace_marks("WITH clock AS MATERIALIZED (SELECT {now} + $1::bigint AS now) SELECT"),
     now="(SELECT now FROM clock)",
 )
 
 
 @lru_cache(maxsize=1000)
-def joined(names: tuple[str, ...]) -> str:
-    """One statement of these pieces, their parameters one after another.
+def join_queries(names: tuple[str, ...]) -> str:
+    """Join queries into one statement, their parameters one after another.
 
     With `move_tasks` among them there is one more parameter: how many rows it must move. If another
     transaction has moved one of them, the whole statement fails (migration 0016).
     """
     pieces, start = [], 0
     for name in names:
-        sql, start = _shifted(QUERIES[name], start)
+        sql, start = _renumber_parameters(QUERIES[name], start)
         pieces.append(f"{name} AS (\n{sql}\n)")
     guard = f"endwell_require_moved(count(*), ${start + 1}) FROM move_tasks" if "move_tasks" in names else "1"
     return f"WITH {', '.join(pieces)}\nSELECT {guard}"
 
 
-def _shifted(sql: str, start: int) -> tuple[str, int]:
-    """The same with its parameters numbered after `start`, and the last number."""
+def _renumber_parameters(sql: str, start: int) -> tuple[str, int]:
+    """Number a query's parameters after `start`; return it with the last number."""
     numbers = [int(n) for n in re.findall(r"\$(\d+)", sql)]
     return re.sub(r"\$(\d+)", lambda m: f"${int(m[1]) + start}", sql), start + max(numbers)

@@ -20,8 +20,8 @@ from endwell.store.postgres.committing import ServerClock, SharedState
 from endwell.store.postgres.connection import READING, STEADY
 from endwell.store.postgres.driver import PostgresDriver
 from endwell.store.postgres.questions import Questions
-from endwell.store.postgres.snapshot import logged, open_snapshot
-from endwell.store.postgres.statements import JOINER
+from endwell.store.postgres.snapshot import logged_event, open_snapshot
+from endwell.store.postgres.statements import PROBES
 from endwell.store.probe import Probe, ProbeResult
 from endwell.store.reads.log import LockHolder
 from endwell.store.reads.streams import START, QueuePosition, ReadyTurn
@@ -59,14 +59,14 @@ STEADY_QUESTIONS: Final = frozenset(
         "tasks_by_ids",
     )
 )
-"""Questions that are asked all the time, and use the same index whatever their parameters."""
+"""Questions that are asked all the time, and use the same index for all parameters."""
 
 
 class PostgresStore(Store):
     """Group commit under load, one commit of latency when idle; outlives the server's outages.
 
-    Belongs to the event loop that opens it. `shift` is added to the server's clock, in microseconds: tests move
-    time with it.
+    Belongs to the event loop that opens it. `shift` is added to the server's clock, in microseconds: tests
+    move time with it.
     """
 
     parallel_commits: ClassVar[int] = COMMITTERS
@@ -164,21 +164,21 @@ class PostgresStore(Store):
         return {"store": "postgresql", **dict((await self._questions.ask("settings"))[0])}
 
     async def lock_holders(self) -> list[LockHolder]:
-        first = await self._locked()
+        first = await self._read_lock_holders()
         if not first:
             return []
         await self._runtime.sleep(LOCK_SECONDS)
         still = {holder.transaction for holder in first}
-        return [holder for holder in await self._locked() if holder.transaction in still]
+        return [holder for holder in await self._read_lock_holders() if holder.transaction in still]
 
-    async def _locked(self) -> list[LockHolder]:
+    async def _read_lock_holders(self) -> list[LockHolder]:
         return [LockHolder(*row) for row in await self._rows("lock_holders", LOCKED_SECONDS)]
 
     async def probe(self, *asked: Probe) -> ProbeResult:
         self.require_open()
-        sql, parameters = JOINER.statement(asked)
+        sql, parameters = PROBES.compose_sql(asked)
         (row,) = await self._steady.ask_sql(sql, self._shift(), *parameters)
-        return ProbeResult.of(row[0], asked, row[1:])
+        return ProbeResult.from_row(row[0], asked, row[1:])
 
     async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
         self.require_open()
@@ -195,7 +195,7 @@ class PostgresStore(Store):
         after, end = position_of(cursor), position_of(await self.log_end())
         if end <= after:
             return []
-        return [logged(row) for row in await self._rows("events_after", namespace, after, end, limit)]
+        return [logged_event(row) for row in await self._rows("events_after", namespace, after, end, limit)]
 
     async def log_end(self) -> str:
         ((position,),) = await self._rows("log_end")

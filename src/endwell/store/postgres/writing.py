@@ -1,7 +1,6 @@
-"""What a batch comes to, as two statements: rows added and moved, then rows closed; a third drops waits.
+"""Composes the statements that write a batch: rows added and moved, then rows closed, then waits dropped.
 
-Closing comes second because a row that this batch adds may be closed by it as well, and a statement
-does not see its own rows.
+Closing comes second because a batch may close a row that it adds, and a statement does not see its own rows.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, Final
 from msgspec.structs import astuple
 
 from endwell.store.log import EVENT_FIELDS, EventRow
-from endwell.store.postgres.statements import POSITIONS_DRAWN, joined
+from endwell.store.postgres.statements import POSITIONS_DRAWN, join_queries
 from endwell.store.rows import Writes
 
 Statement = tuple[str, list[Any]]
@@ -22,7 +21,7 @@ _Rows = Sequence[tuple[Any, ...]]
 _Key = Callable[[tuple[Any, ...]], Any]
 _COMMAND_ID: Final = itemgetter(EVENT_FIELDS.index("command_id"))
 
-# Within one statement a row may be written once. Of what is saved the last word counts, ...
+# Within one statement a row may be written once. Of rows to save the last one counts, ...
 _SAVED: Final[dict[str, _Key]] = {
     "add_approval": itemgetter(0, 1),
     "add_wait": itemgetter(0, 2, 3),
@@ -40,7 +39,7 @@ _ADDED: Final = (
     "add_rule",
     "mark_restored",
 )
-# ... of what is closed the first, except for marks, which may go back and forth within a batch, and for
+# ... of rows to close the first, except for marks, which may go back and forth within a batch, and for
 # waits, which are reported before they are answered.
 _CLOSED: Final[dict[str, _Key]] = {
     "requeue_message": itemgetter(1, 2),
@@ -66,24 +65,24 @@ _CLOSED: Final[dict[str, _Key]] = {
 _LAST_COUNTS: Final = ("mark_inbox", "answer_wait")
 
 
-def statements(writes: Writes, writer: str) -> list[Statement]:
-    """The statements that write all of it; none when there is nothing to write.
+def compose_statements(writes: Writes, writer: str) -> list[Statement]:
+    """Return the statements that write a batch; none when there is nothing to write.
 
     `writer` names the connection, whose counters are a row of its own.
     """
-    first, *more = blocks(writes.events)
-    groups = [list(_rows(writes, writer, first))] + [[("add_events", [events])] for events in more]
+    first, *more = event_blocks(writes.events)
+    groups = [list(_row_pieces(writes, writer, first))] + [[("add_events", [events])] for events in more]
     if writes.side:  # most batches have none
-        groups[0] += _additions(writes, writer)
-        closings = list(_closings(writes, writer))
+        groups[0] += _side_additions(writes, writer)
+        closings = list(_side_closings(writes, writer))
         # a wait that this batch answers must not be found open by what drops the waits of its turn
         groups.append([piece for piece in closings if piece[0] != "drop_waits"])
         groups.append([piece for piece in closings if piece[0] == "drop_waits"])
-    return [_joined(group, len(writes.moved)) for group in groups if group]
+    return [_join_pieces(group, len(writes.moved)) for group in groups if group]
 
 
-def blocks(events: list[EventRow], most: int = POSITIONS_DRAWN) -> list[list[EventRow]]:
-    """The events in runs for which one draw of positions is enough. A command's events stay together."""
+def event_blocks(events: list[EventRow], most: int = POSITIONS_DRAWN) -> list[list[EventRow]]:
+    """Divide events into blocks for one draw of positions each. A command's events stay together."""
     if len(events) <= most:
         return [events]
     found: list[list[EventRow]] = [[]]
@@ -95,13 +94,13 @@ def blocks(events: list[EventRow], most: int = POSITIONS_DRAWN) -> list[list[Eve
     return found
 
 
-def _joined(pieces: list[tuple[str, list[Any]]], moved: int) -> Statement:
+def _join_pieces(pieces: list[tuple[str, list[Any]]], moved: int) -> Statement:
     names = tuple(name for name, _ in pieces)
     parameters = [value for _, values in pieces for value in values]
-    return joined(names), [*parameters, moved] if "move_tasks" in names else parameters
+    return join_queries(names), [*parameters, moved] if "move_tasks" in names else parameters
 
 
-def _rows(writes: Writes, writer: str, events: list[EventRow]) -> Iterable[tuple[str, list[Any]]]:
+def _row_pieces(writes: Writes, writer: str, events: list[EventRow]) -> Iterable[tuple[str, list[Any]]]:
     if writes.moved:
         # in the same order everywhere, so that two stores never wait for each other
         moved = sorted(writes.moved, key=lambda move: (move[0].namespace, move[0].id))
@@ -129,10 +128,10 @@ def _rows(writes: Writes, writer: str, events: list[EventRow]) -> Iterable[tuple
         counted = _columns([(name, *counts) for name, counts in writes.tallies.items()])
         yield "add_tallies", [writer, writes.now, *counted]
     if writes.agents:
-        yield from _agents(writes)
+        yield from _agent_pieces(writes)
 
 
-def _agents(writes: Writes) -> Iterable[tuple[str, list[Any]]]:
+def _agent_pieces(writes: Writes) -> Iterable[tuple[str, list[Any]]]:
     agents = {(namespace, spec.name): (at, spec) for namespace, at, spec in writes.agents}
     ordered = [(namespace, *agents[namespace, name]) for namespace, name in sorted(agents)]
     yield "save_agents", _columns([(namespace, at, *astuple(spec)) for namespace, at, spec in ordered])
@@ -141,25 +140,25 @@ def _agents(writes: Writes) -> Iterable[tuple[str, list[Any]]]:
         yield "add_slots", _columns(limited)
 
 
-def _additions(writes: Writes, writer: str) -> Iterable[tuple[str, list[Any]]]:
+def _side_additions(writes: Writes, writer: str) -> Iterable[tuple[str, list[Any]]]:
     for name in _ADDED:
         rows = writes.side.get(name)
         if not rows:
             continue
         if name in _SAVED:
             rows = list({_SAVED[name](row): row for row in rows}.values())
-        yield name, _columns(_told(name, rows, writer))
+        yield name, _columns(_with_writer(name, rows, writer))
 
 
-def _closings(writes: Writes, writer: str) -> Iterable[tuple[str, list[Any]]]:
+def _side_closings(writes: Writes, writer: str) -> Iterable[tuple[str, list[Any]]]:
     for name, key in _CLOSED.items():
         if rows := writes.side.get(name):
             first = {key(row): row for row in (rows if name in _LAST_COUNTS else reversed(rows))}
-            yield name, _columns(_told(name, [first[each] for each in sorted(first)], writer))
+            yield name, _columns(_with_writer(name, [first[each] for each in sorted(first)], writer))
 
 
-def _told(name: str, rows: _Rows, writer: str) -> _Rows:
-    """Whoever adds up counters must know which are its own."""
+def _with_writer(name: str, rows: _Rows, writer: str) -> _Rows:
+    """Queries that add counters up must know which are the connection's own."""
     return [(*row, writer) for row in rows] if name in ("fold_tallies", "drop_tallies") else rows
 
 

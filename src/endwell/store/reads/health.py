@@ -21,7 +21,7 @@ class Conservation(msgspec.Struct, frozen=True):
     ended_tasks: int
 
     @property
-    def holds(self) -> bool:
+    def is_conserved(self) -> bool:
         """Whether accepted = ended + live, and the counters agree with the rows."""
         return (self.accepted, self.ended) == (self.tasks, self.ended_tasks)
 
@@ -31,47 +31,47 @@ class HealthReads(NamedQueries):
 
     async def agent(self, namespace: str, name: str) -> AgentSpec | None:
         """One agent as it was last registered."""
-        return await self._first(_agent_spec, "agent", namespace, name)
+        return await self._read_first(_agent_spec, "agent", namespace, name)
 
     async def agents(self, namespace: str) -> list[AgentSpec]:
         """All registered agents."""
-        return await self._all(_agent_spec, "agents", namespace)
+        return await self._read_all(_agent_spec, "agents", namespace)
 
     async def session(self, namespace: str, session_id: str) -> Session | None:
         """One session."""
-        return await self._first(Session, "session", namespace, session_id)
+        return await self._read_first(Session, "session", namespace, session_id)
 
     async def open_sessions(self, namespace: str) -> list[Session]:
         """Every session that has not ended."""
-        return await self._all(Session, "open_sessions", namespace)
+        return await self._read_all(Session, "open_sessions", namespace)
 
     async def lapsed_sessions(self, namespace: str, now: int, limit: int) -> list[str]:
         """Sessions whose lease has lapsed and that hold nothing any more."""
-        return await self._column("lapsed_sessions", namespace, now, limit)
+        return await self._read_column("lapsed_sessions", namespace, now, limit)
 
     async def load_of_sessions(self, namespace: str) -> dict[str, int]:
         """How many tasks each session holds."""
-        return await self._pairs("load_of_sessions", namespace)
+        return await self._read_pairs("load_of_sessions", namespace)
 
     async def cursor(self, namespace: str, name: str) -> Cursor | None:
         """How far a follower has read the log."""
-        return await self._first(Cursor, "cursor", namespace, name)
+        return await self._read_first(Cursor, "cursor", namespace, name)
 
     async def cursors_named(self, namespace: str, prefix: str) -> list[Cursor]:
         """Cursors whose names begin like this, in the order in which they were last moved."""
-        return await self._all(Cursor, "cursors_named", namespace, prefix)
+        return await self._read_all(Cursor, "cursors_named", namespace, prefix)
 
     async def last_tick(self, namespace: str) -> int | None:
         """When any PMO last completed a tick."""
-        return await self._value("last_tick", namespace)  # type: ignore[no-any-return]
+        return await self._read_value("last_tick", namespace)  # type: ignore[no-any-return]
 
     async def counts_by_status(self, namespace: str) -> dict[str, int]:
         """How many tasks there are in each status."""
-        return await self._pairs("counts", namespace)
+        return await self._read_pairs("counts", namespace)
 
     async def waiting_by_agent(self, namespace: str, now: int) -> dict[str, int]:
         """How many tasks of each agent wait for a worker."""
-        return await self._pairs("waiting_by_agent", namespace, now)
+        return await self._read_pairs("waiting_by_agent", namespace, now)
 
     async def task_tallies(self, namespace: str) -> tuple[int, int]:
         """How many tasks were accepted and how many ended, as the commits counted them."""
@@ -85,19 +85,19 @@ class HealthReads(NamedQueries):
 
     async def latest_moment(self, namespace: str) -> int | None:
         """The latest time that the record knows."""
-        return await self._value("latest_moment", namespace)  # type: ignore[no-any-return]
+        return await self._read_value("latest_moment", namespace)  # type: ignore[no-any-return]
 
     async def known_namespaces(self) -> list[str]:
         """Every namespace that tasks or events know."""
-        return await self._column("namespaces")
+        return await self._read_column("namespaces")
 
     async def schema_objects(self) -> list[str]:
         """The names of the tables and indexes."""
-        return await self._column("schema_objects")
+        return await self._read_column("schema_objects")
 
     async def integrity_faults(self) -> list[str]:
         """The faults that the database finds in its own file."""
-        return [str(fault) for fault in await self._column("integrity") if fault != "ok"]
+        return [str(fault) for fault in await self._read_column("integrity") if fault != "ok"]
 
     async def idle_transactions(self, seconds: float) -> list[tuple[int, str, int]]:
         """Processes with a transaction open and idle for longer: process id, name, seconds; oldest first."""

@@ -59,11 +59,11 @@ class InboxReads(NamedQueries):
 
     async def pending_messages(self, namespace: str, task_id: str) -> list[Message]:
         """The messages that wait in the inbox for one task, oldest first."""
-        return await self._all(Message, "pending_messages", namespace, task_id)
+        return await self._read_all(Message, "pending_messages", namespace, task_id)
 
     async def messages_page(self, namespace: str, after: str, limit: int) -> list[Message]:
         """Messages that wait to be consumed, by id."""
-        return await self._all(Message, "messages_page", namespace, after, limit)
+        return await self._read_all(Message, "messages_page", namespace, after, limit)
 
     async def inbox_page(
         self,
@@ -79,11 +79,11 @@ class InboxReads(NamedQueries):
         """Messages, newest first; `before` is (created_at, id) of the last one of the previous page."""
         at, message_id = before or (None, None)
         wanted = (status, agent, task_id, message_type, at, message_id, limit)
-        return await self._all(InboxRow, "inbox_page", namespace, *wanted)
+        return await self._read_all(InboxRow, "inbox_page", namespace, *wanted)
 
     async def inbox_row(self, namespace: str, message_id: str) -> InboxRow:
         """One message."""
-        found = await self._first(InboxRow, "inbox_row", namespace, message_id)
+        found = await self._read_first(InboxRow, "inbox_row", namespace, message_id)
         if found is None:
             raise NotFound(f"there is no message {message_id}", code="no_such_message")
         return found
@@ -92,11 +92,11 @@ class InboxReads(NamedQueries):
         self, namespace: str, before: int, after: tuple[int, str], limit: int
     ) -> list[PendingRow]:
         """Messages pending since before that moment, oldest first, after (created_at, id)."""
-        return await self._all(PendingRow, "long_pending", namespace, before, *after, limit)
+        return await self._read_all(PendingRow, "long_pending", namespace, before, *after, limit)
 
     async def stale_messages(self, namespace: str, before: int, now: int, limit: int) -> list[str]:
         """Messages processed since before that moment by an attempt that no longer lives."""
-        return await self._column("stale_messages", namespace, before, now, limit)
+        return await self._read_column("stale_messages", namespace, before, now, limit)
 
     async def undelivered_messages(
         self, namespace: str, before: int, limit: int
@@ -107,7 +107,7 @@ class InboxReads(NamedQueries):
 
     async def skipped_count(self, namespace: str, since: int = 0) -> int:
         """How many messages could not be delivered since then."""
-        return int(await self._value("skipped_count", namespace, since))
+        return int(await self._read_value("skipped_count", namespace, since))
 
     async def pending_resumes(self, namespace: str, before: int, limit: int) -> list[tuple[str, str, int]]:
         """Answers in the resume ledger whose turn waits: message, task, failed deliveries."""
@@ -121,21 +121,21 @@ class InboxReads(NamedQueries):
 
     async def due_waits(self, namespace: str, now: int, limit: int) -> list[str]:
         """Suspended tasks with an overdue wait."""
-        return await self._column("due_waits", namespace, now, limit)
+        return await self._read_column("due_waits", namespace, now, limit)
 
     async def open_waits(self, namespace: str, turn_id: str, limit: int) -> list[Wait]:
         """The open waits of a turn, in the order of its calls."""
-        return await self._all(Wait, "open_waits_of_turn", namespace, turn_id, limit)
+        return await self._read_all(Wait, "open_waits_of_turn", namespace, turn_id, limit)
 
     async def open_calls(
         self, namespace: str, *, task_id: str | None = None, limit: int = 50
     ) -> list[OpenCall]:
         """Tool calls that suspended turns wait for."""
-        return await self._all(OpenCall, "open_calls", namespace, task_id, limit)
+        return await self._read_all(OpenCall, "open_calls", namespace, task_id, limit)
 
     async def approval(self, namespace: str, approval_id: str) -> ApprovalRow:
         """One approval."""
-        found = await self._first(ApprovalRow, "approval", namespace, approval_id)
+        found = await self._read_first(ApprovalRow, "approval", namespace, approval_id)
         if found is None:
             raise NotFound(f"there is no approval {approval_id}", code="no_such_approval")
         return found
@@ -151,11 +151,11 @@ class InboxReads(NamedQueries):
     ) -> list[ApprovalRow]:
         """Approvals by id; `after` is the last id of the previous page."""
         wanted = (int(only_open), task_id, after, limit)
-        return await self._all(ApprovalRow, "approvals_page", namespace, *wanted)
+        return await self._read_all(ApprovalRow, "approvals_page", namespace, *wanted)
 
     async def dead_letter(self, namespace: str, task_id: str) -> DeadLetter:
         """One dead letter."""
-        found = await self._first(DeadLetter, "dead_letter", namespace, task_id)
+        found = await self._read_first(DeadLetter, "dead_letter", namespace, task_id)
         if found is None:
             raise NotFound(f"there is no dead letter {task_id}", code="no_such_dead_letter", task_id=task_id)
         return found
@@ -171,8 +171,8 @@ class InboxReads(NamedQueries):
     ) -> list[DeadLetter]:
         """Dead letters, newest first."""
         wanted = (status, fingerprint, before, limit)
-        return await self._all(DeadLetter, "dead_letters_page", namespace, *wanted)
+        return await self._read_all(DeadLetter, "dead_letters_page", namespace, *wanted)
 
     async def letters_changed(self, namespace: str, since: int, after: str, limit: int) -> list[DeadLetter]:
         """Dead letters opened or closed since then, by change; `after`: the last id seen of that moment."""
-        return await self._all(DeadLetter, "letters_changed", namespace, since, after, limit)
+        return await self._read_all(DeadLetter, "letters_changed", namespace, since, after, limit)

@@ -56,15 +56,15 @@ class LogReads(NamedQueries):
 
     async def last_position(self) -> int:
         """The highest position used so far. A cursor above it comes from another history of the store."""
-        return int(await self._value("last_position"))
+        return int(await self._read_value("last_position"))
 
     async def oldest_after(self, namespace: str, cursor: str) -> int | None:
         """When the first committed event after a cursor took place; `events_after` may hold it back."""
-        return await self._first(int, "oldest_after", namespace, position_of(cursor))
+        return await self._read_first(int, "oldest_after", namespace, position_of(cursor))
 
     async def log_holders(self, seconds: float) -> list[LogHolder]:
         """Transactions that wrote events and have been open for longer: followers wait for them."""
-        return await self._all(LogHolder, "log_holders", seconds)
+        return await self._read_all(LogHolder, "log_holders", seconds)
 
     async def lock_holders(self) -> list[LockHolder]:
         """Transactions that have locked what writers need for longer than any commit takes."""
@@ -72,7 +72,7 @@ class LogReads(NamedQueries):
 
     async def events_of_task(self, namespace: str, task_id: str) -> list[Event]:
         """The whole log of one task."""
-        return await self._all(Event, "events_of_task", namespace, task_id)
+        return await self._read_all(Event, "events_of_task", namespace, task_id)
 
     async def turns_of_task(self, namespace: str, task_id: str) -> list[TurnRecord]:
         """The turns of a task that have ended."""
@@ -80,7 +80,7 @@ class LogReads(NamedQueries):
 
     async def events_between(self, namespace: str, first: str, last: str) -> list[Event]:
         """The log of the tasks from one id to another, task by task."""
-        return await self._all(Event, "events_between", namespace, first, last)
+        return await self._read_all(Event, "events_between", namespace, first, last)
 
     async def events_out_of_order(self, namespace: str, first: str, last: str) -> list[tuple[str, int]]:
         """Events (task, version) that the log has before the previous one of their task, between two ids."""
@@ -89,11 +89,11 @@ class LogReads(NamedQueries):
 
     async def positions_of_task(self, namespace: str, task_id: str) -> dict[int, int]:
         """The position of each event of a task, by its version."""
-        return await self._pairs("positions_of_task", namespace, task_id)
+        return await self._read_pairs("positions_of_task", namespace, task_id)
 
     async def event_tasks(self, namespace: str, after: str, limit: int) -> list[str]:
         """The ids of the tasks that the log knows, in pages."""
-        return await self._column("event_tasks", namespace, after, limit)
+        return await self._read_column("event_tasks", namespace, after, limit)
 
     async def heads_of_tasks(self, namespace: str, after: str, limit: int) -> list[tuple[str, int, bytes]]:
         """The id of each task, and the version and hash of its last event as its row has them."""

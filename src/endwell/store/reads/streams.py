@@ -81,14 +81,14 @@ class StreamReads(NamedQueries):
 
     async def epochs_of_queued(self, namespace: str, ids: Sequence[str]) -> dict[str, int]:
         """Which of these tasks are queued, and in which epoch."""
-        return await self._pairs("epochs_of_queued", namespace, list(ids))
+        return await self._read_pairs("epochs_of_queued", namespace, list(ids))
 
     async def stream_demand(
         self, namespace: str, now: int, ready: Sequence[str] | None = None
     ) -> StreamDemand:
         """What could be offered, and which workers could take it; `ready`: the agents, if known."""
         if ready is None:
-            ready = await self._column("ready_agents", namespace, now)
+            ready = await self._read_column("ready_agents", namespace, now)
         found = StreamDemand(list(ready), {}, [])
         for what, name, agents, count, slots in await self._rows("serving", namespace, now):
             if what == "dispatched":

@@ -32,7 +32,7 @@ class TaskReads(NamedQueries):
 
     async def find_task(self, namespace: str, task_id: str) -> Task | None:
         """One task, if it exists."""
-        return await self._first(Task, "task_by_id", namespace, task_id)
+        return await self._read_first(Task, "task_by_id", namespace, task_id)
 
     async def task(self, namespace: str, task_id: str) -> Task:
         """One task."""
@@ -43,12 +43,12 @@ class TaskReads(NamedQueries):
 
     async def task_by_key(self, namespace: str, key: str) -> Task | None:
         """The task that an idempotency key belongs to; a task's own id is its key by default."""
-        found = await self._first(Task, "task_by_key", namespace, key)
+        found = await self._read_first(Task, "task_by_key", namespace, key)
         return found or await self.find_task(namespace, key)
 
     async def tasks_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Task]:
         """Many tasks at once, in no particular order; unknown ids are left out."""
-        return await self._all(Task, "tasks_by_ids", namespace, list(ids))
+        return await self._read_all(Task, "tasks_by_ids", namespace, list(ids))
 
     async def results_by_ids(self, namespace: str, ids: Sequence[str]) -> list[tuple[Task, bytes | None]]:
         """The same with their deliverables; None while the task lives, or where that is large."""
@@ -66,11 +66,11 @@ class TaskReads(NamedQueries):
         limit: int = 50,
     ) -> list[Task]:
         """The newest tasks first; `before` is the last id of the previous page."""
-        return await self._all(Task, "tasks_page", namespace, status, agent, agent_key, before, limit)
+        return await self._read_all(Task, "tasks_page", namespace, status, agent, agent_key, before, limit)
 
     async def children(self, namespace: str, task_id: str) -> list[Task]:
         """The children of a task."""
-        return await self._all(Task, "children", namespace, task_id)
+        return await self._read_all(Task, "children", namespace, task_id)
 
     async def deliverable_of(self, task: Task, known: bytes | None = None) -> Any:
         """The result of an ended task, or its failure report with the draft it salvaged; None while it lives.
@@ -88,26 +88,26 @@ class TaskReads(NamedQueries):
 
     async def card(self, namespace: str, card_id: str) -> Card:
         """One card."""
-        found = await self._first(Card, "card", namespace, card_id)
+        found = await self._read_first(Card, "card", namespace, card_id)
         if found is None:
             raise NotFound(f"there is no card {card_id}", code="no_such_card")
         return found
 
     async def cards_by_ids(self, namespace: str, ids: Sequence[str]) -> list[Card]:
         """Many cards at once, in no particular order."""
-        return await self._all(Card, "cards_by_ids", namespace, list(ids))
+        return await self._read_all(Card, "cards_by_ids", namespace, list(ids))
 
     async def cards_between(self, namespace: str, first: str, last: str) -> list[Card]:
         """The cards from one id up to another, which is not included."""
-        return await self._all(Card, "cards_between", namespace, first, last)
+        return await self._read_all(Card, "cards_between", namespace, first, last)
 
     async def cards_page(self, namespace: str, after: str, before: str, limit: int) -> list[Card]:
         """The cards behind one id and before another, by id."""
-        return await self._all(Card, "cards_page", namespace, after, before, limit)
+        return await self._read_all(Card, "cards_page", namespace, after, before, limit)
 
     async def effect(self, namespace: str, key: str) -> Effect | None:
         """One effect."""
-        return await self._first(Effect, "effect", namespace, key)
+        return await self._read_first(Effect, "effect", namespace, key)
 
     async def effects_page(
         self,
@@ -119,7 +119,7 @@ class TaskReads(NamedQueries):
         limit: int = 50,
     ) -> list[Effect]:
         """Effects by key; `after` is the last key of the previous page."""
-        return await self._all(Effect, "effects_page", namespace, status, task_id, after, limit)
+        return await self._read_all(Effect, "effects_page", namespace, status, task_id, after, limit)
 
     async def due(
         self, namespace: str, now: int, after: tuple[int, str], limit: int
@@ -135,21 +135,21 @@ class TaskReads(NamedQueries):
 
     async def expired_claims(self, namespace: str, now: int, limit: int) -> list[LapsedClaim]:
         """Running tasks whose holder's lease has lapsed; the only ground for a reclaim."""
-        return await self._all(LapsedClaim, "expired_claims", namespace, now, limit)
+        return await self._read_all(LapsedClaim, "expired_claims", namespace, now, limit)
 
     async def key_holder(self, namespace: str, agent: str, agent_key: str) -> str | None:
         """The task whose turn holds an agent key."""
-        return await self._first(str, "key_holder", namespace, agent, agent_key)
+        return await self._read_first(str, "key_holder", namespace, agent, agent_key)
 
     async def offered_count(self, namespace: str, agent: str) -> int:
         """How many turns of an agent are offered and not yet taken."""
-        return int(await self._value("offered_count", namespace, agent))
+        return int(await self._read_value("offered_count", namespace, agent))
 
     async def ready_since(self, namespace: str, agent: str, now: int) -> int | None:
         """Since when the oldest ready task of an agent has waited for a worker."""
         found = []
-        for priority in await self._column("priorities", namespace, agent):
-            since = await self._column("ready_since", namespace, agent, priority, now)
+        for priority in await self._read_column("priorities", namespace, agent):
+            since = await self._read_column("ready_since", namespace, agent, priority, now)
             found += [at for at in since if at is not None]
         return min(found, default=None)
 

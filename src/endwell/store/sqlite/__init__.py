@@ -1,1 +1,1 @@
-"""SQLite: one file, one writer thread per process, as many processes as you like."""
+"""The store on one SQLite file: one writer at a time, from any number of processes of one machine."""

@@ -1,4 +1,4 @@
-"""One connection to one SQLite file: how it is opened, its transactions, and what its errors mean.
+"""Connections to a SQLite file: how they are opened, their transactions, and what their errors mean.
 
 Full durability (`synchronous=FULL`), write-ahead log, no automatic checkpoints: `log_file.py` makes them.
 """
@@ -16,7 +16,7 @@ import apsw
 
 from endwell.errors import EndwellError, StoreError
 from endwell.runtime.processes import has_open, process_id
-from endwell.store.migrations import missing
+from endwell.store.migrations import missing_migrations
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ PRAGMAS = (
     ("wal_autocheckpoint", "0"),
     ("journal_size_limit", str(CHECKPOINT_BYTES)),
     # When a page was split, the commit looks at every page in the cache: with 64 MiB that was a tenth of a
-    # long drain. What does not fit is the operating system's to keep.
+    # long drain. The operating system caches the rest.
     ("cache_size", "-8192"),
     ("temp_store", "memory"),
 )
@@ -39,11 +39,11 @@ PRAGMAS = (
 _FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_NOMUTEX
 
 Pause = Callable[[int], bool]
-"""Told how often the file was busy; waits a moment and says whether to try again."""
+"""Called with how often the file was busy; waits a moment and says whether to try again."""
 
 
 def count_no_memory() -> None:
-    """SQLite counts every byte it uses, under a lock. For a whole process, before its first connection."""
+    """Keep SQLite from counting every byte it uses, under a lock. Call it before a process connects."""
     if not apsw.connections():
         apsw.shutdown()
         apsw.config(apsw.SQLITE_CONFIG_MEMSTATUS, 0)
@@ -51,14 +51,14 @@ def count_no_memory() -> None:
 
 
 def connect(path: Path, pause: Pause) -> apsw.Connection:
-    """A connection that is ready to use; the file is made, readable by its owner alone, if it is missing."""
+    """Return a connection; a missing file is made, readable by its owner alone."""
     with explained(path):
         if not path.exists():
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         _warn_of_second_library(path)
         connection = apsw.Connection(str(path), flags=_FLAGS, statementcachesize=200)
         connection.set_busy_handler(pause)
-        # Otherwise the planner looks at bound values, and prepares most statements anew for each new one.
+        # Otherwise the planner looks at bound values, and prepares most statements again for each new one.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         for name, value in PRAGMAS:
             connection.execute(f"PRAGMA {name} = {value}").fetchall()
@@ -67,7 +67,7 @@ def connect(path: Path, pause: Pause) -> apsw.Connection:
 
 
 def _warn_of_second_library(path: Path) -> None:
-    """When it closes the file, the system drops the locks of this process, ours included."""
+    """Warn of another SQLite library: when it closes the file, the system drops all locks of this process."""
     ours = (os.path.realpath(connection.filename) for connection in apsw.connections())
     if os.path.realpath(path) not in ours and has_open(process_id(), path):
         log.warning(
@@ -78,7 +78,7 @@ def _warn_of_second_library(path: Path) -> None:
 
 
 def read_pragma(connection: apsw.Connection, name: str) -> Any:
-    """One of the database's own settings."""
+    """Return one of the database's settings."""
     return connection.execute(f"PRAGMA {name}").fetchall()[0][0]
 
 
@@ -96,11 +96,11 @@ def migrate(connection: apsw.Connection, path: Path) -> int:
     """Bring the schema up to date; two processes starting at once take turns. Returns its version."""
     with explained(path):
         applied = _schema_version(connection)
-        if not missing("sqlite", applied):
+        if not missing_migrations("sqlite", applied):
             return applied
         with immediate(connection):
             applied = _schema_version(connection)
-            for step in missing("sqlite", applied):
+            for step in missing_migrations("sqlite", applied):
                 connection.execute(step.sql).fetchall()
                 applied = step.number
             connection.execute(f"PRAGMA user_version = {applied}").fetchall()
@@ -111,7 +111,7 @@ def _schema_version(connection: apsw.Connection) -> int:
     return int(read_pragma(connection, "user_version"))
 
 
-class immediate:  # noqa: N801 (used as one uses a function; a generator would cost more than the BEGIN)
+class immediate:  # noqa: N801 (used like a function; a generator would cost more than the BEGIN)
     """A write transaction from its first statement on: it never has to be upgraded halfway."""
 
     __slots__ = ("_connection",)
@@ -139,20 +139,25 @@ class immediate:  # noqa: N801 (used as one uses a function; a generator would c
 
 
 _MEANINGS: tuple[tuple[type[apsw.Error], str, str, str], ...] = (
-    (apsw.FullError, "store_full", "the disk is full", "free some space; work goes on by itself"),
+    (apsw.FullError, "store_full", "the disk is full", "free some space; Endwell then continues"),
     (apsw.ReadOnlyError, "store_read_only", "the store is read-only", "make the file and folder writable"),
     (apsw.NotADBError, "store_corrupt", "this is not an Endwell store", "check the path"),
     (apsw.CorruptError, "store_corrupt", "the store is damaged", "restore it from a backup"),
     (apsw.CantOpenError, "store_unreachable", "the store cannot be opened", "check path and permissions"),
     (apsw.PermissionsError, "store_unreachable", "the store may not be opened", "check the permissions"),
     (apsw.IOError, "store_io_error", "reading or writing the store failed", "check the disk"),
-    (apsw.BusyError, "store_busy", "another process holds the store", "try again; is one stopped midway?"),
+    (
+        apsw.BusyError,
+        "store_busy",
+        "another process holds the store",
+        "try again; is a process stopped in a transaction?",
+    ),
     (apsw.LockedError, "store_busy", "the store is locked", "try again"),
 )
 
 
 class explained:  # noqa: N801 (likewise)
-    """Turns SQLite's errors into ours, with a code and a remedy; those to `leave` are for the caller."""
+    """Turns SQLite's errors into ours, with a code and a hint, except those that the caller handles."""
 
     __slots__ = ("_leave", "_path")
 
@@ -173,7 +178,7 @@ class explained:  # noqa: N801 (likewise)
 
 
 def meaning_of(error: apsw.Error, path: Path) -> EndwellError:
-    """Our error for one of SQLite's."""
+    """Return our error for one of SQLite's."""
     for kind, code, what, hint in _MEANINGS:
         if isinstance(error, kind):
             return StoreError(f"{path}: {what} ({error})", code=code, hint=hint)

@@ -64,7 +64,7 @@ class SqliteDriver:
         """
         self.may_wait = not at_once
         try:
-            return self._attempt_with_cache(commands)
+            return self._try_with_cache(commands)
         except _UNSTORABLE as error:
             if at_once:
                 raise NotAtOnceError from error
@@ -80,17 +80,17 @@ class SqliteDriver:
                 raise NotAtOnceError from error
             raise
 
-    def _attempt_with_cache(self, commands: Sequence[Command]) -> Outcome:
+    def _try_with_cache(self, commands: Sequence[Command]) -> Outcome:
         """Cached rows need not be read; the version guard tells if another process has moved one."""
         try:
-            outcome = self._attempt(commands)
+            outcome = self._try_once(commands)
         except LostRaceError:
             self._cache.forget()
-            outcome = self._attempt(commands)
+            outcome = self._try_once(commands)
         self._cache.note(outcome.writes)
         return outcome
 
-    def _attempt(self, commands: Sequence[Command]) -> Outcome:
+    def _try_once(self, commands: Sequence[Command]) -> Outcome:
         self._doubt = None
         with explained(self.path, leave=_HANDLED), immediate(self._connection):
             want = door.wanted(commands, careful=self._is_careful)
@@ -150,7 +150,7 @@ class SqliteDriver:
 
     def probe(self, now: int, asked: Sequence[Probe]) -> tuple[Any, ...]:
         """Return the answers to several named queries, after the time."""
-        sql, parameters = PROBES.statement(asked)
+        sql, parameters = PROBES.compose_sql(asked)
         return next(self._connection.execute(sql, (now, *_with_json(parameters))))
 
     def data_version(self) -> int | None:

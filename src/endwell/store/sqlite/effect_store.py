@@ -21,7 +21,7 @@ _PUT = "INSERT INTO effect_results VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING
 
 
 class SqliteEffectStore(EffectStore):
-    """One file, asked one thing at a time, by whichever of the runtime's threads."""
+    """One file, used by one of the runtime's threads at a time."""
 
     def __init__(self, path: str | Path, *, runtime: Runtime | None = None) -> None:
         self._path = Path(path)
@@ -40,14 +40,14 @@ class SqliteEffectStore(EffectStore):
 
     def _get(self, key: str) -> bytes | None:
         with self._lock, explained(self._path):
-            found: Any = self._opened().execute(_GET, (key,)).get
+            found: Any = self._open_connection().execute(_GET, (key,)).get
             return None if found is None else bytes(found)
 
     def _put(self, key: str, content: bytes, attempt_id: str) -> None:
         with self._lock, explained(self._path):
-            self._opened().execute(_PUT, (key, content, attempt_id))
+            self._open_connection().execute(_PUT, (key, content, attempt_id))
 
-    def _opened(self) -> apsw.Connection:
+    def _open_connection(self) -> apsw.Connection:
         if self._connection is None:
             connection = connect(self._path, self._pause)
             connection.execute("PRAGMA wal_autocheckpoint = 1000").fetchall()

@@ -21,26 +21,26 @@ FRAME_HEADER_BYTES: Final = 24
 
 
 class LogFile:
-    """Told by SQLite after each commit of its connection how long the log is."""
+    """Learns from SQLite after each commit how long the log is."""
 
     def __init__(self, path: Path, connection: apsw.Connection) -> None:
         self._lock_path = f"{path}-checkpoint"
         self._frame_bytes = int(read_pragma(connection, "page_size")) + FRAME_HEADER_BYTES
         self._used = 0
-        connection.set_wal_hook(self._note)
+        connection.set_wal_hook(self._on_commit)
 
-    def _note(self, connection: apsw.Connection, name: str, frames: int) -> int:
+    def _on_commit(self, connection: apsw.Connection, name: str, frames: int) -> int:
         """Other processes' share is included."""
         self._used = frames * self._frame_bytes
         return apsw.SQLITE_OK
 
     @property
     def is_long(self) -> bool:
-        """Whether it is time to fold it back."""
+        """Whether it is time for a checkpoint."""
         return self._used > CHECKPOINT_BYTES
 
     def fold_if_long(self, connection: apsw.Connection) -> None:
-        """Cheap when there is nothing to do."""
+        """Make a checkpoint if the log is long."""
         if self.is_long:
             is_huge = self._used > TRUNCATE_BYTES
             self._fold(

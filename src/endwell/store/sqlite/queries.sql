@@ -1,4 +1,4 @@
--- What only SQLite says this way: the writes of the one door, and reading many rows by id.
+-- Queries in SQLite's own SQL: the writes of the door, and reading many rows by id.
 -- OR FAIL: a batch that the database refuses is rolled back whole, so that no statement of many rows need
 -- keep copies of the pages that it changes, to undo itself alone.
 
@@ -8,13 +8,13 @@ SELECT {t.columns} FROM json_each($2) ids
 CROSS JOIN tasks t ON t.namespace = $1 AND t.id = ids.value;
 
 -- name: results_by_ids
--- The same, with what they delivered, if that has at most $3 bytes.
+-- The same with their deliverables, where these have at most $3 bytes.
 SELECT {t.columns}, c.content FROM json_each($2) ids
 CROSS JOIN tasks t ON t.namespace = $1 AND t.id = ids.value
 LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.deliverable_card AND length(c.content) <= $3;
 
 -- name: ready
--- Ready tasks of one agent and priority, oldest first, whose agent key nobody holds; with what was asked.
+-- Ready tasks of one agent and priority, oldest first, whose agent key is free; with their payloads.
 -- Tasks that crashed $6 times or more are found by the next query instead.
 SELECT {t.columns}, c.content FROM tasks t
 LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.payload_card
@@ -37,23 +37,23 @@ WHERE t.namespace = $1 AND t.agent = $2 AND t.status = 'queued' AND t.crash_coun
 ORDER BY t.run_at, t.id LIMIT $5;
 
 -- name: offered
--- Dispatched turns of one agent, most urgent first; with what was asked.
+-- Dispatched turns of one agent, most urgent first; with their payloads.
 SELECT {t.columns}, c.content FROM tasks t
 LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.payload_card
 WHERE t.namespace = $1 AND t.agent = $2 AND t.status = 'dispatched'
 ORDER BY t.priority DESC, t.run_at, t.id LIMIT $3;
 
 -- name: free_slots
--- The free slots of an agent with a limit; no row at all where there is none.
+-- The free slots of an agent with a concurrency limit.
 SELECT s.slot FROM slots s WHERE s.namespace = $1 AND s.agent = $2 AND s.slot < $3 AND s.task_id IS NULL
 ORDER BY s.slot LIMIT $4;
 
 -- name: add_task
--- A task that was not there before.
+-- A new task.
 INSERT OR FAIL INTO tasks ({task_columns}) VALUES ({task_marks});
 
 -- name: move_task
--- A task as it stands after the batch, guarded by the version that was seen.
+-- A task as it stands after the batch, guarded by the version that was read.
 UPDATE tasks SET {task_moves} WHERE namespace = $1 AND id = $2 AND version = $3;
 
 -- name: move_tasks
@@ -94,7 +94,7 @@ ON CONFLICT (namespace, writer) DO UPDATE SET accepted = accepted + excluded.acc
     ended = ended + excluded.ended, updated_at = excluded.updated_at;
 
 -- name: save_agent
--- What a starting worker says of an agent; the last word counts, but no foreign worker's word over one of ours.
+-- An agent as a starting worker registers it; the last one counts, but a foreign worker's never replaces ours.
 INSERT INTO agents (namespace, registered_at, name, version, concurrency, retry_policy, deadline, payload_schema,
     kind, options, foreign_until)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
@@ -116,7 +116,7 @@ DELETE FROM agents WHERE foreign_until <= $1 AND namespace = $2
 SELECT rule FROM agent_rules WHERE namespace = $1 AND agent = $2 ORDER BY registered_at, session_id;
 
 -- name: add_rule
--- What a worker asks for before a task of the agent starts.
+-- An approval rule that a worker registers for an agent.
 INSERT INTO agent_rules (namespace, agent, session_id, rule, registered_at) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (namespace, agent, session_id) DO UPDATE SET rule = excluded.rule,
     registered_at = excluded.registered_at;
@@ -139,7 +139,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 'dispatch', 'tur
 ON CONFLICT DO NOTHING;
 
 -- name: requeue_message
--- A message whose processor is gone, if nobody has taken it since.
+-- A message whose processor is gone, unless another one has taken it.
 UPDATE agent_inbox SET status = 'pending', attempt_id = NULL, processed_at = NULL, archived_at = NULL
 WHERE namespace = $2 AND id = $3 AND status = 'processing' AND processed_at <= $1;
 
@@ -155,11 +155,11 @@ INSERT INTO dead_letters (namespace, task_id, agent, reason, fingerprint, retry_
 VALUES ($1, $2, $3, $4, $5, $6, $7);
 
 -- name: close_dead_letter
--- The verdict.
+-- The verdict on a dead letter.
 UPDATE dead_letters SET status = $1, closed_at = $2 WHERE namespace = $3 AND task_id = $4;
 
 -- name: add_approval
--- A question to a person; one that is asked again starts anew.
+-- An approval; asking again for the same starts it over.
 INSERT INTO approvals (namespace, id, task_id, question, shown_card, shown_hash, approvers, quorum, remind_at,
     expire_at, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
@@ -170,17 +170,17 @@ ON CONFLICT (namespace, id) DO UPDATE SET question = excluded.question, shown_ca
     created_at = excluded.created_at, decision = NULL, decided_by = NULL, decided_at = NULL;
 
 -- name: vote_approval
--- One of several who must agree did.
+-- One person's consent, where several are needed.
 UPDATE approvals SET votes = CASE WHEN votes = '' THEN $1 ELSE votes || ',' || $1 END
 WHERE namespace = $2 AND id = $3 AND decision IS NULL;
 
 -- name: close_approval
--- The one decision.
+-- The decision on an approval.
 UPDATE approvals SET decision = $1, decided_by = $2, decided_at = $3
 WHERE namespace = $4 AND id = $5 AND decision IS NULL;
 
 -- name: add_wait
--- What a suspended turn waits for.
+-- A wait of a suspended turn.
 INSERT INTO turn_waiting_tools (namespace, task_id, turn_id, tool_call_id, kind, name, deadline, wait_status,
     created_at, updated_at, place)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, $10)
@@ -193,7 +193,7 @@ UPDATE turn_waiting_tools SET wait_status = $1, result_card = $2, is_reported = 
 WHERE namespace = $5 AND turn_id = $6 AND tool_call_id = $7;
 
 -- name: drop_waits
--- What an ended turn waited for, nobody waits for any more.
+-- The open waits of a turn that has ended.
 UPDATE turn_waiting_tools SET wait_status = 'dropped', updated_at = $1
 WHERE namespace = $2 AND turn_id = $3 AND wait_status = 'waiting';
 
@@ -217,7 +217,7 @@ SET restored_at = max(restored_at, excluded.restored_at), restored_by = excluded
 SELECT restored_at FROM restores WHERE namespace = $1;
 
 -- name: doubt_effect
--- An intent whose task ended: whether it took place is not known.
+-- An intent whose task ended: the effect is unknown.
 UPDATE effects SET status = 'unknown', version = version + 1, updated_at = $1
 WHERE namespace = $2 AND key = $3 AND task_id = $4 AND status = 'intended';
 
@@ -226,7 +226,7 @@ WHERE namespace = $2 AND key = $3 AND task_id = $4 AND status = 'intended';
 INSERT INTO agent_inbox ({message_columns}) VALUES ({message_marks}) ON CONFLICT DO NOTHING;
 
 -- name: close_message
--- A message that needs no more attention.
+-- A message that is settled.
 UPDATE agent_inbox SET status = $1, watchdog_error = $2, processed_at = $3, archived_at = $3,
     watchdog_at = CASE WHEN $2 IS NULL THEN NULL ELSE $3 END
 WHERE namespace = $4 AND id = $5 AND status IN ('pending', 'processing');
@@ -246,7 +246,7 @@ UPDATE turn_resume_ledger SET status = $1, lease_owner = NULL, lease_expires_at 
 WHERE namespace = $3 AND message_id = $4 AND status IN ('pending', 'processing');
 
 -- name: take_resume
--- An answer that one worker is about to hand on.
+-- An answer that a worker is about to deliver.
 UPDATE turn_resume_ledger SET status = 'processing', lease_owner = $1, lease_expires_at = $2,
     attempt_count = attempt_count + 1, updated_at = $3
 WHERE namespace = $4 AND message_id = $5 AND status = 'pending';
@@ -260,12 +260,12 @@ UPDATE agent_inbox SET retry_count = retry_count + 1 WHERE namespace = $1 AND id
 UPDATE agent_inbox SET retry_count = 0 WHERE namespace = $1 AND id = $2 AND status = 'pending' AND retry_count > 0;
 
 -- name: requeue_resumes
--- Answers whose worker did not hand them on in time.
+-- Answers that their worker did not deliver in time.
 UPDATE turn_resume_ledger SET status = 'pending', lease_owner = NULL, lease_expires_at = NULL, updated_at = $1
 WHERE namespace = $2 AND status IN ('pending', 'processing') AND status = 'processing' AND lease_expires_at <= $1;
 
 -- name: known_cards
--- Which of these cards there are; the ids come as one JSON array.
+-- The cards of these ids that exist; the ids come as one JSON array.
 SELECT c.id FROM json_each($2) ids CROSS JOIN cards c ON c.namespace = $1 AND c.id = ids.value;
 
 -- name: pending_message
@@ -273,7 +273,7 @@ SELECT c.id FROM json_each($2) ids CROSS JOIN cards c ON c.namespace = $1 AND c.
 SELECT {message_columns} FROM agent_inbox WHERE namespace = $1 AND id = $2 AND status = 'pending';
 
 -- name: wait_for_call
--- What a turn waits for, or waited for, by its call.
+-- A wait of a turn, open or not, by its call.
 SELECT {wait_columns} FROM turn_waiting_tools WHERE namespace = $1 AND turn_id = $2 AND tool_call_id = $3;
 
 -- name: waits_for_signal
@@ -294,8 +294,8 @@ SELECT {task_columns} FROM tasks
 WHERE namespace = $1 AND parent_id = $2 AND parent_id IS NOT NULL AND clock_at IS NOT NULL ORDER BY id;
 
 -- name: answers_waiting
--- Answers that are there and were not applied: task, call, card. Looks at the thousand open calls whose deadlines
--- come first; an answer that was laid aside as undeliverable is tried again only once its deadline has passed.
+-- Answers that were not applied: task, call, card. Looks at the thousand open calls whose deadlines come first;
+-- an answer that was skipped as undeliverable is tried again only once its deadline has passed.
 SELECT w.task_id, w.tool_call_id, max(c.id) FROM (
   SELECT namespace, task_id, turn_id, tool_call_id, deadline FROM turn_waiting_tools
   WHERE namespace = $1 AND wait_status = 'waiting' AND kind IN ('tool', 'call') ORDER BY deadline LIMIT 1000
@@ -329,7 +329,7 @@ SELECT COALESCE(max(seq), 0) FROM events;
 SELECT COALESCE(max(seq), 0) FROM events;
 
 -- name: latest_moment
--- The latest moment that the record knows of: of its last event, and of its sessions.
+-- The latest time in the record: of its last event, or of its sessions.
 SELECT max(at) FROM (
     SELECT at FROM (SELECT at FROM events WHERE namespace = $1 ORDER BY seq DESC LIMIT 1) e
     UNION ALL SELECT max(heartbeat_at) FROM sessions WHERE namespace = $1 AND ended_at IS NULL
@@ -378,8 +378,8 @@ SELECT min((SELECT min(t.run_at) FROM tasks t WHERE t.namespace = $1 AND t.agent
 FROM p WHERE p.priority IS NOT NULL;
 
 -- name: ready_turns
--- Ready tasks of one agent and priority behind a place ($5, $6), oldest first, with as much as it takes to offer
--- them on a stream.
+-- Ready tasks of one agent and priority behind a position ($5, $6), oldest first, with the fields that an offer
+-- on a stream needs.
 SELECT t.id, t.agent, t.agent_key, t.idempotency_key, t.parent_id, t.turn_id, t.turn_number, t.epoch, t.retry_count,
        t.crash_count, t.priority, t.run_at, g.concurrency, c.content
 FROM tasks t
@@ -390,22 +390,22 @@ WHERE t.namespace = $1 AND t.agent = $2 AND t.status = 'queued' AND t.priority =
 ORDER BY t.run_at, t.id LIMIT $7;
 
 -- name: epochs_of_queued
--- Those of some tasks that are queued, with their epochs; the ids come as one JSON array.
+-- The queued ones of these tasks, with their epochs; the ids come as one JSON array.
 SELECT t.id, t.epoch FROM json_each($2) ids
 CROSS JOIN tasks t ON t.namespace = $1 AND t.id = ids.value WHERE t.status = 'queued';
 
 -- name: schema_objects
--- The tables and indexes that there are.
+-- The names of the tables and indexes.
 SELECT name FROM sqlite_master WHERE type IN ('table', 'index');
 
 -- name: integrity
--- What the database itself finds wrong with its file; `ok` if nothing.
+-- The faults that the database finds in its file; `ok` if none.
 SELECT * FROM pragma_quick_check;
 
 -- name: idle_transactions
--- Who has sat in an open transaction for so many seconds: a file does not tell.
+-- Processes with a transaction open and idle for $1 seconds: a file does not tell.
 SELECT 0, '', 0 WHERE $1 < 0;
 
 -- name: log_holders
--- Transactions that keep events from followers: one writer at a time leaves none.
+-- Transactions that keep events from followers: there are none, because one connection writes at a time.
 SELECT 0, '', 0, '', NULL WHERE $1 < 0;

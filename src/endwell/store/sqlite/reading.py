@@ -43,7 +43,7 @@ class Reading:
                 rows.keys[key] = Task(*row)
         self._read_sessions(want)
         for command in want.ready:
-            rows.ready[command.command_id] = self._offers(command)
+            rows.ready[command.command_id] = self._read_offers(command)
         self._read_key_holders()
         self._read_effects(want)
         self._read_inbox(want)
@@ -110,34 +110,34 @@ class Reading:
             for row in self._ask("approval", key):
                 self.rows.approvals[key] = ApprovalRow(*row)
 
-    def _offers(self, command: c.ClaimNext | c.DispatchNext) -> list[Offer]:
+    def _read_offers(self, command: c.ClaimNext | c.DispatchNext) -> list[Offer]:
         """Turns that were offered before come first, then queued tasks by priority, start time and id."""
         if isinstance(command, c.DispatchNext):
-            return self._queued(command.namespace, command.agent, reach(command), suspects=1)
+            return self._read_queued(command.namespace, command.agent, reach(command), suspects=1)
         found: list[Offer] = []
         for agent in command.agents:
             offered = self._ask("offered", (command.namespace, agent, reach(command)))
-            found += map(_offer, offered)
+            found += map(_offer_in, offered)
             left = reach(command) - len(offered)
-            found += self._queued(command.namespace, agent, left, suspects=int(command.may_take_suspect))
+            found += self._read_queued(command.namespace, agent, left, suspects=int(command.may_take_suspect))
         if len(command.agents) > 1:
             found.sort(key=lambda o: (o.task.status == "queued", -o.task.priority, o.task.run_at, o.task.id))
         return found
 
-    def _queued(self, namespace: str, agent: str, limit: int, *, suspects: int) -> list[Offer]:
+    def _read_queued(self, namespace: str, agent: str, limit: int, *, suspects: int) -> list[Offer]:
         limit = self._limit_by_slots(namespace, agent, limit)
         if limit <= 0:
             return []
         crashes = max(self._limits.crash_limit - 1, 1)
         found: list[Offer] = []
         if suspects:
-            found += map(_offer, self._ask("suspects", (namespace, agent, crashes, self._now, suspects)))
+            found += map(_offer_in, self._ask("suspects", (namespace, agent, crashes, self._now, suspects)))
         for (priority,) in self._ask("priorities", (namespace, agent)):
             left = limit - len(found)
             if left <= 0:
                 break
             ready = (namespace, agent, priority, self._now, left, crashes)
-            found += map(_offer, self._ask("ready", ready))
+            found += map(_offer_in, self._ask("ready", ready))
         return found
 
     def _limit_by_slots(self, namespace: str, agent: str, limit: int) -> int:
@@ -150,5 +150,5 @@ class Reading:
         return len(free)
 
 
-def _offer(row: Sequence[Any]) -> Offer:
+def _offer_in(row: Sequence[Any]) -> Offer:
     return Offer(Task(*row[:-1]), row[-1] or b"null")

@@ -58,7 +58,7 @@ SHORT_QUESTIONS: Final = frozenset(
         "tallies",
     )
 )
-"""Questions of one or a few index seeks, whatever the number of tasks."""
+"""Questions of one or a few index seeks, for any number of tasks."""
 SHORT_WHEN_FEW: Final = frozenset(("tasks_by_ids", "results_by_ids", "cards_by_ids"))
 """Questions about a list of ids, which are short for a short list."""
 FEW: Final = 20
@@ -161,7 +161,7 @@ class SqliteStore(Store):
                 topics = self._commit_batch(at_once=False)
             self._ring_for(topics)
             with self._writing:
-                self._checkpoint()
+                self._make_checkpoint()
                 if self._queue:
                     continue
                 if not self.is_open:
@@ -194,7 +194,7 @@ class SqliteStore(Store):
         settle(batch, outcome)
         return outcome.bells
 
-    def _checkpoint(self) -> None:
+    def _make_checkpoint(self) -> None:
         try:
             self._writer.checkpoint()
         except (apsw.Error, OSError) as error:  # what was committed is safe in the log
@@ -212,8 +212,8 @@ class SqliteStore(Store):
     async def probe(self, *asked: Probe) -> ProbeResult:
         now, stamp = self._runtime.clock.now_us(), self.stamp()
         is_short = all(probe.name in SHORT_QUESTIONS for probe in asked)
-        row = await self._ask(lambda driver: driver.probe(now, asked), is_short=is_short)
-        return ProbeResult.of(now, asked, row[1:], stamp)
+        row = await self._ask_driver(lambda driver: driver.probe(now, asked), is_short=is_short)
+        return ProbeResult.from_row(now, asked, row[1:], stamp)
 
     def stamp(self) -> Stamp | None:
         """The reading connection's data version, which changes with every commit of another connection."""
@@ -226,9 +226,9 @@ class SqliteStore(Store):
 
     async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
         is_short = name in SHORT_QUESTIONS or (name in SHORT_WHEN_FEW and len(parameters[1]) <= FEW)
-        return await self._ask(lambda driver: driver.rows(name, parameters), is_short=is_short)
+        return await self._ask_driver(lambda driver: driver.rows(name, parameters), is_short=is_short)
 
-    async def _ask(self, question: Callable[[SqliteDriver], T], *, is_short: bool) -> T:
+    async def _ask_driver(self, question: Callable[[SqliteDriver], T], *, is_short: bool) -> T:
         self.require_open()
         if is_short:
             await self._runtime.sleep(0)  # a caller that asks in a tight loop lets others run
@@ -259,7 +259,7 @@ class SqliteStore(Store):
                     break
             return found
 
-        return await self._ask(read, is_short=True)
+        return await self._ask_driver(read, is_short=True)
 
     async def events_after(self, namespace: str, cursor: str, limit: int) -> list[Logged]:
         rows = await self._rows("events_after", namespace, position_of(cursor), limit)
@@ -269,7 +269,7 @@ class SqliteStore(Store):
         return str((await self._rows("log_end"))[0][0])
 
     async def settings(self) -> dict[str, Any]:
-        read = await self._ask(SqliteDriver.settings, is_short=False)
+        read = await self._ask_driver(SqliteDriver.settings, is_short=False)
         return {**read, "blocked_by": await self._blocked_by()}
 
     async def _blocked_by(self) -> int | None:

@@ -13,7 +13,7 @@ from endwell.store.rows import Writes
 from endwell.store.sqlite.statements import QUERIES, GroupedInsert
 
 _FIXED: Final = len(FIXED_FIELDS)
-# rows are added before they are closed, whatever the order of the commands
+# rows are added before they are closed, in any order of the commands
 SIDE_QUERIES: Final = (
     "add_inbox_turn",
     "add_dead_letter",
