@@ -155,7 +155,7 @@ class StoreSource:
         """The watchdog has looked for work as well; its answers count unless newer ones are known."""
         known = self._probe.known
         if known is not None and result.now >= known.now:
-            self._probe.learn(result)
+            self._probe.adopt(result)
             self._learn_start(result)
         self._postpone_look()
         self._on_look(result)
@@ -213,6 +213,6 @@ class StoreSource:
 
     def _on_look(self, result: ProbeResult) -> bool:
         """Whether there is work to claim."""
-        has_work = result.any("offered_to_some", "ready_for_some")
+        has_work = result.has_any("offered_to_some", "ready_for_some")
         self.may_have_work = self.may_have_work or has_work
         return has_work
