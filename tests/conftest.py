@@ -1,4 +1,4 @@
-"""What every test may ask for: databases and servers, and the report on covered requirements."""
+"""Fixtures for all tests: databases and servers; and the option `--quick`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ TESTS = Path(__file__).parent
 
 
 def pytest_configure() -> None:
-    """A shell's background job ignores Ctrl-C, and so would every process that a test interrupts.
+    """Use Python's own event loop, and react to Ctrl-C.
 
-    Whoever installs Endwell alone has Python's own event loop, so most tests and their processes use it;
-    those of the command line take what is there, which here is uvloop.
+    Users without extras have Python's own event loop, so most tests and their processes use it; tests of the
+    command line use uvloop. A background job of a shell ignores Ctrl-C, and so would the processes that a
+    test interrupts.
     """
     os.environ.setdefault("ENDWELL_EVENT_LOOP", "asyncio")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -41,7 +42,7 @@ QUICK = (
     "turn",
     "worker",
 )
-"""Rooms of `--quick`: what a change of the product usually breaks first."""
+"""Rooms of `--quick`: a change of the product usually breaks one of their tests first."""
 NOT_QUICK = frozenset(
     (
         "machine/test_explore.py",
@@ -66,12 +67,12 @@ WHOLE_SUITE = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """One option of our own."""
+    """Add `--quick`."""
     parser.addoption("--quick", action="store_true", help="a selection for the inner loop, about two minutes")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """How long it will take, before it begins."""
+    """Say how long the run takes, before it begins."""
     if config.getoption("quick"):
         return "a selection for the inner loop: about two minutes on two idle processors"
     is_part = config.args_source is pytest.Config.ArgsSource.ARGS
@@ -79,7 +80,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `--quick`, only the rooms and files of the inner loop."""
+    """With `--quick`, collect only the rooms and files of the inner loop."""
     if not config.getoption("quick") or not collection_path.is_relative_to(TESTS):
         return None
     place = collection_path.relative_to(TESTS)
@@ -94,7 +95,7 @@ pytest_plugins = ["pytester", "tests.requirement_report", "tests.tally"]
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Postgres]:
-    """The PostgreSQL server this process shares among its tests; started by the first that asks."""
+    """The PostgreSQL server that this process shares among its tests; started on first use."""
     server = postgres_for_tests()
     yield server
     server.stop()
@@ -117,13 +118,13 @@ def honest_postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """A Redis server that this process shares among its tests; started by the first that asks."""
+    """A Redis server that this process shares among its tests; started on first use."""
     yield from _url_of(ValkeyServer)
 
 
 @pytest.fixture(scope="session")
 def nats_url() -> Iterator[str]:
-    """A NATS server that this process shares among its tests; started by the first that asks."""
+    """A NATS server that this process shares among its tests; started on first use."""
     yield from _url_of(NatsServer)
 
 

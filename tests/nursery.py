@@ -1,8 +1,8 @@
-"""Real processes without the price of starting Python: one process has imported everything and forks them.
+"""Real processes without the price of starting Python: one process imports everything and forks them.
 
-`born("tests.support.ten_steps", {...})` is a child that runs that module's `main(about)`, in a group of its
-own, which dies with the nursery, which dies with the test process. To whoever kills or freezes it, and to
-Endwell, it is a process like any other: with its own id, its own memory and its own files.
+`born("tests.support.ten_steps", {...})` returns a child that runs that module's `main(about)` in a group of
+its own. The child dies with the nursery, which dies with the test process. For the system and for Endwell it
+is an ordinary process, with its own id, memory and files.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ENDED_BY_ERROR: Final = 1
 
 
 class _Forked:
-    """As much of a `Popen` as a `ChildProcess` asks for; the nursery is the parent, and is asked."""
+    """The part of `Popen` that `ChildProcess` uses; the nursery is the parent and answers for it."""
 
     def __init__(self, nursery: Nursery, pid: int, stdout: int) -> None:
         self._nursery = nursery
@@ -69,7 +69,7 @@ class _Forked:
 
 
 class Nursery:
-    """The forking process, and the line to it."""
+    """The forking process, and the socket to it."""
 
     def __init__(self) -> None:
         self._asking = threading.Lock()
@@ -83,7 +83,7 @@ class Nursery:
         theirs.close()
 
     def born(self, module: str, about: dict[str, Any], env: dict[str, str]) -> ChildProcess:
-        """A new process that runs `main(about)` of that module."""
+        """Fork a process that runs `main(about)` of that module."""
         reading, writing = os.pipe()
         try:
             pid = self.ask({"module": module, "about": about, "env": env}, (writing,))["pid"]
@@ -92,14 +92,14 @@ class Nursery:
         return ChildProcess(cast("subprocess.Popen[bytes]", _Forked(self, pid, reading)))
 
     def ask(self, request: dict[str, Any], files: tuple[int, ...] = ()) -> Any:
-        """One request at a time, from whatever thread."""
+        """Send one request at a time, from any thread."""
         with self._asking:
             socket.send_fds(self._line, [json.dumps(request).encode() + b"\n"], files)
             return json.loads(_message(self._line)[0])
 
 
 def born(module: str, about: dict[str, Any], **env: str) -> ChildProcess:
-    """A process from the nursery of this test process; `env` is set before the module is imported."""
+    """Fork a process from the nursery of this test process; `env` is set before the module is imported."""
     global _nursery
     if _nursery is None or _nursery[0] != os.getpid():
         _nursery = (os.getpid(), Nursery())
@@ -110,7 +110,7 @@ _nursery: tuple[int, Nursery] | None = None
 
 
 def _message(line: socket.socket) -> tuple[bytes, list[int]]:
-    """What the other side says, up to the end of its line, and the files that came with it."""
+    """Read one message of the other side, and the files that came with it."""
     data, files = b"", list[int]()
     while not data.endswith(b"\n"):
         chunk, more, _, _ = socket.recv_fds(line, _LARGEST, 1)
@@ -149,7 +149,7 @@ def _forked(line: socket.socket, request: dict[str, Any], files: list[int]) -> d
     if pid == 0:
         _live(line, request, files[0], nursery)
     with contextlib.suppress(ProcessLookupError):  # it has ended already
-        os.setpgid(pid, pid)  # as the child does itself: whoever gets the answer may signal the group at once
+        os.setpgid(pid, pid)  # as the child does itself: the caller may signal the group at once
     os.close(files[0])
     return {"pid": pid}
 

@@ -1,4 +1,4 @@
-"""How long a test waits for what must come: only a hang reaches it, however busy the machine is."""
+"""The longest wait of a test: only a hang reaches it, however busy the machine is."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ import os
 from typing import Final
 
 PATIENCE_SECONDS: Final = float(os.environ.get("ENDWELL_TEST_PATIENCE", "600"))
-"""Planted defects wait shorter: there a hang is what is expected."""
+"""Tests of planted defects wait less: there a hang is expected."""

@@ -1,8 +1,8 @@
-"""A pytest plugin that says which requirements are shown to hold by tests that ran and passed.
+"""A pytest plugin that reports which requirements are shown by tests that ran and passed.
 
-A test names what it shows: `@pytest.mark.covers("S0.16", "S0.17")`. An id that docs/requirements.md does
-not have fails that test. docs/covered.txt lists the ids claimed as covered: a run of the whole suite fails
-when one of them has no passing test any more. `make covered` writes that list from a whole run that passes.
+A test names what it shows: `@pytest.mark.covers("S0.16", "S0.17")`. An id that docs/requirements.md does not
+have fails that test. docs/covered.txt lists the ids that are claimed as covered: a run of the whole suite
+fails when one of them has no passing test. `make covered` writes that list from a whole run that passes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HEADER = """\
 
 @dataclass(frozen=True, kw_only=True)
 class Requirements:
-    """The ids in the order of the document. `documented` ones give reasons, `planned` ones are not built."""
+    """The ids in the order of the page. `documented` ones give reasons, `planned` ones are not built."""
 
     ids: tuple[str, ...]
     documented: frozenset[str]
@@ -54,7 +54,7 @@ class Requirements:
 
 @dataclass(kw_only=True)
 class Run:
-    """What the tests of this run have shown, gathered where the reports of all processes arrive."""
+    """The ids that the tests of this run have shown, gathered from the reports of all processes."""
 
     shown_by: dict[str, set[str]] = field(default_factory=dict)
     not_passed: set[str] = field(default_factory=set)
@@ -85,7 +85,7 @@ def read_requirements(path: Path) -> Requirements:
 
 
 def _is_planned(text: str, place: int) -> bool:
-    """Whether the heading above says so of its whole section."""
+    """Whether the heading above marks its whole section as planned."""
     titles = [one["title"] for one in _SECTION.finditer(text, 0, place)]
     return bool(titles) and titles[-1].endswith(_PLANNED)
 
@@ -100,7 +100,7 @@ def write_claims(path: Path, ids: Iterable[str]) -> None:
 
 
 class RequirementReport:
-    """The plugin itself; one per pytest process, of which only the controlling one reports."""
+    """The plugin, one per pytest process; only the controlling one reports."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

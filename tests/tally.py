@@ -1,8 +1,8 @@
-"""Counts what a whole run of the suite has tried: a pytest plugin, and what tests tell it.
+"""Counts what a whole run of the suite has tried; a pytest plugin.
 
-A kill counts only if its victim held work or was inside a commit; a zombie is a process that was frozen
-past its lease while it held work, and woken again. A run of the whole suite fails if a count is not reached.
-A good one leaves its counts behind: the campaign need not do again what was just done to the same source.
+A kill counts only if its victim held work or was inside a commit. A zombie is a process that was frozen past
+its lease while it held work, and woken again. A run of the whole suite fails if a count is too low. A good
+run leaves its counts behind, so that the campaign need not repeat what was just done with the same source.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEAST: Final = {
 
 
 def count(kind: str, number: int = 1) -> None:
-    """So many of this kind took place, and everything held."""
+    """Count things of one kind that took place."""
     if place := os.environ.get(VARIABLE):
         handle = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -42,7 +42,7 @@ def count(kind: str, number: int = 1) -> None:
 
 
 def counted(path: Path) -> Counter[str]:
-    """All that was counted so far, in every process."""
+    """Add up the counts of all processes."""
     found: Counter[str] = Counter()
     for line in path.read_text().splitlines():
         kind, _, number = line.rpartition(" ")
@@ -51,7 +51,7 @@ def counted(path: Path) -> Counter[str]:
 
 
 def digest(root: Path = ROOT) -> str:
-    """Of the product and its tests."""
+    """Hash the product and its tests."""
     found = hashlib.sha256()
     for path in sorted(path for room in ("src", "tests") for path in (root / room).rglob("*")):
         if path.suffix in (".py", ".sql", ".diff"):
@@ -60,21 +60,21 @@ def digest(root: Path = ROOT) -> str:
 
 
 def leave(counts: Counter[str], root: Path = ROOT) -> None:
-    """A whole run was good, and came to this."""
+    """Keep the counts of a good whole run."""
     path = root / LEFT_BEHIND
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"digest": digest(root), "counts": counts}))
 
 
 def left(root: Path = ROOT) -> Counter[str]:
-    """What the last whole run came to, if that was with this very source."""
+    """Return the counts of the last good whole run, if it had this very source."""
     path = root / LEFT_BEHIND
     found = json.loads(path.read_text()) if path.exists() else {}
     return Counter(found["counts"] if found.get("digest") == digest(root) else {})
 
 
 class Tally:
-    """Only in the controlling process."""
+    """The plugin of the controlling process."""
 
     def __init__(self, config: pytest.Config, path: Path) -> None:
         self._config = config

@@ -1,4 +1,4 @@
-"""The repository stands alone: it names no machine, and what it promises at the door is there."""
+"""Checks of the repository: it names no machine, and its files are readable and complete."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def foreign_words(text: str) -> list[str]:
 
 
 def repository_files() -> list[Path]:
-    """Every file that is, or is about to be, under version control."""
+    """List every file that is, or is about to be, under version control."""
     listed = subprocess.run(
         ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=REPOSITORY,
@@ -45,7 +45,7 @@ def repository_files() -> list[Path]:
 
 
 def text_of(path: Path) -> str:
-    """The file's text; nothing for a file that is not text."""
+    """Return the file's text; nothing for a binary file."""
     content = path.read_bytes()
     return "" if b"\0" in content else content.decode("utf-8", errors="replace")
 
@@ -87,7 +87,7 @@ LONGEST_FUNCTION = 40
 
 
 def _too_long(source: Path) -> Iterator[str]:
-    """Files and functions in which a reader gets lost; signatures and docstrings do not count."""
+    """Name files and functions that are too long; signatures and docstrings do not count."""
     text = source.read_text(encoding="utf-8")
     if (lines := text.count("\n")) >= LONGEST_FILE:
         yield f"{source}: {lines} lines"
@@ -133,7 +133,7 @@ SHORTEST_PATIENCE = 600
 
 
 def _too_impatient(source: Path) -> Iterator[str]:
-    """Limits that a busy machine may reach; up to a second a test may wait for what must not come."""
+    """Name time limits that a busy machine may reach; up to a second may wait for what must not come."""
     for call in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
         if not isinstance(call, ast.Call):
             continue

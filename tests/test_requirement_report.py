@@ -1,4 +1,4 @@
-"""The requirement report: only tests that ran and passed count, and a lost test is noticed."""
+"""Tests of the requirement report: only tests that ran and passed count, and a lost test is noticed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ markers = covers(*ids): what a test shows
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
-    """Run a small suite of its own, given its tests and claims, with the report switched on."""
+    """Run a small suite with the report switched on, given its tests and claims."""
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # most of the time would go into loading them
 

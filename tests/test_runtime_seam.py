@@ -1,6 +1,6 @@
-"""Time, randomness, ids, sleep, threads and processes are touched in runtime/ and nowhere else.
+"""Only runtime/ touches time, randomness, ids, sleep, threads and processes.
 
-Everything above it takes them from there, so that a test can put another clock and other dice in their place.
+Every other room takes them from there, so that a test can pass another clock and other dice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAMES = {
     *(f"os.{name}" for name in ("fork", "forkpty", "kill", "killpg", "popen", "system", "urandom")),
     *(f"os.{name}" for name in ("posix_spawn", "posix_spawnp")),
 }
-METHODS = {"call_at", "call_later", "run_in_executor"}  # of an event loop, whatever it is called here
+METHODS = {"call_at", "call_later", "run_in_executor"}  # of an event loop, by any name
 LOOP_METHODS = {"create_task"}  # a word that others use too, so only on something called a loop or a group
 
 # (file, what it touches): why it may
@@ -43,7 +43,7 @@ ALLOWED: dict[tuple[str, str], str] = {
 
 
 def touched(source: str) -> list[tuple[int, str]]:
-    """What a source touches that belongs to runtime/, each with its line."""
+    """List what a source touches that belongs to runtime/, each with its line."""
     tree = ast.parse(source)
     aliases = dict(_aliases(tree))
     found = {
@@ -53,7 +53,7 @@ def touched(source: str) -> list[tuple[int, str]]:
 
 
 def _aliases(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """What the names bound by imports stand for: `from datetime import datetime as dt` gives dt."""
+    """Resolve names bound by imports: `from datetime import datetime as dt` gives dt."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -161,5 +161,5 @@ def test_touching_what_belongs_to_runtime_is_found(source: str, name: str) -> No
         "import timeit_of_ours",
     ],
 )
-def test_ordinary_code_is_left_in_peace(source: str) -> None:
+def test_ordinary_code_passes(source: str) -> None:
     assert touched(source) == []

@@ -1,4 +1,4 @@
-"""What was tried is counted over all processes, and a whole run that tried too little fails."""
+"""Tests of the tally: counts are added up over all processes, and a whole run that tried too little fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_everything():
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A suite of its own with this plugin, beside the tally of the run that tests it."""
+    """A small suite with this plugin, beside the tally of the run that tests it."""
     monkeypatch.delenv(tally.VARIABLE, raising=False)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeini("[pytest]\ntestpaths = .\nmarkers = covers(*ids): x")

@@ -1,4 +1,4 @@
-"""The synchronous front: blocking calls into a loop of its own, that always return."""
+"""Tests of the portal: blocking calls into an event loop of its own always return."""
 
 from __future__ import annotations
 

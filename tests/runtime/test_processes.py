@@ -1,4 +1,4 @@
-"""Children that can be killed, frozen and read; and what /proc knows."""
+"""Tests of child processes that are killed, frozen and read; and of what /proc says."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Python = Callable[[str], ChildProcess]
 
 @pytest.fixture
 def python() -> Iterator[Python]:
-    """Starts Python code in a child that does not outlive the test."""
+    """Start Python code in a child that does not outlive the test."""
     children: list[ChildProcess] = []
 
     def start(code: str) -> ChildProcess:
@@ -158,7 +158,7 @@ def test_a_process_is_alive_until_it_ends_even_before_it_is_reaped() -> None:
 
 
 @pytest.mark.parametrize("pid", [0, -1, 2**40, 2**80])
-def test_an_impossible_id_is_nobody(pid: int) -> None:
+def test_an_impossible_id_is_no_process(pid: int) -> None:
     assert not processes.pid_alive(pid)
     assert processes.cpu_seconds(pid) is None
     assert processes.rss_bytes(pid) is None
@@ -188,7 +188,7 @@ def test_a_user_without_a_name_is_known_by_number(monkeypatch: pytest.MonkeyPatc
 
 
 class _watched:  # noqa: N801 - reads as a word
-    """Tells when a process that is not our child has ended."""
+    """Report the end of a process that is not our child."""
 
     def __init__(self, pid: int) -> None:
         self._handle = os.pidfd_open(pid)

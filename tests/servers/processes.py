@@ -1,4 +1,4 @@
-"""How a test server's process is kept apart from the machine: its user, directory, port and end."""
+"""Processes of test servers: their user, directory, port and end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IPC_RMID = 0
 
 
 class RunAs(TypedDict, total=False):
-    """The subprocess arguments that say as whom a server runs; empty means as ourselves."""
+    """The subprocess arguments for the user that a server runs as; empty for the current user."""
 
     user: int
     group: int
@@ -33,8 +33,8 @@ class RunAs(TypedDict, total=False):
 def unprivileged() -> RunAs:
     if os.geteuid() != 0:
         return {}
-    nobody = pwd.getpwnam("nobody")
-    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    account = pwd.getpwnam("nobody")
+    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
 
 
 def everyone_can_enter(directory: Path) -> bool:
@@ -43,7 +43,7 @@ def everyone_can_enter(directory: Path) -> bool:
 
 
 def private_directory(prefix: str, run_as: RunAs) -> Path:
-    """A new directory that only the server's user may enter."""
+    """Make a directory that only the server's user may enter."""
     usual = Path(tempfile.gettempdir())
     parent = usual if not run_as or everyone_can_enter(usual) else Path("/tmp")  # noqa: S108 (mkdtemp is safe)
     home = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))

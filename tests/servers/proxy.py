@@ -1,8 +1,8 @@
-"""A TCP proxy between a client and a server, which can break the line at a chosen moment.
+"""A TCP proxy between a client and a server, which can break the connection at a chosen moment.
 
-`cut_all` breaks it audibly; `black_hole` lets nothing through in either direction and says nothing, as a
-network that vanished does; `heal` lets everything through again, also what was held back; `delay_seconds`
-makes every piece take so long; `trap` swallows one request or its answer.
+`cut_all` closes every connection; `black_hole` passes nothing in either direction and closes nothing, like a
+vanished network; `heal` passes everything again, also what was held back; `delay_seconds` delays every piece;
+`trap` swallows one request or its answer.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ PIECE = 1 << 20
 
 @dataclass
 class Trap:
-    """What to do when the client sends something that contains `marker`.
+    """What to do when the client sends a message that contains `marker`.
 
-    `before`: the server never gets it, and keeps its end of the line open for a while.
-    `after`: the server gets it and answers, and the line breaks before the client hears the answer.
-    `silent`: the server gets it and answers, and nothing ever arrives.
+    `before`: the server never gets it, and keeps its end of the connection open for a while.
+    `after`: the server gets it and answers, and the connection breaks before the client receives the answer.
+    `silent`: the server gets it and answers, and the client receives nothing.
     """
 
     marker: bytes
@@ -33,7 +33,7 @@ class Trap:
 
 @dataclass
 class Side:
-    """One end of a line."""
+    """One end of a connection."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -43,7 +43,7 @@ class Side:
 
 
 class Proxy:
-    """Listens on a port of its own; `url` is the server's URL by way of the proxy."""
+    """Listens on a port of its own; `url` is the server's URL through the proxy."""
 
     def __init__(self, server_url: str) -> None:
         self._target = urlsplit(server_url)
@@ -72,26 +72,26 @@ class Proxy:
             task.cancel()
 
     def trap(self, marker: bytes, cut: Cut) -> Trap:
-        """Break the line the next time the client sends this."""
+        """Break the connection the next time the client sends this."""
         self._trap = Trap(marker, cut, asyncio.Event())
         return self._trap
 
     def cut_all(self) -> None:
-        """Break every line now."""
+        """Close every connection now."""
         for side in self._sides:
             side.abort()
         self._sides.clear()
 
     def black_hole(self) -> None:
-        """From now on nothing passes and nobody is told; `held_back` counts what was held back.
+        """Pass nothing from now on, and close nothing; `held_back` counts what was held back.
 
-        New lines are taken and lead nowhere.
+        New connections are accepted and lead nowhere.
         """
         self.held_back = 0
         self._passable.clear()
 
     def heal(self) -> None:
-        """Let through what was held back, and everything from now on."""
+        """Pass what was held back, and everything from now on."""
         self._passable.set()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Small servers for tests: Valkey, which speaks Redis, and NATS; from pip wheels, or ones that a user names.
+"""Small servers for tests: Valkey, which speaks Redis, and NATS; from pip wheels, or the user's own.
 
 - ENDWELL_TEST_REDIS, ENDWELL_TEST_NATS          URL of a running server; tests leave nothing on it.
 - ENDWELL_TEST_REDIS_BIN, ENDWELL_TEST_NATS_BIN  the program to start, in place of the wheel's.
@@ -41,7 +41,7 @@ class SmallServer(ABC):
 
     @abstractmethod
     def _command(self) -> list[str]:
-        """What to start."""
+        """Return the command that starts it."""
 
     @property
     def pid(self) -> int:
@@ -60,14 +60,14 @@ class SmallServer(ABC):
         self._wait_until_ready(self._process)
 
     def kill(self) -> None:
-        """End it at once; it may be started again on the same port."""
+        """Kill it; it may be started again on the same port."""
         process = self._running()
         process.kill()
         process.wait(STOP_SECONDS)
         self._process = None
 
     def stop(self) -> None:
-        """Stop for good and remove every trace."""
+        """Stop it for good and remove its files."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait(STOP_SECONDS)
@@ -96,7 +96,7 @@ class SmallServer(ABC):
 
     @classmethod
     def _program(cls, in_wheel: Path) -> str:
-        """Its absence is an error, never a skipped test."""
+        """Find the program; raise if there is none."""
         program = Path(os.environ.get(f"{cls.variable}_BIN") or in_wheel)
         if not program.exists():
             raise RuntimeError(f"there is no {program}; run make, or set {cls.variable}")
@@ -104,7 +104,7 @@ class SmallServer(ABC):
 
 
 class ValkeyServer(SmallServer):
-    """Valkey, which speaks Redis; it keeps what it was told over a restart."""
+    """Valkey, which speaks Redis; it keeps its data over a restart."""
 
     scheme = "redis"
     variable = "ENDWELL_TEST_REDIS"

@@ -97,7 +97,7 @@ def test_a_stopped_or_killed_server_leaves_no_directory() -> None:
         assert not server.home.exists()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can tie a process to the one that started it")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can tie a process to its parent")
 def test_the_server_dies_with_the_process_that_started_it() -> None:
     starter = subprocess.Popen(
         [sys.executable, "-c", _START_AND_HANG],

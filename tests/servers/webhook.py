@@ -1,4 +1,4 @@
-"""A receiver of webhooks on loopback, which keeps what it was told and answers as the test says."""
+"""A receiver of webhooks on loopback, which keeps every request and answers as the test says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class Request:
-    """One request as it came."""
+    """One request."""
 
     path: str
     headers: dict[str, str]
@@ -20,13 +20,13 @@ class Request:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The CloudEvents in it."""
+        """Return the CloudEvents of this request."""
         said = json.loads(self.body)
         return said if isinstance(said, list) else [said]
 
 
 class Receiver:
-    """`requests` are all that came; `answer` decides the status of each, 204 unless told otherwise."""
+    """`requests` are all requests; `answer` decides the status of each, 204 by default."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -46,7 +46,7 @@ class Receiver:
                 self.end_headers()
 
             def log_message(self, format: str, *args: object) -> None:
-                """Nothing on stderr."""
+                """Print nothing on stderr."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -63,9 +63,9 @@ class Receiver:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """Every CloudEvent, repetitions included, in the order in which they came."""
+        """Return every CloudEvent, repetitions included, in order of arrival."""
         return [message for request in list(self.requests) for message in request.messages]
 
     def of(self, suffix: str) -> list[dict[str, Any]]:
-        """The data of the messages of one kind."""
+        """Return the data of the messages of one kind."""
         return [m["data"] for m in self.messages if m["type"] == f"endwell.v1.evt.agent.{suffix}"]

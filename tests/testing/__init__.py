@@ -1,1 +1,1 @@
-"""Tests of what tests others: the simulator, its oracle, and the world for users."""
+"""Tests of endwell.testing: the simulator, its oracle, and the world for users."""

@@ -32,7 +32,7 @@ def test_the_examples_of_the_page_pass(tmp_path: Path) -> None:
     assert "5 passed" in done.stdout
 
 
-def test_everything_that_the_page_says_can_go_wrong_exists() -> None:
+def test_every_fault_that_the_page_names_exists() -> None:
     from endwell.testing import ScriptedTool, World
 
     text = PAGE.read_text()

@@ -1,4 +1,4 @@
-"""Histories of effects that are abandoned, or outlive their coroutines, while workers come and go."""
+"""Simulated histories of effects that are abandoned, or outlive their coroutines, while workers restart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESTARTS = tuple(Planned(300.0 * n + 1, "worker_told_to_leave", n) for n in rang
 
 
 def busy_with_effects(seed: int, kinds: tuple[str, ...]) -> Installation:
-    """The same orders as any seed's, but each of them one of these kinds."""
+    """Replace the orders of a seed by tasks of these kinds."""
     chosen = installation_for(seed)
     orders = tuple(
         replace(order, agent="job", payload={**order.payload, "kind": kinds[number % len(kinds)]})

@@ -1,4 +1,4 @@
-"""The oracle can be trusted only if it finds what is wrong: small defects, planted while it watches."""
+"""Tests of the oracle: it finds small defects that are planted while it watches."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def first_failure(seeds: range) -> SimulationResult:
-    """Of the first of these seeds that the oracle does not like."""
+    """Return the first failed history of these seeds."""
     found = next((result for seed in seeds if not (result := simulate(seed)).is_good), None)
     assert found is not None, "the oracle has noticed nothing"
     return found
 
 
 def effects_without_a_ledger(patch: pytest.MonkeyPatch) -> None:
-    """Whoever asks may execute."""
+    """Let every attempt execute an effect."""
     patch.setattr(ledger, "answer", lambda effect, *, now, timeout, **_: ledger.AllowExecute(now + timeout))
 
 
 def anybody_may_write(patch: pytest.MonkeyPatch) -> None:
-    """Attempts are not compared."""
+    """Do not compare attempts."""
     patch.setattr(deciding, "FENCED", ())
 
 
 def a_counter_is_not_written(patch: pytest.MonkeyPatch) -> None:
-    """The log says that a task was retried, its row does not."""
+    """Write a retry to the log and not to the row of its task."""
     moved_row = writing._moved_row
     patch.setattr(writing, "_moved_row", lambda task, seen: moved_row(replace(task, retry_count=0), seen))
 
 
 def waits_are_not_dropped(patch: pytest.MonkeyPatch) -> None:
-    """What an ended turn waited for stays open in its table."""
+    """Leave the waits of an ended turn open."""
     patch.setattr(
         writing, "SIDE_QUERIES", tuple(each for each in writing.SIDE_QUERIES if each != "drop_waits")
     )
 
 
 def records_are_not_read(patch: pytest.MonkeyPatch) -> None:
-    """A turn that goes on starts from nothing."""
+    """Start a resumed turn without its records."""
 
     async def nothing(self: Recorder) -> dict[str, Any]:
         return {}
@@ -69,7 +69,7 @@ def records_are_not_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_worker_without_a_session_does_not_rest(patch: pytest.MonkeyPatch) -> None:
-    """It asks for work all the time, and may not take any."""
+    """Let a worker without a session ask for work all the time."""
 
     async def rest(self: worker.Worker) -> None:
         if self._session.is_good:
@@ -81,12 +81,12 @@ def a_worker_without_a_session_does_not_rest(patch: pytest.MonkeyPatch) -> None:
 
 
 def registered_rules_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    """Only what the submitter's copy of the code says counts."""
+    """Apply only the approval rule of the submitter's copy of the code."""
     patch.setattr(WorkingSet, "rules", lambda self, namespace, agent: ())
 
 
 def an_approval_counts_for_every_payload(patch: pytest.MonkeyPatch) -> None:
-    """A replay is not compared with what people agreed to."""
+    """Do not compare a replay with the payload that was approved."""
     before_start = approvals.before_start
 
     def careless(command: c.Submit, *rest: Any) -> Any:
@@ -119,7 +119,7 @@ def test_a_planted_defect_is_found(
 def test_a_replay_with_another_payload_that_evades_the_approval_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Guarded tasks fail often here, and somebody changes what was agreed to."""
+    """Guarded tasks fail often here, and people change the approved payload."""
     plan = [Planned(200.0 + 300 * number, "replayed_otherwise", number) for number in range(12)]
     failing = [
         workload.TaskOrder(
@@ -145,7 +145,7 @@ def test_a_replay_with_another_payload_that_evades_the_approval_is_found(
 
 
 def test_a_failure_is_shrunk_to_the_faults_that_it_needs() -> None:
-    """Pretend that a history breaks whenever these two faults meet, whatever else happens."""
+    """Pretend that a history fails whenever it has these two faults."""
     plan = [Planned(float(number), "ring_lost", number) for number in range(40)]
     runs: list[int] = []
 

@@ -1,4 +1,4 @@
-"""The page that says which test holds which promise names tests that exist, and all of them."""
+"""docs/reliability.md names every invariant, and only invariants and tests that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histories in which an installation is lost and goes on with a copy of its store from before."""
+"""Simulated installations that are lost and restored from an earlier copy of their store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams and the relay in the simulator: short histories, each about one thing that must not happen."""
+"""Streams and the relay in the simulator: short histories, each with faults of one kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from endwell.testing.simulation import SimulationResult
 
 
 def lived(seed: int, faults: Sequence[str], *, queue: str = "redis", relay: bool = False) -> SimulationResult:
-    """Half an hour in which these go wrong, one after the other."""
+    """Run half an hour with these faults, one after the other."""
     planned = [Planned(60.0 + 90 * number, name, number) for number, name in enumerate(faults)]
     options: dict[str, Any] = {"hours": 0.5, "orders": 20, "queue": queue, "relay": relay}
     result = simulate(seed, planned, **options)

@@ -1,4 +1,4 @@
-"""The world for users: their agents under virtual time, with everything that may go wrong."""
+"""Tests of the world for users: their agents in virtual time, with faults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from endwell.testing import Outside, ScriptedModel, World, every_crash
 
 @pytest.fixture
 def bank() -> Outside:
-    """Counts payments, whoever makes them."""
+    """An outside world that counts payments."""
     return Outside()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def give_way() -> None:
-    """Let other processes have this processor; one that was just woken may wait for it."""
+    """Let other processes have this processor; a process that was just woken may wait for it."""
     if hasattr(os, "sched_yield"):
         os.sched_yield()
 

@@ -87,7 +87,7 @@ class Cluster:
         return (self.scheduler.start_us + self.scheduler.elapsed_us) // 1000
 
     def start(self, name: str, kind: Kind) -> ClusterMember:
-        """Start a process of this name, or the successor of one that has ended."""
+        """Start a process of this name, or its successor if it has ended."""
         old = self.members.get(name)
         if old is not None:
             self.graveyard.append(old)

@@ -1,4 +1,4 @@
-"""Run the history of a seed, and shrink one that fails: fewer faults, the same violation."""
+"""Run the history of a seed, and shrink a failed one: fewer faults, the same violation."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""All that is tried on this product, in one run with figures to reach: `make campaign`, `make soak`."""
+"""The campaign (`make campaign`) and the soak (`make soak`): all proving tools, with figures to reach."""

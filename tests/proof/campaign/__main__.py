@@ -1,6 +1,6 @@
 """`python -m tests.proof.campaign [--only PART ...] [--scale 0.1] [--jobs 2]`: exit 1 if a figure is missed.
 
-Every part of the campaign, a few pieces at a time; then a table of what was wanted and what was reached.
+Runs every part of the campaign, some pieces at a time; then prints the wanted and the reached figures.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NUMBERED: Final = ("boundaries", "planted", "states")
 
 
 def without_what_was_just_done(plan: Plan, totals: Totals) -> Plan:
-    """Defects that a whole `make test` has just caught, with this very source, are not planted again."""
+    """Leave out planted defects that a whole `make test` of this very source has just caught."""
     caught = tally.left()["planted defects caught"]
     if caught < len(DEFECTS):
         return plan
@@ -35,7 +35,7 @@ def without_what_was_just_done(plan: Plan, totals: Totals) -> Plan:
 
 
 def pieces(plan: Plan) -> Iterator[Piece]:
-    """Longest parts first. Half of the seeds are fixed, half follow from the source."""
+    """Yield the pieces, longest parts first. Half of the seeds are fixed, half follow from the source."""
     wanted = {figure.name: figure.wanted for figure in plan.figures}
     for part in plan.parts:
         count = part.pieces(wanted.get(part.counts, 1))
@@ -45,7 +45,7 @@ def pieces(plan: Plan) -> Iterator[Piece]:
 
 
 class Progress:
-    """A line that changes where somebody looks on, and one every now and then where nobody does."""
+    """Reports progress: on a terminal in one changing line, otherwise in a line every 20 seconds."""
 
     def __init__(self, plan: Plan, totals: Totals) -> None:
         self._plan = plan
@@ -55,7 +55,7 @@ class Progress:
         self._told = len(totals.failed)
 
     def show(self) -> None:
-        """Where it stands; what has failed is told at once, and in full in the end."""
+        """Print new failures at once, and the state of the run when its time has come."""
         for text in self._totals.failed[self._told :]:
             sys.stderr.write(f"DID NOT HOLD: {text.splitlines()[0]}\n")
         self._told = len(self._totals.failed)
@@ -78,7 +78,7 @@ class Progress:
 
 
 def run(plan: Plan, jobs: int = 0) -> int:
-    """The whole plan, then its table."""
+    """Run the whole plan, then print its table."""
     totals = Totals()
     driver = Driver(totals, jobs, Progress(plan, totals).show)
     began = time.monotonic()
@@ -99,8 +99,10 @@ def run(plan: Plan, jobs: int = 0) -> int:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.proof.campaign", description=__doc__)
     parser.add_argument("--only", action="append", choices=list(PARTS), help="these parts only")
-    parser.add_argument("--scale", type=float, default=1.0, help="so much of it, to try the campaign itself")
-    parser.add_argument("--jobs", type=int, default=0, help="so many processes; one for each processor")
+    parser.add_argument("--scale", type=float, default=1.0, help="a share of it, to try the campaign itself")
+    parser.add_argument(
+        "--jobs", type=int, default=0, help="number of processes; one for each processor by default"
+    )
     asked = parser.parse_args(arguments)
     plan = CAMPAIGN if asked.only is None else CAMPAIGN.only(asked.only)
     return run(plan if asked.scale == 1.0 else plan.scaled(asked.scale), asked.jobs)

@@ -1,10 +1,10 @@
-"""Commit boundaries: in short histories of everything, whoever commits dies, before the commit or after it.
+"""Commit boundaries: in short histories a process dies just before or just after a given commit.
 
     python -m tests.proof.campaign.boundaries [--streams] SEED worker/Finish/before [pmo/Reclaim/after]
 
-Which operations take place in which history is found out first; then each is struck in the shortest that has
-it, for each kind of process that does it. Pairs are two deaths in one history, the second after the first.
-Where turns travel over streams, whoever passes them on, takes results or sees to dead letters dies there too.
+A census finds out which operations take place in which history. Each operation is then struck, for each kind
+of process that does it, in the shortest history that has it. Pairs are two deaths in one history. With
+streams, processes also die around their Redis commands.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tests.proof.campaign.operations import OPERATIONS, STREAMED
 from tests.proof.campaign.parts import Say
 
 HISTORIES: Final = 8
-"""In as many, every operation takes place at least once."""
+"""This number of histories contain every operation."""
 STREAMED_HISTORIES: Final = 2
-"""In as many, every one of `STREAMED` does."""
+"""This number of histories contains every boundary of `STREAMED`."""
 WHERE: Final = ("before", "after")
 
 
 def census(seeds: Iterable[int], queue: QueueKind | None = None) -> dict[tuple[str, str], int]:
-    """Who does which operation, and the seed of the shortest history in which that is so."""
+    """Map each kind of process and operation to the seed of the shortest history that has it."""
     histories = [live(seed, queue=queue) for seed in seeds]
     found: dict[tuple[str, str], int] = {}
     for history, result in sorted(histories, key=lambda lived: lived[1].steps):
@@ -38,13 +38,13 @@ def census(seeds: Iterable[int], queue: QueueKind | None = None) -> dict[tuple[s
 
 
 def crash_at_all(say: Say) -> None:
-    """All boundaries."""
+    """Strike every boundary."""
     for (who, operation), history in census(range(1, HISTORIES + 1)).items():
         _strike_around(who, operation, history, say)
 
 
 def crash_with_streams(say: Say) -> None:
-    """Those that matter where turns travel over streams."""
+    """Strike the boundaries that matter where turns travel over streams."""
     for (who, operation), history in census(range(1, STREAMED_HISTORIES + 1), "redis").items():
         if f"{who}/{operation}" in STREAMED:
             _strike_around(who, operation, history, say, "redis")
@@ -53,11 +53,11 @@ def crash_with_streams(say: Say) -> None:
 def _strike_around(who: str, operation: str, seed: int, say: Say, queue: QueueKind | None = None) -> None:
     before, after = (Boundary(who, operation, where) for where in WHERE)
     if _strike(seed, [before, after], say, queue) < len(WHERE):
-        _strike(seed, [after], say, queue)  # it takes place but once
+        _strike(seed, [after], say, queue)  # it takes place only once
 
 
 def crash_at_pairs(seed: int, count: int, say: Say) -> None:
-    """So many pairs in one history, the next ones for the next seed."""
+    """Strike `count` pairs of boundaries in one history; the next seed takes the next pairs."""
     history, _ = live(seed)
     ways = [Boundary(who, what, where) for who, what in sorted(history.seen) for where in WHERE]
     for number in range(count):
@@ -66,7 +66,7 @@ def crash_at_pairs(seed: int, count: int, say: Say) -> None:
 
 
 def _strike(seed: int, strikes: list[Boundary], say: Say, queue: QueueKind | None = None) -> int:
-    """How many of the deaths took place; the second is looked for after the first."""
+    """Run a history with these deaths, one after the other; return how many took place."""
     history, result = live(seed, strikes, queue=queue)
     options = "--streams " if queue == "redis" else ""
     again = f"python -m tests.proof.campaign.boundaries {options}{seed} {' '.join(map(str, strikes))}"

@@ -1,4 +1,4 @@
-"""Runs pieces in processes of their own, a few at a time, and adds up what they say."""
+"""Runs pieces in processes of their own, some at a time, and adds up their lines."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tests.proof.campaign.figures import Line, Totals
 PIECE_SECONDS: Final = 900.0
 """A piece that takes longer hangs, and that is a failure too."""
 ATTENDED: Final = "ENDWELL_PIECE_IS_ATTENDED"
-"""In the environment of a piece whose input closes when its driver ends, however that ends."""
+"""Environment variable of a piece whose input closes when its driver ends, even by a kill."""
 LOOPS: Final = ("asyncio", "uvloop")
-"""The processes of every other piece."""
+"""Event loops of pieces in turn."""
 LONGEST_LINE: Final = 1 << 24
 SAID_LIMIT: Final = 3000
 
 
 class Piece(NamedTuple):
-    """So much of a part, from one seed."""
+    """A part of the campaign, with one seed and a size."""
 
     part: str
     seed: int
@@ -42,9 +42,9 @@ class Piece(NamedTuple):
 
 @dataclass
 class Driver:
-    """`changed` is told whenever anything was added, `ended` of each piece that came to its end.
+    """Runs pieces. `changed` is called after every line, `ended` after each piece that ended well.
 
-    `spent` is how long the pieces of each part took.
+    `spent` are the seconds that the pieces of each part took.
     """
 
     totals: Totals
@@ -54,12 +54,12 @@ class Driver:
     spent: dict[str, float] = field(default_factory=dict)
 
     def run(self, pieces: Iterator[Piece], waiting: Iterable[Piece] = ()) -> None:
-        """All of them; the next one is asked for when there is room for it.
+        """Run all pieces; the next one is taken when a process is free.
 
-        Those that mostly wait (for leases to lapse) run beside the others, one after the other. When they are
-        done, their lane takes of the others, unless it was said how many may run at a time.
+        Pieces of `waiting` mostly wait for leases to lapse; they run one after the other beside the others.
+        When they are done, their process takes other pieces too, unless the number of jobs was given.
         """
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # pieces end with whoever has begun them
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # pieces end with their driver
         asyncio.run(self._run(pieces, iter(waiting)))
 
     async def _run(self, pieces: Iterator[Piece], waiting: Iterator[Piece]) -> None:
@@ -78,7 +78,7 @@ class Driver:
             self.changed()
 
     async def _one(self, piece: Piece) -> bool:
-        """Whether it came to its end."""
+        """Run a piece; return whether it ended well."""
         process = await asyncio.create_subprocess_exec(
             *piece.argv,
             stdin=asyncio.subprocess.PIPE,
@@ -102,7 +102,7 @@ class Driver:
             code = f"none within {PIECE_SECONDS:g} s"
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with whatever it has started
+                os.killpg(process.pid, signal.SIGKILL)  # with every process it has started
             await process.wait()
             process.stdin.close()
             text = (await said).decode(errors="replace")[-SAID_LIMIT:]

@@ -1,7 +1,7 @@
-"""A short simulated history in which every operation takes place, and somebody may die at one of them.
+"""A short simulated history in which every operation takes place, and a process may die at one of them.
 
-What the product's own loops do rarely or never in a simulation is done at the desk, by the same commands; an
-errand that was cut short by a death is done again.
+Operations that are rare in a simulation are done by errands of the desk, with the same commands. An errand
+that is cut short by a death is done again.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ COMMITS: Final = {"commit": "before", "committed": "after"}
 CHANGES: Final = ("XADD", "XACK", "XCLAIM", "HSET", "HDEL", "EVAL")
 KEYS: Final = ("stream:task", "stream:result", "stream:dlq", "dlq:index")
 HELD: Final = "look"
-"""Why the desk holds a task for a moment."""
+"""The reason of tasks that the desk holds for a moment."""
 
 
 class Boundary(NamedTuple):
-    """A moment at which somebody dies: before or after the commit of an operation.
+    """A moment at which a process dies: before or after the commit of an operation.
 
-    Where there are streams, also before or after what the server of streams is told, as `XADD:stream:task`.
+    With streams, also before or after a Redis command, such as `XADD:stream:task`.
     """
 
     who: str
@@ -63,7 +63,7 @@ class Boundary(NamedTuple):
 
 
 class Everything(Simulation):
-    """`strikes`: at which boundaries somebody dies, one after the other; `struck`: at which somebody did."""
+    """`strikes` are the boundaries at which processes are to die, in order; `struck`, where one did."""
 
     def __init__(
         self,
@@ -96,8 +96,8 @@ class Everything(Simulation):
         return answer
 
     def _is_struck(self, member: ClusterMember, where: str, operations: set[str]) -> bool:
-        """Whether this is the boundary at which somebody is to die next; then it is dead now."""
-        if self.is_calm or member.is_over:  # nothing goes wrong any more: that is when the bounds are strict
+        """Whether a process is to die at this boundary; then it is dead now."""
+        if self.is_calm or member.is_over:  # no fault may happen from now on
             return False
         if where == "after":
             self.seen.update({(member.kind, operation): 1 for operation in operations})
@@ -136,7 +136,7 @@ class Everything(Simulation):
         await self.let_go(member.client)
 
     async def let_go(self, client: Client) -> None:
-        """Whatever the desk holds, also if somebody died between taking and letting go."""
+        """Unblock the tasks that the desk holds, also after a death between holding and letting go."""
         for task in list(self.view.tasks.values()):
             if task.status == s.BLOCKED and task.reason == HELD:
                 await client.actions.assign(task.id, "bob")
@@ -146,18 +146,18 @@ class Everything(Simulation):
         return {"command_id": self.new_id(), "namespace": "default", "actor": "errand"}
 
     def some_task(self, *statuses: str) -> str | None:
-        """The oldest task that is in one of these."""
+        """Return the oldest task that has one of these statuses."""
         return next((task.id for task in self.view.tasks.values() if task.status in statuses), None)
 
 
 def operations_of(commands: RedisCommands) -> set[str]:
-    """What the server of streams is to change, by command and key."""
+    """Name the changes that these Redis commands make, by command and key."""
     words = [(_word(each[0]), _word(key)) for each in commands for key in _keys(each)]
     return {f"{command}:{key}" for command, key in words if command in CHANGES and key in KEYS}
 
 
 def _keys(command: Sequence[Word]) -> Sequence[Word]:
-    """A script comes with the number of its keys, and then with them."""
+    """List the keys of a command; a script names how many it has."""
     return command[3 : 3 + int(command[2])] if _word(command[0]) == "EVAL" else command[1:2]
 
 
@@ -205,7 +205,7 @@ async def _cares_for_dead_letters(sim: Everything, client: Client) -> bool:
 
 
 async def _is_told_no(sim: Everything, client: Client) -> bool:
-    """One task keeps a draft before it fails, another asks for approval of an effect that they share."""
+    """Let one task keep a draft before it fails, and two tasks ask for approval of one effect."""
     await client.submit("job", {"kind": "drafts", "n": -4, "seconds": 1})
     await client.submit("job", {"kind": "merger", "n": -5, "seconds": 1, "steps": 0, "patience": 600})
     asked = await client.store.approvals_page("default", only_open=True, limit=1)
@@ -215,7 +215,7 @@ async def _is_told_no(sim: Everything, client: Client) -> bool:
 
 
 async def _sends_a_worker_home(sim: Everything, client: Client) -> bool:
-    """With something that takes longer than it may drain."""
+    """Stop a worker whose turn takes longer than the worker may drain."""
     busy = [member for member in sim.members("worker") if member.is_up and member.held]
     if not busy:
         await client.submit("job", {"kind": "plain", "n": -3, "seconds": 200}, deadline=900)
@@ -235,7 +235,7 @@ async def _follows_the_log(sim: Everything, client: Client) -> bool:
 
 
 async def _looks_through_messages(sim: Everything, client: Client) -> bool:
-    """As a watchdog that has come late: all of these have been seen to."""
+    """Close, requeue and skip messages of an ended task, as a late watchdog does."""
     over = sim.view.ask("SELECT id, task_id FROM agent_inbox WHERE status = 'consumed' LIMIT 1")
     if over:
         message_id, task_id = over[0]
@@ -253,7 +253,7 @@ async def _looks_through_messages(sim: Everything, client: Client) -> bool:
 
 
 async def _wakes(sim: Everything, client: Client) -> bool:
-    """What a supervisor does that has found something to do."""
+    """Dispatch and wake agents, as a supervisor does when it has found work."""
     offer = c.DispatchNext(agent="job", limit=1, **sim.about())
     await client.store.commit((offer, c.WakeAgents(agents=("job",), **sim.about())))
     await client.store.commit_one(c.FoldTallies(idle=3600 * SECOND, **sim.about()))
@@ -275,7 +275,7 @@ async def _says_that_the_record_was_restored(sim: Everything, client: Client) ->
 
 @cache
 def _record() -> tuple[str, tuple[tuple[Any, ...], ...], tuple[Any, ...]]:
-    """What another store recorded of a task that has ended."""
+    """Make the record of an ended task in another store."""
     with tempfile.TemporaryDirectory(prefix="endwell-record-") as directory:
         return asyncio.run(_recorded(f"sqlite:///{directory}/other.db"))
 
@@ -315,7 +315,7 @@ ERRANDS: Final[tuple[Errand, ...]] = (
 def live(
     seed: int, strikes: Sequence[Boundary] = (), *, queue: QueueKind | None = None
 ) -> tuple[Everything, SimulationResult]:
-    """One such history, in memory where that can be had."""
+    """Run such a history, in memory where the system offers that."""
     _record()
     shared = Path("/dev/shm")  # noqa: S108 (a fresh directory in it, readable by its owner alone)
     home = str(shared) if shared.is_dir() else None

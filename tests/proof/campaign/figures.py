@@ -1,4 +1,4 @@
-"""The figures that a run must reach, and the totals that it has reached so far."""
+"""Figures: what a run must reach, and the totals that it has reached so far."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """What a piece says when it has come a little further. `kinds` are names: each counts once."""
+    """One line of a piece's output. `kinds` are names, and each counts once."""
 
     counts: dict[str, int] = {}
     kinds: dict[str, list[str]] = {}
@@ -17,10 +17,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Totals(msgspec.Struct, kw_only=True):
-    """Everything so far. `begun` is how many pieces of each part were begun: their seeds are used up.
+    """All lines so far. `begun` counts the pieces of each part that were started: their seeds are used up.
 
-    `done` are pieces that came to their end, of parts that would only repeat themselves; with which source
-    they did is in `sources`.
+    `done` are finished pieces of parts that would only repeat themselves, and `sources` the source they ran
+    with.
     """
 
     counts: dict[str, int] = {}
@@ -39,17 +39,17 @@ class Totals(msgspec.Struct, kw_only=True):
         self.failed += line.failed
 
     def reached(self, name: str) -> int:
-        """A number that was counted, or how many different ones there were."""
+        """Return a count, or the number of different kinds."""
         return len(self.kinds[name]) if name in self.kinds else self.counts.get(name, 0)
 
     def forget(self, name: str) -> None:
-        """What was reached of it does not count any more."""
+        """Forget what was reached of a figure."""
         self.counts.pop(name, None)
         self.kinds.pop(name, None)
 
 
 class Figure(NamedTuple):
-    """One row of the table; `per` is the least share (of a hundred) of another figure, not a number."""
+    """One row of the table. With `per`, the wanted number is a percentage of that other figure."""
 
     name: str
     says: str
@@ -72,12 +72,12 @@ class Figure(NamedTuple):
 
 
 def table(figures: Sequence[Figure], totals: Totals) -> str:
-    """What was wanted and what was reached, then everything that failed."""
+    """Show wanted and reached figures, then every failure."""
     rows = [f"{'figure':<58}{'wanted':>12}{'reached':>14}", *(figure.row(totals) for figure in figures)]
     rows.append(f"{'anything that did not hold':<58}{0:>12}{len(totals.failed):>14,}")
     return "\n".join([*rows, *(f"\nDID NOT HOLD: {text}" for text in totals.failed)])
 
 
 def is_good(figures: Sequence[Figure], totals: Totals) -> bool:
-    """Nothing failed, and every figure was reached."""
+    """Whether nothing failed and every figure was reached."""
     return not totals.failed and all(figure.is_reached(totals) for figure in figures)

@@ -1,4 +1,4 @@
-"""A plan of nuts to crack, whose pieces are small scripts: for trying the campaign and the soak as such."""
+"""A plan of nuts to crack, whose pieces are small scripts: it tests the campaign and the soak themselves."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ SHELLS: Final = Figure("shells", "shells thrown away", 3)
 
 
 def nothing(seed: int, size: int, say: Say) -> None:
-    """Never called: pieces run in processes of their own."""
+    """Do nothing: pieces run in processes of their own."""
 
 
 NUTS: Final = Part("nuts", "nuts", 5, nothing, figures=("nuts", "kinds", "cracked"))
 ALL_SHELLS: Final = Part("shells", "shells", 1, nothing, rounds=3, repeats=True, figures=("shells",))
-"""There are three, and then there are no more."""
+"""A part with three pieces, which only repeat themselves."""
 
 
 def plan_of(*figures: Figure, rounds: int | None = None) -> Plan:
     return Plan((Part("nuts", "nuts", 5, nothing, rounds, figures=NUTS.figures),), figures)
 
 
-def is_script(path: Path) -> property:
-    """In the place of `Piece.argv`."""
+def run_script(path: Path) -> property:
+    """Make a property that replaces `Piece.argv` by this script."""
 
     def argv(piece: Piece) -> list[str]:
         return [sys.executable, "-S", str(path), piece.part, str(piece.seed), str(piece.size)]
@@ -39,8 +39,8 @@ def is_script(path: Path) -> property:
     return property(argv)
 
 
-def says(path: Path, line: str, then: str = "") -> None:
-    """What such a script does: print a line in which `PART` and `SEED` stand for its own, then more."""
+def write_script(path: Path, line: str, then: str = "") -> None:
+    """Write a script that prints a line, with its own part and seed as `PART` and `SEED`."""
     path.write_text(
         "import sys, time\n"
         "part, seed, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])\n"

@@ -1,4 +1,4 @@
-"""The operations there are: every command that the product can hand to its one door."""
+"""The operations: every command that the product can hand to the door."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ DERIVED: Final = {
     "Dispatch": "DispatchNext",
     "Resubmit": "Replay",
 }
-"""Made by the door out of another one, in that one's commit."""
+"""Commands that the door derives from another command, in the same commit."""
 ONLY_STREAMED: Final = frozenset({"ForeignReport"})
-"""Take place only where turns travel over streams."""
+"""Commands that exist only where turns travel over streams."""
 
 
 def _below(kind: type[c.Command]) -> Iterator[type[c.Command]]:
@@ -34,9 +34,9 @@ STREAMED: Final = frozenset(
     f"{who}/{operation}"
     for who, operations in {
         "pmo": (
-            *("DispatchNext", "XADD:stream:task", "XACK:stream:task", "Reclaim"),  # passing turns on
-            *("Claim", *ONLY_STREAMED, "XACK:stream:result"),  # taking what foreign workers say
-            "EVAL:stream:result",  # telling how tasks ended
+            *("DispatchNext", "XADD:stream:task", "XACK:stream:task", "Reclaim"),  # publishing turns
+            *("Claim", *ONLY_STREAMED, "XACK:stream:result"),  # reading reports of foreign workers
+            "EVAL:stream:result",  # publishing results
             *("EVAL:stream:dlq", "HSET:dlq:index", "HDEL:dlq:index"),  # dead letters
         ),
         "worker": (
@@ -47,4 +47,4 @@ STREAMED: Final = frozenset(
     }.items()
     for operation in operations
 )
-"""Commits, and what the server of streams is told, that matter where turns travel over streams."""
+"""Commits and Redis commands that matter where turns travel over streams."""

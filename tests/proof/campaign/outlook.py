@@ -1,4 +1,4 @@
-"""What a soak still misses, and how long that will take at the rate of the run that has just ended."""
+"""The outlook of a soak: what is still missing, and how long that takes at the rate of the last run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.proof.campaign.plan import Plan
 
 
 class Missing(NamedTuple):
-    """How much of a figure is missing; `hours` at this rate, None if this run added nothing to it."""
+    """The missing part of a figure. `hours` at this rate; None if this run added nothing to it."""
 
     figure: Figure
     part: str
@@ -24,7 +24,7 @@ class Missing(NamedTuple):
 
 
 class Outlook:
-    """Made when a run begins, asked when it ends."""
+    """Remembers the figures at the begin of a run, to compare them at its end."""
 
     def __init__(self, plan: Plan, totals: Totals) -> None:
         self._plan = plan
@@ -32,7 +32,7 @@ class Outlook:
         self._before = {figure.name: totals.reached(figure.name) for figure in plan.figures}
 
     def missing(self, spent: Mapping[str, float], seconds: float) -> Iterator[Missing]:
-        """Each figure that is not reached; `spent` are the seconds of each part, of several at a time."""
+        """Yield each figure that is not reached; `spent` are the seconds of each part, which overlap."""
         at_once = sum(spent.values()) / seconds if seconds else 1.0
         for part in self._plan.parts:
             for figure in self._plan.figures:
@@ -45,7 +45,7 @@ class Outlook:
                 yield Missing(figure, part.name, gained, missing, hours)
 
     def text(self, spent: Mapping[str, float], seconds: float) -> str:
-        """A row for each, and the sum."""
+        """Show a row for each missing figure, and the sum of hours."""
         rows = list(self.missing(spent, seconds))
         if not rows:
             return "every figure is reached"

@@ -1,4 +1,4 @@
-"""The parts of a campaign. Each runs a piece of so much work from one seed, and says what it came to."""
+"""The parts of a campaign. Each runs one piece of work from one seed, and reports in lines."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ MUTANT_SHARES: Final = 4
 
 @dataclass(frozen=True)
 class Part:
-    """`counts` is the figure in which its work is measured, `piece` how much of it one process does.
+    """One part. `counts` is the figure that measures it; `piece` is how much of that one process does.
 
-    `figures` are all that it adds to. `rounds` is how many pieces a campaign has of it, where that does not
-    follow from the figure; `repeats` says that further ones would only be the same again, with this source.
+    `figures` are all figures that it adds to. `rounds` is the number of its pieces where that does not follow
+    from the figure. `repeats` says that further pieces would only repeat the same work with this source.
     """
 
     name: str
@@ -43,17 +43,17 @@ class Part:
     figures: tuple[str, ...] = ()
 
     def pieces(self, wanted: int) -> int:
-        """How many it takes to reach that figure."""
+        """Return how many pieces reach this figure."""
         return self.rounds or -(-wanted // self.piece)
 
 
 def seeds_of(seed: int, size: int) -> range:
-    """The seeds of a piece; those of different pieces are different."""
+    """Return the seeds of a piece; different pieces have different seeds."""
     return range((seed - 1) * size + 1, seed * size + 1)
 
 
 def simulations(seed: int, size: int, say: Say) -> None:
-    """Installations that live for two simulated hours; one that breaks is made small and kept."""
+    """Run simulated histories; shrink and keep failures."""
     for each in seeds_of(seed, size):
         result = simulate(each)
         if not result.is_good:
@@ -65,7 +65,7 @@ def simulations(seed: int, size: int, say: Say) -> None:
 
 
 def restores(seed: int, size: int, say: Say) -> None:
-    """Installations that are lost, and go on with a copy of their store from before."""
+    """Run installations that are lost and restored from an earlier copy of their store."""
     for each in seeds_of(seed, size):
         with tempfile.TemporaryDirectory(prefix="endwell-restore-") as directory:
             result = lose_and_restore(each, Path(directory))
@@ -74,7 +74,7 @@ def restores(seed: int, size: int, say: Say) -> None:
 
 
 def states(seed: int, size: int, say: Say) -> None:
-    """Worlds of the task machine: small ones to their last state, of larger ones so many states."""
+    """Walk worlds of the task machine: small ones to their last state, larger ones in part."""
     from tests.machine.explore import explore, report
     from tests.machine.worlds import worlds_of
 
@@ -85,21 +85,21 @@ def states(seed: int, size: int, say: Say) -> None:
 
 
 def boundaries(seed: int, size: int, say: Say) -> None:
-    """Whoever commits dies before that, or after it: every operation there is; then those of streams."""
+    """Kill a process before and after every commit: seed 1 without streams, seed 2 with streams."""
     from tests.proof.campaign.boundaries import crash_at_all, crash_with_streams
 
     crash_at_all(say) if seed == 1 else crash_with_streams(say)
 
 
 def pairs(seed: int, size: int, say: Say) -> None:
-    """Two deaths in one history, each at a commit of some operation."""
+    """Kill two processes in one history, each at the commit of an operation."""
     from tests.proof.campaign.boundaries import crash_at_pairs
 
     crash_at_pairs(seed, size, say)
 
 
 def faults(seed: int, size: int, say: Say) -> None:
-    """Real processes killed, and a third as many frozen and woken; SQLite and PostgreSQL by turns."""
+    """Kill real processes, and freeze and wake a third as many; on SQLite and PostgreSQL in turn."""
     from tests.proof.faults.campaign import Campaign
 
     wanted = {"kills": size, "zombies": -(-size // 3), "others": -(-size // 10)}
@@ -110,7 +110,7 @@ def faults(seed: int, size: int, say: Say) -> None:
 
 
 def histories(seed: int, size: int, say: Say) -> None:
-    """Hypothesis does anything to two stores on one database; every fourth piece on PostgreSQL."""
+    """Run random histories on two stores of one database; every fourth piece on PostgreSQL."""
     from tests.proof.histories.runner import run_histories
 
     with _home() as home, _url(home, on_postgres=seed % 4 == 0) as url:
@@ -118,7 +118,7 @@ def histories(seed: int, size: int, say: Say) -> None:
 
 
 def fuzz(seed: int, size: int, say: Say) -> None:
-    """Valid, spoiled and senseless inputs for every decoder."""
+    """Give every decoder valid, mutated and random inputs."""
     from tests.proof.fuzz.campaign import distinct, no_hangs, run, shortfalls
     from tests.proof.fuzz.targets import all_targets
 
@@ -134,7 +134,7 @@ def fuzz(seed: int, size: int, say: Say) -> None:
 
 
 def planted(seed: int, size: int, say: Say) -> None:
-    """Small wrong changes in a copy of the product; the tests beside each turn red."""
+    """Plant small defects in a copy of the product; the tests named beside each must fail."""
     from tests.proof.planted.defect import Planter
     from tests.proof.planted.defects import DEFECTS
     from tests.servers.postgres import postgres_for_tests
@@ -154,10 +154,10 @@ def planted(seed: int, size: int, say: Say) -> None:
 
 
 def mutants(seed: int, size: int, say: Say) -> None:
-    """Small changes by machine in machine/ and policy/; their own tests notice nearly all of them.
+    """Change machine/ and policy/ by machine; their tests must notice nearly all changes.
 
-    A quarter of all in each piece. By a process that has not imported the product: some changes must be
-    there when it is.
+    A quarter of all mutants in each piece, in a process that has not imported the product: some changes must
+    be there when it is imported.
     """
     share = f"{seed}/{MUTANT_SHARES}"
     argv = [sys.executable, "-m", "tests.proof.mutants", "--share", share, "--json"]

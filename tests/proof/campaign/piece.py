@@ -1,7 +1,7 @@
 """One piece of one part, in a process of its own: `python -m tests.proof.campaign.piece PART SEED SIZE`.
 
-A line of JSON for each thing that it has come to; the exit code says only whether it came to its end. It ends
-with whoever has begun it: when its input closes.
+Prints a line of JSON for each result. The exit code says only whether it ran to its end. Under a driver it
+ends when its input closes, that is, with its driver.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tests.proof.campaign.figures import Line
 from tests.proof.campaign.plan import PARTS
 
 
-def end_with_whoever_began_this() -> None:
-    """A driver that was killed cannot end its pieces; nor may what they start read our input."""
+def end_with_driver() -> None:
+    """Kill this process group when the input closes; keep the input from processes started here."""
     watched = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -36,7 +36,7 @@ def end_with_whoever_began_this() -> None:
 def main(arguments: list[str]) -> int:
     name, seed, size = arguments[0], int(arguments[1]), int(arguments[2])
     out = sys.stdout
-    sys.stdout = sys.stderr  # whatever a part prints is no line of ours
+    sys.stdout = sys.stderr  # only lines of results may go to the real output
 
     def say(line: Line) -> None:
         out.write(msgspec.json.encode(line).decode() + "\n")
@@ -48,5 +48,5 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     if ATTENDED in os.environ:
-        end_with_whoever_began_this()
+        end_with_driver()
     sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""What a campaign and a soak are made of, and the figures that each must reach."""
+"""The plans of the campaign and the soak: their parts, and the figures that each must reach."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ PARTS: Final[dict[str, Part]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """A run: which parts, and which figures."""
+    """The parts and the figures of a run."""
 
     parts: tuple[Part, ...]
     figures: tuple[Figure, ...]
 
     def only(self, names: Sequence[str]) -> Plan:
-        """Some of the parts; the figures of the others are not asked for."""
+        """Reduce the plan to some parts and their figures."""
         parts = tuple(part for part in self.parts if part.name in names)
         wanted = {figure for part in parts for figure in part.figures}
         return Plan(parts, tuple(figure for figure in self.figures if figure.name in wanted))
 
     def scaled(self, share: float) -> Plan:
-        """A smaller run of the same kind, to try the campaign itself; kinds and shares are not asked for."""
+        """Reduce the plan to a share of its figures, to try the campaign; kinds and shares are left out."""
         counted = [figure for figure in self.figures if figure.name in SCALABLE]
         return Plan(
             self.parts,

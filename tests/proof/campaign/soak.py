@@ -1,9 +1,9 @@
-"""`python -m tests.proof.campaign.soak --hours 8 [--totals FILE]`: the campaign with new seeds, until then.
+"""`python -m tests.proof.campaign.soak --hours 8 [--totals FILE]`: the campaign with new seeds for hours.
 
-Totals are kept in a file, whatever ends a run; the next one goes on where it was. What can be done whole is
-done first, once for each source; then a part gets the more time the more of its figure is missing. What
-failed is kept with its seed, and counts until somebody takes it out of the file. Exit 1 if anything failed
-or a figure is not reached yet.
+Totals are kept in a file, also when a run is killed, and the next run continues from them. Parts that can be
+done completely come first, once for each source. Then the part that has reached the smallest share of its
+figure is next. A failure is kept with its seed, and counts until it is removed from the file. Exit 1 if there
+is a failure or a figure is not reached yet.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ TOTALS: Final = Path("soak-totals.json")
 
 
 def read_totals(path: Path) -> Totals:
-    """What earlier runs came to."""
+    """Read the totals of earlier runs."""
     return msgspec.json.decode(path.read_bytes(), type=Totals) if path.exists() else Totals()
 
 
 def keep_totals(path: Path, totals: Totals) -> None:
-    """Whole or not at all, whatever happens meanwhile."""
+    """Write the totals atomically."""
     beside = path.with_suffix(".new")
     beside.write_bytes(msgspec.json.format(msgspec.json.encode(totals, order="deterministic"), indent=1))
     beside.replace(path)
 
 
 def begin_with(source: str, plan: Plan, totals: Totals) -> None:
-    """What was done whole with another source is to be done again."""
+    """Forget the parts that were done completely with another source."""
     for part in plan.parts:
         if part.repeats and totals.sources.get(part.name) != source:
             totals.sources[part.name] = source
@@ -53,11 +53,11 @@ def begin_with(source: str, plan: Plan, totals: Totals) -> None:
 
 
 def next_part(plan: Plan, totals: Totals) -> Part | None:
-    """The one that has reached the smallest share of its figure; the first in the list if several have."""
+    """Return the part that has reached the smallest share of its figure, the first of several."""
     wanted = {figure.name: figure.wanted for figure in plan.figures}
 
     def share(part: Part) -> float:
-        # one whose pieces come to nothing must not keep all others waiting
+        # a part whose pieces reach nothing must not keep the others waiting
         hoped = totals.begun.get(part.name, 0) * part.piece // 2
         return max(totals.reached(part.counts), hoped) / wanted[part.counts]
 
@@ -65,7 +65,7 @@ def next_part(plan: Plan, totals: Totals) -> Part | None:
 
 
 def seed_of(part: Part, number: int) -> int:
-    """Ever new; what is numbered begins with its fixed ones."""
+    """Return a seed that was never used; numbered parts begin with their fixed numbers."""
     if part.name in NUMBERED:
         return number
     digest = hashlib.sha256(source_digest() + f"{part.name} {number}".encode()).digest()
@@ -73,7 +73,7 @@ def seed_of(part: Part, number: int) -> int:
 
 
 def whole(plan: Plan, totals: Totals) -> Iterator[Piece]:
-    """What there is only so much of, and was not done yet."""
+    """Yield the pieces of complete parts that were not done yet."""
     for part in plan.parts:
         numbers = range(1, (part.rounds or 1) + 1) if part.repeats else ()
         for number in sorted(set(numbers) - totals.done.get(part.name, set())):
@@ -81,7 +81,7 @@ def whole(plan: Plan, totals: Totals) -> Iterator[Piece]:
 
 
 def endless(plan: Plan, totals: Totals, until: float) -> Iterator[Piece]:
-    """A next piece as long as there is time."""
+    """Yield pieces until the time is over."""
     for piece in list(whole(plan, totals)):
         if time.monotonic() >= until:
             return
@@ -91,7 +91,7 @@ def endless(plan: Plan, totals: Totals, until: float) -> Iterator[Piece]:
 
 
 def run(plan: Plan, path: Path, hours: float, jobs: int = 0) -> int:
-    """So long; then the table of all runs together, and what is missing."""
+    """Run for this many hours; then print the table of all runs together, and what is missing."""
     totals = read_totals(path)
     begin_with(tally.digest(), plan, totals)
     progress = Progress(plan, totals)
@@ -123,9 +123,11 @@ def run(plan: Plan, path: Path, hours: float, jobs: int = 0) -> int:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.proof.campaign.soak", description=__doc__)
-    parser.add_argument("--hours", type=float, default=8.0, help="begin nothing new after that (8)")
+    parser.add_argument("--hours", type=float, default=8.0, help="start no piece after this time (8)")
     parser.add_argument("--totals", type=Path, default=TOTALS, help=f"where totals are kept ({TOTALS})")
-    parser.add_argument("--jobs", type=int, default=0, help="so many processes; one for each processor")
+    parser.add_argument(
+        "--jobs", type=int, default=0, help="number of processes; one for each processor by default"
+    )
     parser.add_argument("--only", action="append", choices=list(PARTS), help="these parts only")
     asked = parser.parse_args(arguments)
     plan = SOAK if asked.only is None else SOAK.only(asked.only)

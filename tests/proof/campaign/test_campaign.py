@@ -1,4 +1,4 @@
-"""The campaign itself: a part that reaches too little or breaks makes it fail, and its table says so."""
+"""Tests of the campaign itself: a missed figure or a failure fails it, and its table says so."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests import tally
 from tests.proof.campaign import __main__ as campaign
 from tests.proof.campaign import driver
 from tests.proof.campaign.figures import Line, Totals, is_good, table
-from tests.proof.campaign.nuts import CRACKED, KINDS, TWENTY, plan_of, says
+from tests.proof.campaign.nuts import CRACKED, KINDS, TWENTY, plan_of, write_script
 from tests.proof.campaign.plan import CAMPAIGN, PARTS, SOAK
 from tests.proof.planted.defects import DEFECTS
 
 
 def test_a_run_that_reaches_its_figures_is_good(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    says(script, '{"counts": {"nuts": 5}, "kinds": {"kinds": ["hazel", "wal"]}}')
+    write_script(script, '{"counts": {"nuts": 5}, "kinds": {"kinds": ["hazel", "wal"]}}')
 
     assert campaign.run(plan_of(TWENTY, KINDS), jobs=2) == 0
 
@@ -36,7 +36,7 @@ def test_a_run_that_reaches_its_figures_is_good(script: Path, capsys: pytest.Cap
 def test_a_figure_that_is_missed_fails_the_run(
     script: Path, capsys: pytest.CaptureFixture[str], line: str, row: str
 ) -> None:
-    says(script, line)
+    write_script(script, line)
 
     assert campaign.run(plan_of(TWENTY, KINDS), jobs=2) == 1
     assert row in [" ".join(each.split()) for each in capsys.readouterr().out.splitlines()]
@@ -51,7 +51,7 @@ def test_a_figure_that_is_missed_fails_the_run(
     ],
     ids=["a part that found something", "a part that breaks off", "a part that hangs"],
 )
-def test_whatever_goes_wrong_fails_the_run_however_much_was_reached(
+def test_a_failed_piece_fails_the_run_although_its_figures_are_reached(
     script: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -60,7 +60,7 @@ def test_whatever_goes_wrong_fails_the_run_however_much_was_reached(
     told: str,
 ) -> None:
     monkeypatch.setattr(driver, "PIECE_SECONDS", 1.0)
-    says(script, line, then)
+    write_script(script, line, then)
 
     assert campaign.run(plan_of(TWENTY, rounds=1), jobs=1) == 1
     assert told in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The soak itself: totals outlive whatever ends a run, and it fails until everything is reached and holds."""
+"""Tests of the soak itself: totals outlive a killed run, and it fails until every figure is reached."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests import tally
 from tests.patience import PATIENCE_SECONDS
 from tests.proof.campaign import driver, soak
 from tests.proof.campaign.figures import Figure, Line, Totals
-from tests.proof.campaign.nuts import ALL_SHELLS, NUTS, SHELLS, TWENTY, nothing, plan_of, says
+from tests.proof.campaign.nuts import ALL_SHELLS, NUTS, SHELLS, TWENTY, nothing, plan_of, write_script
 from tests.proof.campaign.outlook import Outlook
 from tests.proof.campaign.parts import Part
 from tests.proof.campaign.plan import PARTS, Plan
@@ -26,8 +26,8 @@ SOAKING = """
 import sys
 from pathlib import Path
 from tests.proof.campaign import driver, soak
-from tests.proof.campaign.nuts import TWENTY, is_script, plan_of
-driver.Piece.argv = is_script(Path(sys.argv[1]))
+from tests.proof.campaign.nuts import TWENTY, run_script, plan_of
+driver.Piece.argv = run_script(Path(sys.argv[1]))
 soak.run(plan_of(TWENTY), Path(sys.argv[2]), 1.0, jobs=1)
 """
 
@@ -46,7 +46,7 @@ def totals_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def at_most(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Let a run end after so many pieces instead of hours."""
+    """End a run after this many pieces instead of hours."""
     real = soak.endless
 
     def set_to(count: int) -> None:
@@ -61,7 +61,7 @@ def at_most(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 def test_totals_of_two_runs_add_up_and_no_seed_comes_twice(
     script: Path, totals_file: Path, at_most: Callable[[int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    says(script, '{"counts": {"nuts": 5}, "kinds": {"kinds": ["SEED"]}}')
+    write_script(script, '{"counts": {"nuts": 5}, "kinds": {"kinds": ["SEED"]}}')
     at_most(3)
 
     assert [soak.run(plan_of(TWENTY, SIX), totals_file, 1.0, jobs=1) for _ in range(2)] == [1, 0]
@@ -76,12 +76,12 @@ def test_totals_of_two_runs_add_up_and_no_seed_comes_twice(
 def test_totals_outlive_a_soak_that_is_killed_and_its_pieces_do_not(
     script: Path, totals_file: Path, at_most: Callable[[int], None], tmp_path: Path
 ) -> None:
-    """A piece waits for its input to close, which says that whoever began it is gone."""
+    """The piece waits for its input to close, which happens when its driver is gone."""
     knife, gone = tmp_path / "knife", tmp_path / "gone"
     waits = (
         f"import os; sys.stdin.read(); open({str(gone)!r}, 'a').write(str(os.path.exists({str(knife)!r})))"
     )
-    says(script, '{"counts": {"nuts": 5}, "kinds": {"kinds": ["SEED"]}}', waits)
+    write_script(script, '{"counts": {"nuts": 5}, "kinds": {"kinds": ["SEED"]}}', waits)
     command = [sys.executable, "-c", SOAKING, str(script), str(totals_file)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tally.ROOT) as soaking:
         until(lambda: soak.read_totals(totals_file).reached("nuts") == 5)
@@ -92,7 +92,7 @@ def test_totals_outlive_a_soak_that_is_killed_and_its_pieces_do_not(
     killed = soak.read_totals(totals_file)
     assert killed.begun == {"nuts": 1}
 
-    says(script, '{"counts": {"nuts": 5}, "kinds": {"kinds": ["SEED"]}}')
+    write_script(script, '{"counts": {"nuts": 5}, "kinds": {"kinds": ["SEED"]}}')
     at_most(3)
     assert soak.run(plan_of(TWENTY), totals_file, 1.0, jobs=1) == 0
     assert len(soak.read_totals(totals_file).kinds["kinds"]) == 4
@@ -116,7 +116,7 @@ def test_a_real_piece_ends_when_its_input_closes() -> None:
 def test_a_soak_fails_while_a_figure_is_missing_and_says_how_long_it_will_take(
     script: Path, totals_file: Path, at_most: Callable[[int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    says(script, '{"counts": {"nuts": 5}}')
+    write_script(script, '{"counts": {"nuts": 5}}')
     at_most(1)
 
     assert soak.run(plan_of(TWENTY), totals_file, 1.0, jobs=1) == 1
@@ -127,7 +127,7 @@ def test_a_soak_fails_while_a_figure_is_missing_and_says_how_long_it_will_take(
 
 
 def test_what_is_missing_is_reckoned_from_what_this_run_gained() -> None:
-    """Two at a time for an hour: 20 figs took half an hour of that, 5 nuts one and a half."""
+    """Two pieces at a time for an hour: 20 figs took half an hour of that, 5 nuts one and a half."""
     figs = Part("figs", "figs", 5, nothing, figures=("figs",))
     plan = Plan((NUTS, figs, ALL_SHELLS), (TWENTY, Figure("figs", "figs", 100), SHELLS))
     totals = Totals(counts={"nuts": 5, "figs": 10})
@@ -144,14 +144,14 @@ def test_what_is_missing_is_reckoned_from_what_this_run_gained() -> None:
     assert "at least 2.4 hours more" in outlook.text({"figs": 1800.0, "nuts": 5400.0}, 3600.0)
 
 
-def test_a_finding_fails_every_run_until_somebody_takes_it_out(
+def test_a_kept_failure_fails_every_run_until_it_is_removed_from_the_file(
     script: Path, totals_file: Path, at_most: Callable[[int], None]
 ) -> None:
-    says(script, '{"counts": {"nuts": 20}, "failed": ["seed 7 broke"]}')
+    write_script(script, '{"counts": {"nuts": 20}, "failed": ["seed 7 broke"]}')
     at_most(1)
     assert soak.run(plan_of(TWENTY), totals_file, 1.0, jobs=1) == 1
 
-    says(script, '{"counts": {"nuts": 5}}')
+    write_script(script, '{"counts": {"nuts": 5}}')
     assert soak.run(plan_of(TWENTY), totals_file, 1.0, jobs=1) == 1
 
     totals = soak.read_totals(totals_file)
@@ -164,7 +164,7 @@ def test_a_finding_fails_every_run_until_somebody_takes_it_out(
 def test_what_can_be_done_whole_is_done_first_and_what_broke_off_again(
     script: Path, totals_file: Path, at_most: Callable[[int], None]
 ) -> None:
-    says(script, '{"kinds": {"PART": ["SEED"]}}', "sys.exit(part == 'shells' and seed == 2)")
+    write_script(script, '{"kinds": {"PART": ["SEED"]}}', "sys.exit(part == 'shells' and seed == 2)")
     at_most(4)
     assert soak.run(NUTS_AND_SHELLS, totals_file, 1.0, jobs=1) == 1
     totals = soak.read_totals(totals_file)

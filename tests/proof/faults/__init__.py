@@ -1,1 +1,1 @@
-"""Real faults on real processes and servers, and what must hold after each of them."""
+"""Real faults on real processes and servers, with the invariants that must hold after each of them."""

@@ -1,4 +1,4 @@
-"""So many faults of each kind, from one seed, on both stores; a count that is not reached is a failure."""
+"""Real faults of each kind, from one seed, on one store; a count that is not reached is a failure."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tests.proof.faults.run import Place, Run
 
 AT_ONCE: Final = 8
 SPARE: Final = 3
-"""A fault may come too late to count; so many times as many as wanted are tried before giving up."""
+"""Faults tried for each wanted one before giving up: a fault may come too late to count."""
 
 
 MOST_CALLS: Final = 60
 LEAST_CALLS: Final = 30
 LEAST_COMMITS: Final = 20
-"""However late the latest of them may seem to be: the standard task has about so many at least."""
+"""Lower bounds of `_not_so_late`: the standard task has about this many calls and commits."""
 
 
 @dataclass
 class Outcome:
-    """What took place, by kind; what did not hold."""
+    """The faults that took place, by kind, and the invariants that did not hold."""
 
     counted: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
@@ -43,7 +43,7 @@ class Outcome:
 
 
 class Campaign:
-    """Faults on one store until every wanted count is reached."""
+    """Injects faults on one store until every wanted count is reached."""
 
     def __init__(self, url: str, home: Path, wanted: dict[str, int], seed: int) -> None:
         self._url = url
@@ -88,7 +88,7 @@ class Campaign:
             async with limit:
                 try:
                     await Run(self._place, fault).to_the_end()
-                except Exception as error:  # what did not hold is told with all the others
+                except Exception as error:  # reported with all other failures
                     self.outcome.broken.append(f"{fault}: {type(error).__name__}: {error}")
                     return
                 self._count(fault)
@@ -104,24 +104,24 @@ class Campaign:
         self.outcome.kinds[type(fault).__name__ + getattr(fault, "way", "").title()] += 1
 
     def _not_so_late(self, fault: Fault) -> None:
-        """The worker has fewer commits or calls than that: choose among earlier ones from now on."""
+        """Choose earlier commits or system calls from now on: the worker does not reach this one."""
         if isinstance(fault, KilledAtCommit | FrozenAtCommit) and not fault.is_struck:
             self._commits = max(LEAST_COMMITS, min(self._commits, fault.at - 1))
         elif isinstance(fault, KilledAtSystemCall):
             self._calls = max(LEAST_CALLS, min(self._calls, fault.number - 1))
 
     def missing(self) -> dict[str, int]:
-        """What was wanted and did not take place."""
+        """Return the counts that were not reached."""
         return {kind: wanted for kind, wanted in self._wanted.items() if self.outcome.counted[kind] < wanted}
 
 
 def split(wanted: dict[str, int], parts: int) -> list[dict[str, int]]:
-    """Each part's share of the counts; together they are at least what was wanted."""
+    """Share the counts out among parts, rounded up."""
     return [{kind: -(-number // parts) for kind, number in wanted.items()} for _ in range(parts)]
 
 
 def told(url: str, outcome: Outcome, began: float) -> str:
-    """One store's outcome in a few lines."""
+    """Describe the outcome on one store."""
     counted = ", ".join(f"{number} {kind}" for kind, number in outcome.counted.items())
     kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(outcome.kinds.items()))
     store = url.partition(":")[0]

@@ -1,4 +1,4 @@
-"""What befalls a worker, as far as a run must know."""
+"""The interface of a real fault."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class Fault:
-    """One fault. `counts_as` says what it is when it took place while the victim held work."""
+    """One fault. `counts_as` is its kind, if it took place while its victim held work."""
 
     counts_as: ClassVar[str] = "others"
     steps_again: ClassVar[int] = 1
-    """How many recorded functions may be called again: one that was killed before its record."""
+    """Recorded functions that may be called again: a kill before the record costs one call."""
     may_differ: ClassVar[bool] = False
 
     def __init__(self) -> None:
@@ -23,11 +23,11 @@ class Fault:
         self.counts = False
 
     async def begin(self, run: Run, stack: AsyncExitStack) -> None:
-        """Start the worker that it is to befall; what else it needs is closed with the stack."""
+        """Start the worker that the fault hits; close what else it needs with the stack."""
         raise NotImplementedError
 
     async def look(self, task: Task) -> None:
-        """Called again and again while the task goes on, with the task as it stands."""
+        """Called again and again with the current task, until the task has ended."""
 
     def __str__(self) -> str:
         about = {name: value for name, value in vars(self).items() if not name.startswith("_")}

@@ -1,4 +1,4 @@
-"""Kinds of faults: killed or frozen at a commit, a moment, a system call; full disks; bad lines."""
+"""Kinds of real faults: kills and freezes at commits, moments and system calls; full disks, bad lines."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 Where = Literal["before", "after"]
 SYSTEM_CALLS: Final = ("fdatasync", "pwrite64")
-"""What a commit on SQLite does to its files."""
+"""System calls of a commit on SQLite."""
 DAY_SECONDS: Final = 86_400.0
 
 
 class _Struck(Fault):
-    """A worker that says `struck` just before it happens, or is simply gone."""
+    """A fault whose worker prints `struck` just before it happens, or is simply gone."""
 
     _child: ChildProcess
 
@@ -50,7 +50,7 @@ class _Struck(Fault):
 
 
 class KilledAtCommit(_Struck):
-    """kill -9 inside a commit: before its last statement, or before anybody has heard of it."""
+    """kill -9 inside a commit: before its last statement, or before any answer."""
 
     counts_as = "kills"
 
@@ -72,7 +72,7 @@ class KilledAtCommit(_Struck):
 
 
 class FrozenAtCommit(_Struck):
-    """SIGSTOP after a commit, SIGCONT when the lease is long gone and another has the task."""
+    """SIGSTOP after a commit, SIGCONT after the lease has expired and another worker has the task."""
 
     counts_as = "zombies"
     may_differ = True
@@ -97,7 +97,7 @@ class FrozenAtCommit(_Struck):
 
 
 class KilledAtMoment(Fault):
-    """kill -9 at a moment of nobody's choice; counts if the worker held the task just then."""
+    """kill -9 at an arbitrary moment; counts if the worker held the task then."""
 
     counts_as = "kills"
 
@@ -116,13 +116,13 @@ class KilledAtMoment(Fault):
         self._looks += 1
         if self._looks < self.after_looks:
             return
-        self._child.freeze()  # so that what is read next is still so when it dies
+        self._child.freeze()  # so that the rows read next do not change before it dies
         store, namespace = self._run.world.store, self._run.world.namespace
         now = await store.task(namespace, task.id)
         session = await store.session(namespace, now.session_id) if now.session_id else None
         self.counts = session is not None and session.pid == self._child.pid
         if not self.counts and not now.is_ended:
-            self._child.thaw()  # it has just let go of the task: the next moment may be a better one
+            self._child.thaw()  # it has just released the task: try the next moment
             return
         self._child.kill()
         self.is_struck = True
@@ -140,7 +140,7 @@ class KilledAtSystemCall(_Struck):
 
     @staticmethod
     def is_possible() -> bool:
-        """Whether there is an strace here that may look at other processes."""
+        """Whether strace is installed and may trace other processes."""
         strace = shutil.which("strace")
         if strace is None:
             return False
@@ -170,7 +170,7 @@ class KilledAtSystemCall(_Struck):
 
 
 class DiskFull(Fault):
-    """For a while there is no room beyond some place in the log (RLIMIT_FSIZE). Nobody dies of it."""
+    """For a while the log cannot grow beyond some size (RLIMIT_FSIZE); no process dies."""
 
     def __init__(self, part: float, seconds: float) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ def _said(child: ChildProcess, word: str) -> bool:
 
 
 class BadLine(Fault):
-    """The line to PostgreSQL: swallows a reply, is cut, delays everything, or lets nothing through."""
+    """The connection to PostgreSQL swallows a reply, is cut, delays everything, or passes nothing."""
 
     steps_again: ClassVar[int] = 2
     may_differ = True
@@ -238,7 +238,7 @@ class BadLine(Fault):
 
 
 def some_kill(dice: Random, commits: int, calls: int, *, is_sqlite: bool, may_trace: bool) -> Fault:
-    """Half of them at a commit, the others at a moment or inside a system call."""
+    """Choose a kill: half of them at a commit, the others at a moment or inside a system call."""
     pick = dice.random()
     if pick < 0.25 and is_sqlite and may_trace:
         return KilledAtSystemCall(dice.choice(SYSTEM_CALLS), dice.randrange(1, calls + 1))
@@ -250,7 +250,7 @@ def some_kill(dice: Random, commits: int, calls: int, *, is_sqlite: bool, may_tr
 
 
 def some_trouble(dice: Random, *, is_sqlite: bool) -> Fault:
-    """Something that nobody dies of."""
+    """Choose a fault that kills no process."""
     if is_sqlite:
         return DiskFull(dice.random(), dice.uniform(0.3, 1.5))
     return BadLine(dice.choice(BadLine.WAYS), dice.randrange(1, 8))

@@ -1,4 +1,4 @@
-"""One long task in the middle of a fault: its world, those who answer it, and what must hold in the end."""
+"""One long task under a real fault: its processes, its people, and what must hold in the end."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.support.ten_steps import EFFECTS, EXPECTED, STEPS, Sink, app_for, sta
 from tests.support.world import TINY, World, eventually
 
 TICK_SECONDS: Final = 0.03
-"""Between two looks of the supervisor: leases last fifty times as long."""
+"""Time between two ticks of the supervisor, a fiftieth of a lease."""
 SETTINGS: Final[dict[str, object]] = {
     **TINY,
-    "worker.lease_seconds": 1.5,  # a busy machine alone must not take a healthy worker's lease
+    "worker.lease_seconds": 1.5,  # long enough for a healthy worker on a busy machine
     "worker.heartbeat_seconds": 0.2,
     "pmo.crash_limit": 40,  # a slow line, or a very busy machine, may cost a lease so short again and again
     "pmo.runaway_limit": 100,
@@ -36,7 +36,7 @@ SETTINGS: Final[dict[str, object]] = {
 
 
 class Place:
-    """Where runs take place. What looks on from the test opens its store once: connections are not cheap."""
+    """The store and the directory of runs. The test opens the store once, because connecting is slow."""
 
     def __init__(self, url: str, home: Path) -> None:
         self.url = url
@@ -52,7 +52,7 @@ class Place:
         await self.store.close()
 
     async def commits(self) -> int:
-        """How many commits of its worker write events when nothing goes wrong."""
+        """Count the commits of a worker that write events when nothing goes wrong."""
         run = Run(self, Quiet())
         await run.to_the_end()
         events = await self.store.events_after(run.world.namespace, "", 500)
@@ -60,7 +60,7 @@ class Place:
 
 
 class _KeptOpen:
-    """A store that goes on being used when one of its users is done with it."""
+    """A store that stays open when one of its users closes it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -74,7 +74,7 @@ class _KeptOpen:
 
 
 class _Onlookers(World):
-    """Whoever submits, supervises and answers. Nobody hears them ring: workers poll often enough."""
+    """A world that submits, supervises and answers. Its doorbells are silent: workers poll often enough."""
 
     def __init__(self, place: Place) -> None:
         super().__init__(place.url, settings=SETTINGS, clock=SystemClock())
@@ -83,7 +83,7 @@ class _Onlookers(World):
 
 
 class Run:
-    """A worker that the fault befalls, another that takes over, a supervisor, and whoever answers."""
+    """One run: the worker that the fault hits, its successor, a supervisor, and the people who answer."""
 
     def __init__(self, place: Place, fault: Fault) -> None:
         self.fault = fault
@@ -94,7 +94,7 @@ class Run:
         self._victim = 0
 
     def worker(self, url: str | None = None, **trap: Any) -> ChildProcess:
-        """A worker process; by way of another URL if the fault is on the line."""
+        """Start a worker process; with another URL if the fault is on the connection."""
         about = {"sink": str(self.sink.path), "settings": SETTINGS, "namespace": self.world.namespace}
         child = started({**about, "url": url or self.world.app.url, **trap})
         self._children.append(child)
@@ -102,7 +102,7 @@ class Run:
         return child
 
     async def to_the_end(self) -> None:
-        """From the submission to the result; whatever happens meanwhile, the oracle holds."""
+        """Run the task from its submission to its result, and check what must hold."""
         app = self.world.app
         app.agents.update(app_for(app.url, self.world.namespace, SETTINGS, self.sink).agents)
         async with self.world as world, contextlib.AsyncExitStack() as stack:
@@ -120,7 +120,7 @@ class Run:
             await self._check(value)
 
     async def _until_ended(self, pmo: Any, handle: Any) -> None:
-        """Tick; once the first worker is struck, another takes over, and a frozen one wakes up later."""
+        """Tick until the task has ended; after the first worker is struck, start its successor."""
         takes_over = False
 
         async def ended() -> bool:
@@ -139,16 +139,16 @@ class Run:
         await eventually(ended, f"the task ends ({self.fault})")
 
     async def _look_and_settle(self, pmo: Any) -> None:
-        """A person who is asked lets the frozen worker find out that its lease is gone, looks, and says."""
+        """Settle unknown effects as a person does: wait until the woken worker has noticed, look, and say."""
         store, namespace = self.world.store, self.world.namespace
 
-        async def nobody_lapsed() -> bool:
+        async def no_lease_has_lapsed() -> bool:
             await asyncio.sleep(TICK_SECONDS)
             await pmo.run_once()  # a session that its worker has given up is ended by the supervisor
             now = await store.now()
             return all(session.lease_until > now for session in await store.open_sessions(namespace))
 
-        await eventually(nobody_lapsed, "the woken worker has noticed")
+        await eventually(no_lease_has_lapsed, "the woken worker has noticed")
         for effect in await store.effects_page(namespace, status="unknown", task_id=self.task_id):
             name = effect.key.partition(":")[0]
             verdict: Verdict = "done" if self.sink.has(name, effect.key) else "not_done"
@@ -157,7 +157,7 @@ class Run:
                 await self.world.client.settle_effect(effect.key, verdict, by="ada", result=value)
 
     async def _answer(self) -> None:
-        """Whoever sits outside: answers the tool, approves what is asked."""
+        """Answer tool calls and approvals from outside."""
         store, namespace, client = self.world.store, self.world.namespace, self.world.client
         while True:
             for call in await store.open_calls(namespace, task_id=self.task_id):
@@ -176,7 +176,7 @@ class Run:
         self._children.clear()
 
     async def _check(self, value: Any) -> None:
-        """The result is right, the record is whole, no effect twice, no recorded step again."""
+        """Check that the result is right, the record whole, no effect done twice, no step recorded twice."""
         store, namespace = self.world.store, self.world.namespace
         assert self.fault.may_differ or value == EXPECTED, value
         report = await verify(store, [namespace])
@@ -191,9 +191,9 @@ class Run:
         assert 0 <= again <= self.fault.steps_again + await self._lost_by_others(), calls
 
     async def _lost_by_others(self) -> int:
-        """Turns that were taken from workers beside the one that was struck, which may cost a step each.
+        """Count reclaims from workers that were not struck; each may cost a step.
 
-        A machine that is busy enough stops a healthy worker for longer than its lease.
+        A busy machine can stop a healthy worker for longer than its lease.
         """
         store, namespace = self.world.store, self.world.namespace
         facts = [each.event.fact for each in await store.events_after(namespace, "", 1000)]
@@ -204,7 +204,7 @@ class Run:
 
 
 class Quiet(Fault):
-    """Nothing happens: a trap that is never reached."""
+    """No fault: a trap that is never reached."""
 
     async def begin(self, run: Any, stack: contextlib.AsyncExitStack) -> None:
         run.worker(at=1000, where="before", how="kill")

@@ -1,4 +1,4 @@
-"""A few of each kind of fault in every run of the suite; `python -m tests.proof.faults` inflicts hundreds."""
+"""Some real faults of each kind in each run; `python -m tests.proof.faults` injects hundreds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.servers.postgres import Postgres
 
 
 async def _inflicted(place: Place, faults: list[Fault]) -> None:
-    """All at once; each run checks by itself that everything held."""
+    """Inject all faults at once; each run checks by itself that everything held."""
     await asyncio.gather(*(Run(place, fault).to_the_end() for fault in faults))
     for fault in faults:
         tally.count(fault.counts_as, fault.counts)

@@ -1,1 +1,1 @@
-"""Fuzzing: whatever reaches a decoder, it is taken or refused in words; nothing crashes and nothing hangs."""
+"""Fuzzing: every decoder accepts an input or refuses it with an error of its own; none crashes or hangs."""

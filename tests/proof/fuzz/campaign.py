@@ -1,4 +1,4 @@
-"""A run of the fuzzer: so many inputs from one seed, what became of them, and what must not have been."""
+"""A run of the fuzzer: inputs from one seed, the tally of each decoder, and the findings."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from typing import Final
 from tests.proof.fuzz.mutate import Maker, mutated, noise
 
 LEAST_SHARE: Final = 0.1
-"""So much of a target's inputs must be accepted, and so much refused: else it is not looking at anything."""
+"""Least share of inputs that a target must accept, and refuse: otherwise it tests nothing."""
 ENOUGH: Final = 300
-"""Of fewer inputs a share says little."""
+"""Fewest inputs for which the share is checked."""
 SLOWEST_CPU_SECONDS: Final = 5.0
-"""An input that keeps a decoder busy for longer is a hang."""
+"""Longest CPU time for one input; more is a hang."""
 CORPUS: Final = Path(__file__).parent / "corpus"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One decoder. `take` says whether it took the input; whatever else it raises is a finding.
+    """One decoder. `take` returns whether it accepted the input; any other exception is a finding.
 
-    `share` is how many of a thousand inputs it gets. What cannot refuse anything says so.
+    `share` is how many of a thousand inputs it gets. `refuses` is False for a decoder that accepts
+    everything.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Finding:
-    """An input that did what none may."""
+    """An input that crashed or hung a decoder."""
 
     target: str
     data: bytes
@@ -50,7 +51,7 @@ class Finding:
 
     @property
     def kind(self) -> str:
-        """The same for inputs that fail at the same place in the same way."""
+        """Equal for inputs that fail at the same place in the same way."""
         lines = self.problem.strip().splitlines()
         places = [line for line in lines if line.startswith("  File ")]
         return f"{self.target} {places[-1:]} {lines[-1][:40]}"
@@ -62,7 +63,7 @@ class Finding:
 
 @dataclass
 class Tally:
-    """What became of one target's inputs."""
+    """The inputs of one target, counted."""
 
     accepted: int = 0
     refused: int = 0
@@ -75,7 +76,7 @@ class Tally:
 
 @dataclass
 class Outcome:
-    """What a run came to; the trace is the same for the same seed and count."""
+    """The result of a run; the trace is the same for the same seed and count."""
 
     tallies: dict[str, Tally] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -87,7 +88,7 @@ class Outcome:
 
 
 def inputs_for(target: Target, seed: int) -> Iterator[tuple[bytes, bool]]:
-    """Endless: half of them mutations of valid ones, a quarter valid, a quarter noise."""
+    """Yield inputs for ever: half of them mutations of valid ones, a quarter valid, a quarter noise."""
     dice = Random(f"{seed}:{target.name}")
     while True:
         yield mutated(target.valid(dice), dice, target.valid), True
@@ -97,7 +98,7 @@ def inputs_for(target: Target, seed: int) -> Iterator[tuple[bytes, bool]]:
 
 
 def run(targets: Sequence[Target], count: int, seed: int) -> Outcome:
-    """Give each target its share of so many inputs."""
+    """Give each target its share of `count` inputs."""
     outcome = Outcome()
     digest = hashlib.sha256()
     whole = sum(target.share for target in targets)
@@ -116,7 +117,7 @@ def run(targets: Sequence[Target], count: int, seed: int) -> Outcome:
 
 
 def tried(target: Target, data: bytes, findings: list[Finding]) -> bool:
-    """One input; a finding is noted and counts as refused."""
+    """Try one input; a finding is noted and counts as refused."""
     try:
         with _limited():
             return target.take(data)
@@ -127,7 +128,7 @@ def tried(target: Target, data: bytes, findings: list[Finding]) -> bool:
 
 
 def distinct(findings: Sequence[Finding]) -> list[Finding]:
-    """The shortest input of each kind."""
+    """Return the shortest input of each kind of finding."""
     found: dict[str, Finding] = {}
     for finding in sorted(findings, key=lambda one: len(one.data)):
         found.setdefault(finding.kind, finding)
@@ -135,7 +136,7 @@ def distinct(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def shortfalls(outcome: Outcome, targets: Sequence[Target]) -> list[str]:
-    """Targets that took or refused too little for the run to mean anything."""
+    """List the targets that accepted or refused too few inputs for the run to mean anything."""
     short = []
     for target in targets:
         tally = outcome.tallies[target.name]
@@ -147,7 +148,7 @@ def shortfalls(outcome: Outcome, targets: Sequence[Target]) -> list[str]:
 
 
 def report(outcome: Outcome) -> list[str]:
-    """A line for each target, and one for all."""
+    """Show a line for each target, and one for all."""
     lines = [_line(name, tally) for name, tally in outcome.tallies.items()]
     every = Tally(
         accepted=sum(tally.accepted for tally in outcome.tallies.values()),
@@ -166,17 +167,17 @@ def _line(name: str, tally: Tally) -> str:
 
 
 def kept_inputs() -> list[tuple[str, bytes]]:
-    """Inputs that were findings once, each with the name of its target."""
+    """Return the inputs that were findings once, each with the name of its target."""
     return [(path.parent.name, path.read_bytes()) for path in sorted(CORPUS.glob("*/*")) if path.is_file()]
 
 
 class Hang(Exception):
-    """A decoder did not come back."""
+    """A decoder did not return."""
 
 
 @contextmanager
 def no_hangs() -> Iterator[None]:
-    """Turn a decoder that uses up its time into a finding. Of the CPU: a busy machine is no hang."""
+    """Turn a decoder that uses up its CPU time into a finding."""
 
     def give_up(signum: int, frame: FrameType | None) -> None:
         raise Hang(f"more than {SLOWEST_CPU_SECONDS:g} s of CPU time")

@@ -1,4 +1,4 @@
-"""Inputs: valid ones, valid ones with something changed, and noise. All of it follows from the dice."""
+"""Inputs: valid ones, mutations of valid ones, and noise. All of them follow from the dice."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _VALUES: Final = (
 
 
 def noise(dice: Random) -> bytes:
-    """Something that nobody meant: bytes, or pieces of what a decoder knows."""
+    """Make random bytes, or random pieces of what a decoder knows."""
     if dice.random() < 0.4:
         return dice.randbytes(dice.randrange(1, 40))
     return b"".join(dice.choice(_TOKENS) for _ in range(dice.randrange(1, 6)))
 
 
 def mutated(data: bytes, dice: Random, others: Maker) -> bytes:
-    """The input with one to three things changed."""
+    """Change one to three things in an input."""
     for _ in range(dice.choice((1, 1, 1, 2, 3))):
         data = dice.choice(_CHANGES)(data, dice, others)
     return data
 
 
 def json_value(dice: Random, depth: int = 3) -> bytes:
-    """Some JSON, of a few levels."""
+    """Make some JSON of a few levels."""
     pick = dice.random()
     if depth and pick < 0.3:
         return b"[" + b",".join(json_value(dice, depth - 1) for _ in range(dice.randrange(4))) + b"]"
@@ -53,7 +53,7 @@ def json_value(dice: Random, depth: int = 3) -> bytes:
 
 
 def one_of(valid: Sequence[bytes]) -> Maker:
-    """One of these, as it is."""
+    """Choose one of these inputs."""
     return lambda dice: dice.choice(valid)
 
 
@@ -100,7 +100,7 @@ def _joined(data: bytes, dice: Random, others: Maker) -> bytes:
 
 
 def _other_value(data: bytes, dice: Random, others: Maker) -> bytes:
-    """Still JSON, if it was: one value of it is another."""
+    """Replace one JSON value by another."""
     found = list(_SCALAR.finditer(data))
     if not found:
         return _put_in(data, dice, others)

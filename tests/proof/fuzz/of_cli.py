@@ -1,4 +1,4 @@
-"""The command line: any words at all, on a sound store and on one that somebody has spoiled."""
+"""Fuzzing the command line: any words, on a sound store and on a damaged one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.proof.fuzz.of_content import told
 from tests.proof.fuzz.of_store import histories
 
 _EXITS: Final = (0, 1, 2, 3, 4, 5, 6)
-"""What the contract lets a command leave with, without an interruption; 70 is a bug."""
+"""Exit codes that the contract allows without an interruption; 70 is a bug."""
 _ENDLESS: Final = ("worker", "pmo", "up", "demo", "bench", "--follow", "--wait", "migrate")
 _WORDS: Final = (
     "submit coder {{}}",
@@ -79,7 +79,7 @@ def _words_of(data: bytes) -> list[str]:
 
 
 def _parsed(data: bytes) -> bool:
-    """As far as the words themselves go: no command is carried out."""
+    """Parse the words without carrying the command out."""
     with contextlib.redirect_stdout(io.StringIO()):  # where help goes
         return _parsed_words(_words_of(data))
 
@@ -117,7 +117,7 @@ class Terminal:
 
     @contextlib.contextmanager
     def _inside(self) -> Iterator[tuple[io.StringIO, io.StringIO]]:
-        """Its directory and its settings; afterwards everything is as it was."""
+        """Enter the directory with its settings; afterwards everything is as before."""
         before, root = Path.cwd(), logging.getLogger()
         handlers, level, stdin = root.handlers[:], root.level, os.environ.get("ENDWELL_STORE")
         os.chdir(self.home)
@@ -133,7 +133,7 @@ class Terminal:
                 del os.environ["ENDWELL_STORE"]
 
     def run(self, words: list[str]) -> bool:
-        """Carry it out; whether it was."""
+        """Carry out a command; return whether it was accepted."""
         with self._inside() as (out, err):
             code = run(words)
         said = err.getvalue()
@@ -154,7 +154,7 @@ class Terminal:
 
 
 def _harmless(words: list[str]) -> bool:
-    """Whether it ends by itself and leaves files outside the directory alone."""
+    """Whether a command ends by itself and leaves files outside the directory alone."""
     text = " ".join(words)
     is_away = any(hint in text for hint in ("sqlite:////", "..", "%2", "postgres", "--app", "--store"))
     is_short_f = any(word.startswith("-") and not word.startswith("--") and "f" in word for word in words)
@@ -179,7 +179,7 @@ _SPOILED: Final = {
 
 
 def _spoiled(terminal: Terminal) -> Target:
-    """`table column value question`, each line one of them: the cell is changed behind the store's back."""
+    """Read lines of `table column value question`: the cell is changed behind the store's back."""
 
     def valid(dice: Random) -> bytes:
         table = dice.choice(list(_SPOILED))
@@ -205,7 +205,7 @@ def _spoiled(terminal: Terminal) -> Target:
 
 
 def _spoil(path: Path, table: str, column: str, value: bytes) -> bool:
-    """Whether the database let it be done: its own checks refuse some."""
+    """Change a cell; return whether the database's own checks allowed it."""
     connection = apsw.Connection(str(path))
     try:
         written: Any = int(value) if value.lstrip(b"-").isdigit() and len(value) < 19 else value

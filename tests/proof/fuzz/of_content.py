@@ -1,4 +1,4 @@
-"""Decoders of what users send: payloads, results, errors, typed values, schemas, names, edits."""
+"""Fuzzing decoders of user input: payloads, results, errors, typed values, schemas, names, edits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.proof.fuzz.mutate import json_value, one_of
 
 
 def told(refusal: EndwellError, exit_code: int | None = None) -> bool:
-    """A refusal is in words that every store and terminal can keep; it means that the input was not taken."""
+    """Check that a refusal is text that every store and terminal can keep; return False."""
     assert refusal.code
     assert exit_code in (None, refusal.exit_code)
     assert refusal.message
@@ -115,7 +115,7 @@ def _object(pairs: list[tuple[str, Any]]) -> Any:
 
 
 def _returned(data: bytes) -> Any:
-    """What an agent may return, odd objects and all; noise becomes text."""
+    """Make what an agent may return, odd objects included; noise becomes text."""
     try:
         return json.loads(data, object_pairs_hook=_object)
     except (ValueError, RecursionError):
@@ -163,7 +163,7 @@ def _raised(data: bytes) -> BaseException:
 
 
 def msgspec_number(text: str) -> float | None:
-    """A number that an agent may ask for: any at all."""
+    """Read a number that an agent may ask for: any at all."""
     try:
         return float(text[-6:])
     except ValueError:
@@ -239,7 +239,7 @@ _SCHEMAS: Final = (
 
 
 def _schema(data: bytes) -> bool:
-    """A schema out of a store that somebody else has written."""
+    """Read a schema from a store that another program has written."""
     first, _, rest = data.partition(b"\n")
     surely_fits = False
     try:
@@ -288,7 +288,7 @@ def _edit(data: bytes) -> bool:
 
 
 def _option(data: bytes) -> bool:
-    """A delay, a deadline or a priority, as code may give it."""
+    """Read a delay, a deadline or a priority, as code may give it."""
     text = data.decode("utf-8", "surrogateescape")
     given: Any = msgspec_number(text) if len(data) % 2 else text
     try:

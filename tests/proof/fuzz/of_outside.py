@@ -1,4 +1,4 @@
-"""Decoders of what other programs say: program agents, isolated children, doorbells."""
+"""Fuzzing decoders of other programs' output: program agents, isolated children, doorbells."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class _ScriptedChild:
 
 
 class _NoStore:
-    """A store that has nothing but the time, and refuses everything else."""
+    """A store that knows only the time, and refuses everything else."""
 
     async def now(self) -> int:
         return 0
@@ -115,7 +115,7 @@ class _NoStore:
 
 
 class _Worker:
-    """What a conversation knows of its worker: a turn, a recorder, a runtime."""
+    """The worker as a conversation sees it: a turn, a recorder, a runtime."""
 
     runtime = Runtime.system()
     timeout = None
@@ -133,7 +133,7 @@ class _Worker:
         return self
 
     async def spec(self, name: str) -> None:
-        """No agent is known here."""
+        """Return None: no agent is known here."""
 
     async def ask_store(self, question: Any) -> Any:
         return await question()

@@ -1,4 +1,4 @@
-"""Decoders of settings: the file, the environment, the URL of the store."""
+"""Fuzzing decoders of settings: the file, the environment, the URL of the store."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _variables(dice: Random) -> bytes:
 
 
 def _environment(home: Path) -> Target:
-    """A variable per line; what the system would not let be a variable is left out."""
+    """Read one variable per line; leave out what the system does not allow as a variable."""
     home.mkdir()
 
     def take(data: bytes) -> bool:

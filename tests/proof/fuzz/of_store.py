@@ -1,4 +1,4 @@
-"""Decoders of what a store holds: logs and their chain, packed columns, cursors, spoiled files."""
+"""Fuzzing decoders of stored data: logs and their chain, packed columns, cursors, damaged files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.store.contract.test_random_runs import Monkey
 from tests.store.world import SqliteDatabase, World
 
 EXPORT: Final = Path(__file__).with_name("export.jsonl")
-"""Five tasks of every kind, as this release wrote them; later ones must take it as well."""
+"""An export of this release with five tasks of every kind; later releases must import it."""
 
 
 class History(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ _histories: Final = msgspec.json.Decoder(History)
 
 
 def histories(home: Path) -> list[History]:
-    """What a random run on a real store has left behind: the same each time, so that a seed says it all."""
+    """Read what a fixed random run on a real store has left behind."""
     return asyncio.run(_histories_of(home / "store.db"))
 
 
@@ -62,7 +62,7 @@ async def _histories_of(path: Path) -> list[History]:
 
 
 def _log(home: Path) -> Target:
-    """A log is accepted only as it was written: whatever else was done to it is found, and told by kind."""
+    """Check that a log is accepted only unchanged; every change is found, and reported by kind."""
     known = histories(home)
     written = {history.row.id: history for history in known}
     valid = [msgspec.json.encode(history) for history in known]
@@ -81,7 +81,7 @@ def _log(home: Path) -> Target:
 
 
 def _facts(home: Path) -> Target:
-    """Type, schema and data of one event."""
+    """Decode type, schema and data of one event."""
     seen = {
         event.type + "\n" + event.data.decode() for history in histories(home) for event in history.events
     }
@@ -102,7 +102,7 @@ def _facts(home: Path) -> Target:
 
 
 def _export(data: bytes) -> bool:
-    """Lines of an export: taken, or refused with the number of the line."""
+    """Decode the lines of an export; a refusal names the number of the line."""
     try:
         check(data.splitlines(keepends=True))
     except EndwellError as refusal:
@@ -142,7 +142,7 @@ def _column(data: bytes) -> bool:
     name, _, rest = data.partition(b"=")
     try:
         _read_column(name, rest.decode("utf-8", "replace"))
-    except (msgspec.DecodeError, RecursionError):  # a spoiled row; whoever reads it passes either on alike
+    except (msgspec.DecodeError, RecursionError):  # a damaged row: callers handle both errors alike
         return False
     return True
 

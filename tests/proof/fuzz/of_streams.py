@@ -1,4 +1,4 @@
-"""Decoders of what stands on Redis Streams: anyone who reaches the server can write there."""
+"""Fuzzing decoders of Redis Streams entries: any client of the server can write there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every decoder there is."""
+"""The list of all decoders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.proof.fuzz.campaign import Target
 
 
 def all_targets(home: Path) -> list[Target]:
-    """They keep what they need in that directory."""
+    """Make all targets; they keep their files in that directory."""
     (home / "store").mkdir()
     return [
         *of_content.TARGETS,

@@ -1,7 +1,7 @@
-"""200,000 inputs for every decoder there is: taken, or refused in words; none crashes and none hangs.
+"""200,000 inputs for all decoders: each is accepted or refused; none crashes or hangs a decoder.
 
-Half of the seeds are always the same; the others follow from the product's own text, so that what is tried
-changes with it. `python -m tests.proof.fuzz` runs as many as one likes.
+Half of the seeds are fixed; the others follow from the source, so that new inputs are tried whenever it
+changes. `python -m tests.proof.fuzz` runs as many as you like.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RUNS = 4
 
 
 @pytest.mark.parametrize("number", range(RUNS))
-def test_whatever_reaches_a_decoder_is_taken_or_refused(number: int, tmp_path: Path) -> None:
+def test_every_input_is_accepted_or_refused(number: int, tmp_path: Path) -> None:
     seed, count = seeds(RUNS)[number], INPUTS // RUNS
     targets = all_targets(tmp_path)
     with no_hangs():
@@ -47,7 +47,7 @@ def test_whatever_reaches_a_decoder_is_taken_or_refused(number: int, tmp_path: P
     tally.count("of these accepted", sum(one.accepted for one in outcome.tallies.values()))
 
 
-def test_whatever_was_found_once_stays_found(tmp_path: Path) -> None:
+def test_kept_inputs_are_accepted_or_refused(tmp_path: Path) -> None:
     targets = {target.name: target for target in all_targets(tmp_path)}
     findings: list[Finding] = []
     kept = kept_inputs()
@@ -66,7 +66,7 @@ def test_the_same_seed_gives_the_same_inputs_in_any_process_and_another_gives_ot
 
 
 def _trace_of(seed: int, strings: str) -> str:
-    """Of all targets, by a process of its own in which strings are hashed in a way of its own."""
+    """Return the trace of all targets from a process with another string hash."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.proof.fuzz", "--inputs", "400", "--seed", str(seed)],
         env={**os.environ, "PYTHONHASHSEED": strings},
@@ -87,7 +87,7 @@ def test_a_decoder_that_raises_something_else_or_takes_everything_is_found() -> 
     assert [line.partition(":")[0] for line in shortfalls(outcome, [lenient])] == ["lenient"]
 
 
-def test_a_decoder_that_does_not_come_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoder_that_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def endless(data: bytes) -> bool:
         while True:
             pass

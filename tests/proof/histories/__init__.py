@@ -1,1 +1,1 @@
-"""Random histories on real stores: whatever is done, in whatever order, what must hold does."""
+"""Random histories on real stores: any commands in any order, with invariants checked after each."""

@@ -1,4 +1,4 @@
-"""`python -m tests.proof.histories --count 1000 --seed 5`: three of four on SQLite, one on PostgreSQL."""
+"""`python -m tests.proof.histories --count 1000 --seed 5`: a quarter of them on PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two stores on one database, a namespace for one history, and the oracle that watches it."""
+"""The bench of a history: two stores on one database, a namespace, and the checks after each command."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ LIMITS: Final = Limits(
 )
 TERMINAL: Final = ("task.succeeded", "task.failed", "task.timeout", "task.cancelled")
 OF_CONTENT: Final = ("content_changed", "content_missing", "card_unnamed")
-"""Commands of a history have contents and hashes that do not belong together."""
+"""Problems to be ignored: commands of a history have contents that do not match their hashes."""
 FIRINGS_TO_AN_END: Final = 300
 
 
 class Stores:
-    """Opened once and used by many histories: each has a namespace of its own."""
+    """Two stores that many histories use; each history has a namespace of its own."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -53,7 +53,7 @@ class Stores:
 
 
 class History:
-    """One history. `give` hands in commands and checks what came of each of them."""
+    """One history. `give` commits commands and checks every reply."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
@@ -83,7 +83,7 @@ class History:
         self._stores.database.advance(seconds)
 
     def give(self, commands: Sequence[c.Command], through: int = 0) -> list[Reply]:
-        """Together, by way of one of the two stores."""
+        """Commit commands together, through one of the two stores, and check the result."""
         self.steps += 1
         before = dict(self.tasks)
         replies: list[Reply] = self.ask(self._stores.both[through].commit(commands))
@@ -96,7 +96,7 @@ class History:
         return replies
 
     def _read(self) -> dict[str, Task]:
-        """Every task of this history as it stands, read by the store that may not have written it."""
+        """Read every task of this history through the store that may not have written it."""
         found: list[Task] = self.ask(self.store.tasks_by_ids(self.namespace, list(self.tasks)))
         return {task.id: task for task in found}
 
@@ -137,7 +137,7 @@ class History:
             assert self.tasks[known.id] == known, "what is refused changes nothing"
 
     def _check_tasks(self, before: dict[str, Task]) -> None:
-        """Ended tasks stay as they ended; counters never fall; nobody is without a clock."""
+        """Check that ended tasks do not change, counters never fall, and live tasks have a clock."""
         for task_id, task in self.tasks.items():
             was = before.get(task_id)
             assert task.is_ended or task.clock_at is not None
@@ -153,14 +153,14 @@ class History:
             assert count <= 1 + self.not_done[key], f"effect {key} was allowed {count} times"
 
     def _check_shares(self) -> None:
-        """One turn at a time per agent key, and no more at once than an agent's limit."""
+        """Check that an agent key has one turn at a time, and a limited agent no more than its limit."""
         live = [task for task in self.tasks.values() if not task.is_ended]
         keys = Counter((t.agent, t.agent_key) for t in live if t.agent_key and t.turn_id)
         assert all(count == 1 for count in keys.values()), keys
         assert sum(t.agent == "limited" and t.status in ("dispatched", "running") for t in live) <= 1
 
     def to_the_end(self) -> None:
-        """Clocks alone bring every task to its end, or remind the person who holds it."""
+        """Fire clocks until every task has ended or reminds the person who holds it."""
         for _ in range(FIRINGS_TO_AN_END):
             live = [t for t in self.tasks.values() if not t.is_ended and t.held_since is None]
             if not live:
@@ -198,7 +198,7 @@ class History:
         self._check_log(set(ids))
 
     def _check_log(self, task_ids: set[str]) -> None:
-        """A follower sees the events of every task in their order, none left out and none twice."""
+        """Check that a follower sees the events of every task in order, none missing and none twice."""
         versions, cursor = dict.fromkeys(task_ids, 0), ""
         while page := self.ask(self._stores.both[1].events_after(self.namespace, cursor, 7)):
             for one in page:

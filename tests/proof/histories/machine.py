@@ -1,4 +1,4 @@
-"""The state machine: every rule is somebody who does something to the store, right or wrong."""
+"""The state machine of Hypothesis: each rule is an actor that does something right or wrong to the store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WAITS: Final = ("tool", "timer", "signal", "approval")
 
 
 class StoreHistories(RuleBasedStateMachine):
-    """`stores` is given by whoever runs it: a subclass for each database."""
+    """`stores` is set by a subclass for each database."""
 
     stores: ClassVar[Stores]
     finished: ClassVar[int] = 0
@@ -56,7 +56,7 @@ class StoreHistories(RuleBasedStateMachine):
         return self._command(c.OpenSession, session_id=own, agents=AGENTS, lease=LEASE, **about)
 
     def _session(self, name: str) -> str:
-        """A session is new at every start of a worker."""
+        """Return the id of a session, which is new at every start of a worker."""
         return f"{name}.{self.starts[name]}-{self.history.namespace}"
 
     def _submit(self, agent: str = "coder", body: str = "h", **options: Any) -> Any:
@@ -227,7 +227,7 @@ class StoreHistories(RuleBasedStateMachine):
 
     @rule(through=doors, seconds=st.sampled_from([0, 130, 400]))
     def a_supervisor_ticks(self, through: int, seconds: int) -> None:
-        """After a while, everything that is due at once: clocks, and turns whose holder's lease is over."""
+        """Fire every clock that is due, and reclaim every turn whose lease has expired."""
         self.history.advance(seconds)
         store, namespace = self.history.store, self.history.namespace
         now = self.history.ask(store.now())
@@ -254,7 +254,7 @@ class StoreHistories(RuleBasedStateMachine):
     @precondition(lambda self: self._running())
     @rule(data=st.data(), through=doors)
     def a_supervisor_reclaims_what_it_saw_before(self, data: st.DataObject, through: int) -> None:
-        """Its lease may hold, and the attempt may be an older one: then nothing happens."""
+        """Reclaim by an old observation: if the lease holds or the attempt is older, nothing happens."""
         task = self._some(data, self._running())
         known = self.history.attempts.get(task.id) or [task.attempt_id or ""]
         attempt = data.draw(st.sampled_from(known), label="attempt")

@@ -1,4 +1,4 @@
-"""Runs so many histories on one database; a failing one is shown by Hypothesis, as short as it can be."""
+"""Runs histories on one database; Hypothesis shrinks and shows a failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS = 40
 
 
 def run_histories(database: Database, count: int, seed: int) -> int:
-    """How many came to their end."""
+    """Run histories; return how many ended well."""
     opened = Stores(database)
 
     class Histories(StoreHistories):

@@ -15,11 +15,11 @@ from tests.store.world import PostgresDatabase, SqliteDatabase
 RUNS = 2
 ON_SQLITE = 75
 ON_POSTGRES = 25
-"""Of each of the runs: 200 in all."""
+"""Histories of each run: 200 in all."""
 
 
 @pytest.mark.parametrize("number", range(RUNS))
-def test_whatever_is_done_to_a_sqlite_file_everything_holds(number: int, tmp_path: Path) -> None:
+def test_invariants_hold_after_any_commands_on_sqlite(number: int, tmp_path: Path) -> None:
     database = SqliteDatabase(tmp_path / "endwell.db")
     done = run_histories(database, ON_SQLITE, seeds(RUNS)[number])
 
@@ -28,9 +28,7 @@ def test_whatever_is_done_to_a_sqlite_file_everything_holds(number: int, tmp_pat
 
 
 @pytest.mark.parametrize("number", range(RUNS))
-def test_whatever_is_done_to_a_postgres_database_everything_holds(
-    number: int, postgres_server: Postgres
-) -> None:
+def test_invariants_hold_after_any_commands_on_postgres(number: int, postgres_server: Postgres) -> None:
     database = PostgresDatabase(postgres_server.create_database())
     done = run_histories(database, ON_POSTGRES, seeds(RUNS)[number])
 

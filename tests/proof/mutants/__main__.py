@@ -1,6 +1,6 @@
 """`python -m tests.proof.mutants [--count 200] [--seed 1] [--share 1/4] [--of policy]`: do tests notice?
 
-Exit 1 if fewer than 95 % are killed.
+Exit 1 if fewer than 95 % of the mutants are killed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LEAST: Final = 0.95
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.proof.mutants", description=__doc__)
-    parser.add_argument("--count", type=int, default=0, help="so many, chosen by chance (all)")
+    parser.add_argument("--count", type=int, default=0, help="number of mutants, chosen at random (all)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--share", default="1/1", help="2/4: the second quarter of all")
     parser.add_argument("--of", default="", help="only of files whose name has this in it")

@@ -61,7 +61,7 @@ class Mutant:
     new: str
     text: str
     function: str
-    """The one that it is in, if any: everything else is executed when the module is imported."""
+    """The function around it; empty for code that runs when the module is imported."""
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """The same wherever in its file it stands: by its function and the text of its line."""
+        """Equal wherever in its file the change stands: its function and the text of its line."""
         where, changed = self.function or "module", self.text.splitlines()[self.line - 1].strip()
         return (
             f"{self.file} {where} {self.kind}: {_short(self.old)} -> {_short(self.new)} in: {_short(changed)}"
@@ -85,17 +85,17 @@ def _short(text: str) -> str:
 
 
 def files() -> list[Path]:
-    """What is changed: all of both rooms."""
+    """List the files that are changed: all of both rooms."""
     return [path for room in ROOMS for path in sorted((SOURCE / room).glob("*.py"))]
 
 
 def mutants_of(path: Path) -> list[Mutant]:
-    """Every change of one file."""
+    """Yield every change of one file."""
     return mutants_in(path.relative_to(SOURCE).as_posix(), path.read_text(encoding="utf-8"))
 
 
 def mutants_in(file: str, text: str) -> list[Mutant]:
-    """Every change of a file's text."""
+    """Yield every change of a file's text."""
     tree, places = ast.parse(text), _Places(text)
     inside = _functions_around(tree)
     found = []
@@ -107,7 +107,7 @@ def mutants_in(file: str, text: str) -> list[Mutant]:
 
 
 class _Places:
-    """Where nodes begin and end in the text; the tree counts in bytes."""
+    """Converts the places of nodes, which the tree counts in bytes, to places in the text."""
 
     def __init__(self, text: str) -> None:
         self._lines = text.splitlines(keepends=True)
@@ -126,7 +126,7 @@ class _Places:
 
 
 def _functions_around(tree: ast.Module) -> dict[int, str]:
-    """The innermost function around each node, if any; the walk comes to inner ones later."""
+    """Map each node to the innermost function around it; code outside runs at import."""
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
     return {
         id(node): function.name for function in functions for line in function.body for node in ast.walk(line)
@@ -134,7 +134,7 @@ def _functions_around(tree: ast.Module) -> dict[int, str]:
 
 
 def _changes(tree: ast.Module) -> Iterator[tuple[Any, str, str]]:
-    """Of everything that somebody may notice."""
+    """Yield the changes of every node whose effect can be noticed."""
     skipped = {id(child) for node in _unexecuted(tree) for child in ast.walk(node)}
     for node in ast.walk(tree):
         if id(node) not in skipped:

@@ -1,9 +1,9 @@
-"""Runs mutants: one process has imported everything and collected the tests, and forks for each of them.
+"""Runs mutants: one process imports everything and collects the tests, and forks for each mutant.
 
-Which test executes which line is found out first; a mutant meets only the tests that execute its line, the
-quickest first, then the walks, and is killed by the first that fails. A change outside of functions, or of a
-line that no test executes, needs a fresh import, so the process that forks for these has imported all but the
-product and its tests; such a mutant meets the tests that are named after its file first, then all of them.
+It first finds out which test executes which line. A mutant meets only the tests that execute its line, the
+quickest first, then the walks; the first failing test kills it. A change outside of functions, or of a line
+that no test executes, needs a fresh import: the process that forks for these has imported everything but the
+product and its tests. Such a mutant meets the tests that are named after its file first, then all of them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tests.proof.mutants.swap import compiled, swap
 ROOT: Final = Path(__file__).parents[3]
 TESTS: Final = ("tests/machine", "tests/policy", "tests/proof/mutants/test_walks.py")
 SLOW: Final = ("tests/machine/test_explore.py", "tests/machine/test_planted_")
-"""Not run: the walks to the last state of every world, of which test_walks.py takes the beginnings."""
+"""Not run: walks to the last state of every world; test_walks.py runs their beginnings."""
 WALKS: Final = (
     "tests/proof/mutants/test_walks.py",
     "tests/machine/test_stateful.py",
     "tests/machine/test_canonical.py",
 )
-"""They go nearly everywhere and take seconds: met last, by whatever the others let pass."""
+"""Walks execute nearly every line and take seconds: mutants meet them last."""
 OPTIONS: Final = (
     "-q",
     "-x",
@@ -50,18 +50,18 @@ OPTIONS: Final = (
     "--tb=no",
 )
 PLAIN: Final = "--assert=plain"
-"""Assertions are not explained: that takes time, and imports the product in a way of its own."""
+"""No rewriting of assertions: it takes time, and changes how the product is imported."""
 CPU_SECONDS: Final = 60
 KILLED: Final = 1
 SURVIVED: Final = 0
 NEEDS_IMPORT: Final = 3
 NOT_LOADED: Final = 4
 REVIEWED: Final = Path(__file__).with_name("equivalent.txt")
-"""Mutants that change nothing anybody could notice, each with the reason."""
+"""Mutants that no test could notice, each with the reason."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What became of one mutant."""
+    """The result of one mutant."""
 
     name: str
     is_killed: bool
@@ -70,13 +70,13 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def reviewed() -> dict[str, str]:
-    """Equivalent mutants by their key, with the reason."""
+    """Read the equivalent mutants by their key, with the reason."""
     lines = [line for line in REVIEWED.read_text().splitlines() if line and not line.startswith("#")]
     return {name.strip(): reason.strip() for name, _, reason in (line.partition(" || ") for line in lines)}
 
 
 def all_mutants() -> tuple[list[Mutant], list[Mutant]]:
-    """Of both rooms: those that should be noticed, and those that were found to be equivalent."""
+    """List the mutants of both rooms: those to be noticed, and those known to be equivalent."""
     known = reviewed()
     found = [one for path in files() for one in mutants_of(path)]
     return [one for one in found if one.key not in known], [one for one in found if one.key in known]
@@ -85,7 +85,7 @@ def all_mutants() -> tuple[list[Mutant], list[Mutant]]:
 def try_these(
     chosen: Sequence[Mutant], say: Callable[[Verdict], None] = lambda _: None, *, walks: bool = True
 ) -> list[Verdict]:
-    """In forked processes, one after the other. Without any mutant nothing may fail."""
+    """Try mutants in forked processes, one after the other. Without a mutant no test may fail."""
     texts = {path.relative_to(SOURCE).as_posix(): path.read_text(encoding="utf-8") for path in files()}
     quick = [one for one in chosen if one.function]
     slow = [one for one in chosen if not one.function]
@@ -97,7 +97,7 @@ def try_these(
             return
         if code == NOT_LOADED:
             raise RuntimeError(f"no test imports {mutant.file}")
-        how = {KILLED: "tests", SURVIVED: "nobody"}.get(code, "time")
+        how = {KILLED: "tests", SURVIVED: "none"}.get(code, "time")
         diff = mutant.diff(texts[mutant.file]) if code == SURVIVED else ""
         verdicts.append(Verdict(mutant.name, code != SURVIVED, diff, how))
         say(verdicts[-1])
@@ -111,7 +111,7 @@ def try_these(
 
 
 def _be_ready_to_import(unchanged: Sequence[Mutant]) -> None:
-    """What is not the product's is imported, and without a change no test fails."""
+    """Import everything but the product, and check that no test fails without a change."""
     if not unchanged:
         return
     _import_others()
@@ -122,7 +122,7 @@ def _be_ready_to_import(unchanged: Sequence[Mutant]) -> None:
 
 
 def _met_anew(mutant: Mutant) -> int:
-    """By its own tests, then by all."""
+    """Meet the mutant's own tests, then all, after a fresh import."""
     own = _own_tests(mutant)
     code = _waited(partial(_imported, mutant, own)) if own else SURVIVED
     return _waited(partial(_imported, mutant, TESTS)) if code == SURVIVED else code
@@ -135,7 +135,7 @@ def _own_tests(mutant: Mutant) -> tuple[str, ...]:
 
 
 def _import_others() -> None:
-    """Whatever the tests import that is not the product's, so that no child has to."""
+    """Import what the tests import beside the product, so that no child has to."""
     reading, writing = os.pipe()
 
     def collect() -> int:
@@ -166,7 +166,7 @@ def _unchanged(mutant: Mutant, texts: dict[str, str]) -> Mutant:
 
 
 def _forked(serve: Callable[[Callable[[int, int], None]], None]) -> Iterator[tuple[int, int]]:
-    """A child that may tell numbers."""
+    """Run a function in a forked child; yield the numbers that it writes."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -201,7 +201,7 @@ def _silently(work: Callable[[], object]) -> None:
 
 
 def _waited(work: Callable[[], int], cpu_seconds: int = CPU_SECONDS) -> int:
-    """What a child came to; one that uses up its time has noticed the change as well."""
+    """Wait for a child; a child that uses up its time counts as killed."""
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -225,7 +225,7 @@ def _pytest(plugin: object, tests: Sequence[str]) -> int:
 
 
 class _Runner:
-    """Collects once; `items` are then run by hand, in children."""
+    """Collects tests once; `items` are then run by hand, in children."""
 
     def __init__(self, serve: Callable[[_Runner], int]) -> None:
         self._serve = serve
@@ -283,7 +283,7 @@ def _met(runner: _Runner, mutant: Mutant, before: str, lines: dict[tuple[str, in
 
 
 def _lines_of(runner: _Runner) -> dict[tuple[str, int], list[int]]:
-    """Which tests execute each line, and how long each takes; asked in a child that leaves nothing behind."""
+    """Find which tests execute each line, and how long each takes, in a child."""
     reading, writing = os.pipe()
 
     def ask() -> int:
@@ -324,7 +324,7 @@ def _traced(runner: _Runner, item: Any) -> _Traced:
 
 
 def _tracer(seen: set[tuple[str, int]]) -> Callable[[FrameType, str, Any], Any]:
-    """Notes each line once; a function whose lines have all been seen is not looked at any more."""
+    """Note each line once; leave functions alone whose lines have all been seen."""
     ours = {str(path): path.relative_to(SOURCE).as_posix() for path in files()}
     unseen: dict[CodeType, set[int]] = {}
 
@@ -349,7 +349,7 @@ def _tracer(seen: set[tuple[str, int]]) -> Callable[[FrameType, str, Any], Any]:
 
 
 def _imported(mutant: Mutant, tests: Sequence[str]) -> int:
-    """Everything anew, with the changed text in the place of the file."""
+    """Import everything again, with the changed text in place of the file."""
     path = str(SOURCE / mutant.file)
     plain = importlib.machinery.SourceFileLoader.get_code
     loaded: list[str] = []

@@ -1,4 +1,4 @@
-"""Puts a mutant in place of the product's own code, in a process that has imported it already."""
+"""Puts a mutant in place of the product's own code, in a process that has already imported it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from types import CodeType, FunctionType
 
 @lru_cache
 def compiled(text: str, file: str) -> CodeType:
-    """The code of a file as it is; the same for all its mutants."""
+    """Compile an unchanged file, once for all its mutants."""
     return compile(text, file, "exec")
 
 
 def swap(before: str, after: str, file: str) -> int:
-    """Give every function of that file its changed code; how many were changed."""
+    """Give every function of that file its changed code; return how many were changed."""
     pairs = _pairs(compiled(before, file), compile(after, file, "exec"), is_top=True)
     if pairs is None:
         raise ValueError("what a module computes once cannot be taken back")
@@ -29,7 +29,7 @@ def swap(before: str, after: str, file: str) -> int:
 
 
 def _pairs(old: CodeType, new: CodeType, *, is_top: bool) -> list[tuple[CodeType, CodeType]] | None:
-    """Functions that belong together, however deep; none if the code around them differs."""
+    """Pair the functions of both versions at all depths; None if the code around them differs."""
     inside, others = list(_codes(old)), list(_codes(new))
     if len(inside) != len(others) or (is_top and _around(old) != _around(new)):
         return None

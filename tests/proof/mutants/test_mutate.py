@@ -1,4 +1,4 @@
-"""What the mutator changes, and what it leaves alone because nobody could notice."""
+"""Tests of the mutator: what it changes, and what it leaves alone because no test could notice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_mutant_changes_one_thing(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", UNNOTICED)
-def test_what_nobody_could_notice_is_left_alone(text: str) -> None:
+def test_changes_without_an_effect_are_not_made(text: str) -> None:
     assert mutants_in("x.py", text) == []
 
 

@@ -1,1 +1,1 @@
-"""Planted defects: small wrong changes, each made in a copy of the product, and tests that catch each."""
+"""Planted defects: small wrong changes, each made in a copy of the product, and the tests that catch each."""

@@ -1,4 +1,4 @@
-"""`python -m tests.proof.planted [name ...]`: plant these defects, or all; say which tests caught them."""
+"""`python -m tests.proof.planted [word ...]`: plant the defects with these words in their names, or all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a planted defect is, and who runs its tests."""
+"""The planted defect, and the process that runs its tests."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.proof.planted.planter import GREEN, RED
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 1500.0
-"""Far more than any of the named tests takes."""
+"""Longest run of the named tests; far more than they need."""
 
 
 class Edit(NamedTuple):
-    """A file of the product, a text that is in it exactly once, and what is to stand there instead."""
+    """A file of the product, a text that occurs in it exactly once, and its replacement."""
 
     file: str
     old: str
@@ -28,7 +28,7 @@ class Edit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Defect:
-    """A wrong change, and the tests that must turn red by it; on SQLite alone unless it says otherwise."""
+    """A wrong change, and the tests that must fail with it; on SQLite alone unless `on_postgres`."""
 
     name: str
     edits: tuple[Edit, ...]
@@ -44,7 +44,7 @@ class Answer(NamedTuple):
 
     @property
     def is_red(self) -> bool:
-        """Tests ran, and failed: not merely a file that could not be imported."""
+        """Whether tests ran and failed; an import that fails is not enough."""
         return self.code == RED
 
     @property
@@ -53,7 +53,7 @@ class Answer(NamedTuple):
 
 
 class Planter:
-    """The process that runs tests on copies. `postgres` names a server for the tests that want one."""
+    """The process that runs tests on copies. `postgres` is a server for tests that need one."""
 
     def __init__(self, postgres: str | None = None) -> None:
         named = {} if postgres is None else {"ENDWELL_TEST_POSTGRES": postgres}
@@ -83,12 +83,12 @@ class Planter:
         return Answer(answer["code"], answer["said"])
 
     def planted(self, defect: Defect) -> Answer:
-        """Run what must catch the defect."""
+        """Run the tests that must catch the defect."""
         return self.run(defect.edits, words_for(defect))
 
 
 def words_for(*defects: Defect) -> list[str]:
-    """What pytest is told: the tests of these defects, each once."""
+    """Return the arguments of pytest for these defects: each test once."""
     tests = list(dict.fromkeys(f"tests/{test}" for defect in defects for test in defect.caught_by))
     on_postgres = any(defect.on_postgres for defect in defects)
     return tests if on_postgres else [*tests, "-k", "not postgres"]

@@ -1,8 +1,8 @@
-"""The planted defects, read from the `.diff` files beside this one.
+"""The planted defects, read from the `.diff` files beside this module.
 
-Each begins with `## name` and `caught by` the smallest tests that turn red by it; then, for each file of the
-product, `in FILE` and the lines: `- ` those that go, `+ ` those that come, two blanks before those that stay.
-The lines that go and stay must be in the file together exactly once.
+Each begins with `## name`, then `caught by` the smallest tests that fail with it. For each file of the
+product follow `in FILE` and its lines: `- ` for removed, `+ ` for added, two blanks for unchanged lines. The
+removed and unchanged lines together must occur in the file exactly once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MARK: Final = "## "
 
 
 def read_defects(text: str) -> list[Defect]:
-    """What one file says."""
+    """Read the defects of one file."""
     return [_read(part) for part in f"\n{text}".split(f"\n{_MARK}")[1:]]
 
 

@@ -1,8 +1,8 @@
 """Runs tests against changed copies of the product: `python -m tests.proof.planted.planter`.
 
-One request per line, `{"edits": [[file, old, new], ...], "tests": [...], "seconds": 60}`, and one answer,
-`{"code": n, "said": "..."}`. Everything that is not ours is imported once; each request is a forked child
-that imports the copy, so that most of the price of a run is paid once. Endwell must not be imported here.
+It reads one request per line, `{"edits": [[file, old, new], ...], "tests": [...], "seconds": 60}`, and writes
+one answer, `{"code": n, "said": "..."}`. It imports everything but the product once; each request is a forked
+child that imports the copy. Endwell must not be imported here.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ OTHERS: Final = (
 GREEN: Final = 0
 RED: Final = 1
 BROKEN: Final = 90
-"""The edit does not fit the product any more, or the copy was not the one that was tested."""
+"""The edit no longer fits the product, or the tests did not run on the copy."""
 LATE: Final = 91
 PATIENCE_SECONDS: Final = "6"
-"""A defect may be something that never happens: nobody need wait for it as long as for something right."""
+"""Patience of tests under a defect: what they wait for may never come."""
 OPTIONS: Final = ("-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore")
 
 
 class DoesNotFit(Exception):
-    """The text to be changed is not in the file exactly once."""
+    """The text to be changed does not occur in the file exactly once."""
 
 
 def copied(source: Path, home: Path, edits: Sequence[Sequence[str]]) -> Path:
-    """A copy of the product with these changes. What is unchanged is linked, with its compiled code.
+    """Copy the product with these changes. Unchanged files are linked, with their compiled code.
 
-    Other processes may be compiling the product at this moment: their half-written files are left out.
+    Half-written files of other processes that compile the product at this moment are left out.
     """
     copy = home / "src"
     shutil.copytree(source, copy, copy_function=os.link, ignore=shutil.ignore_patterns("*.pyc.*"))
@@ -62,7 +62,7 @@ def _change(path: Path, old: str, new: str) -> None:
 
 
 def served(request: dict[str, Any]) -> dict[str, Any]:
-    """One run in a child of its own."""
+    """Answer one request in a child process."""
     with tempfile.TemporaryDirectory(prefix="planted") as directory:
         home = Path(directory)
         try:
@@ -117,7 +117,7 @@ def _ended(child: int, seconds: float) -> int:
 
 
 def _end_group(leader: int) -> None:
-    """With whatever its tests have started."""
+    """Kill the child with every process that its tests have started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
 

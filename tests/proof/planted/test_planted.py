@@ -1,4 +1,4 @@
-"""Whatever of these is done to the product, the tests that are to catch it do."""
+"""Every planted defect is caught by the tests named beside it, which pass on an unchanged copy."""
 
 from __future__ import annotations
 

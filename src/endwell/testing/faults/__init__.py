@@ -1,1 +1,1 @@
-"""What can go wrong, each kind a small named object; whoever adds a capability adds its faults."""
+"""The faults of the simulator; a new capability brings its own."""

@@ -25,7 +25,7 @@ def _break_for_one(
     times: int,
     suits: Callable[[Sequence[c.Command]], bool] = has_substance,
 ) -> None:
-    """Break the next transactions of the process that first has one that suits."""
+    """Break transactions of one process: the first that has a suitable one."""
     victim: list[ClusterMember] = []
 
     def break_it(member: ClusterMember, commands: Sequence[c.Command]) -> None:

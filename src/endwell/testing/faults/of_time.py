@@ -25,7 +25,7 @@ def clock_jumps_back(sim: Simulation, dice: Dice) -> None:
 
 @fault(weight=1)
 def machine_sleeps(sim: Simulation, dice: Dice) -> None:
-    """The machine is suspended: the wall clock goes on, nothing else does."""
+    """The machine is suspended: only its wall clock advances."""
     seconds = dice.choice((60, 600, 1800))
     sim.happened("machine_sleeps", "machine", f"{seconds} s")
     sim.jump(seconds)

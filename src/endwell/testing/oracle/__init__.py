@@ -1,1 +1,1 @@
-"""The oracle: what must hold at all times. Chaos makes the inputs; this is what judges."""
+"""The oracle: invariants that must hold at all times, and the view by which it judges them."""

@@ -173,7 +173,7 @@ def no_effect_is_in_flight(view: OracleView) -> Iterator[str]:
 
 @invariant("rest")
 def effects_tell_the_truth(view: OracleView) -> Iterator[str]:
-    """An effect that is recorded as done took place; one that took place is not recorded as not done.
+    """An effect recorded as done took place; an effect recorded as not done did not.
 
     What was "not done" at a backup may have been done before its restore.
     """

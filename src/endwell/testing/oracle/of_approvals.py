@@ -20,7 +20,7 @@ def what_needs_an_approval_has_one_for_its_payload(view: OracleView) -> Iterator
             continue
         is_agreed = view.agreed.get(task_id) == step.after.payload_hash
         if not is_agreed and _has_rule(view, step.after.agent):
-            yield f"{task_id} ({step.after.agent}) runs although nobody agreed to its payload"
+            yield f"{task_id} ({step.after.agent}) runs although its payload was not approved"
 
 
 def _has_rule(view: OracleView, agent: str) -> bool:
