@@ -31,7 +31,7 @@ def _run_and_exit(arguments: list[str]) -> NoReturn:
     try:
         from endwell.cli.base.interruption import is_interruption
     except KeyboardInterrupt:
-        _interrupted()
+        _exit_interrupted()
     try:
         from endwell.cli.base.whole_output import replace_standard_streams
         from endwell.cli.main import run
@@ -40,12 +40,12 @@ def _run_and_exit(arguments: list[str]) -> NoReturn:
         code = run(arguments)
     except BaseException as error:
         if is_interruption(error):
-            _interrupted()
+            _exit_interrupted()
         raise
     sys.exit(code)
 
 
-def _interrupted() -> NoReturn:
+def _exit_interrupted() -> NoReturn:
     sys.stderr.write("interrupted\n")
     sys.exit(_INTERRUPTED)
 

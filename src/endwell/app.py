@@ -58,7 +58,7 @@ class Endwell(Registry):
         effects: EffectStore | None = None,
     ) -> None:
         self.namespace = names.namespace_name(namespace)
-        self.settings = as_queued(_loaded(settings))
+        self.settings = as_queued(_load_settings(settings))
         check(self.settings)
         self.url = store_url(self.settings, url)
         self.owner = self.settings.human.owner or os_user()
@@ -122,29 +122,29 @@ class Endwell(Registry):
 
     def answer(self, call_id: str, value: Any = None) -> dict[str, Any]:
         """Give a tool call its result; the first answer counts."""
-        return self._asked(lambda client: client.answer(call_id, value))
+        return self._ask_client(lambda client: client.answer(call_id, value))
 
     def fail_call(self, call_id: str, error: Any) -> dict[str, Any]:
         """Report that a tool call failed."""
-        return self._asked(lambda client: client.fail_call(call_id, error))
+        return self._ask_client(lambda client: client.fail_call(call_id, error))
 
     def signal(self, task_id: str, name: str, value: Any = None) -> dict[str, Any]:
         """Send a task a signal; it is kept until the task waits for it."""
-        return self._asked(lambda client: client.signal(task_id, name, value))
+        return self._ask_client(lambda client: client.signal(task_id, name, value))
 
     def approve(self, approval_id: str, *, by: str | None = None) -> dict[str, Any]:
         """Agree, in this person's name."""
-        return self._asked(lambda client: client.approve(approval_id, by=by))
+        return self._ask_client(lambda client: client.approve(approval_id, by=by))
 
     def reject(self, approval_id: str, *, by: str | None = None) -> dict[str, Any]:
         """Decline, in this person's name."""
-        return self._asked(lambda client: client.reject(approval_id, by=by))
+        return self._ask_client(lambda client: client.reject(approval_id, by=by))
 
     def settle_effect(
         self, key: str, verdict: Verdict, result: Any = None, *, by: str | None = None, force: bool = False
     ) -> dict[str, Any]:
         """Record the outcome of an unknown effect: `done`, `not_done` or `abandon`."""
-        return self._asked(lambda client: client.settle_effect(key, verdict, result, by=by, force=force))
+        return self._ask_client(lambda client: client.settle_effect(key, verdict, result, by=by, force=force))
 
     def unblock(self, task_id: str) -> None:
         """Continue a blocked task."""
@@ -154,7 +154,7 @@ class Endwell(Registry):
         """Make another person responsible for the task."""
         self.task(task_id).assign(owner)
 
-    def _asked(self, ask: Callable[[Client], Coroutine[Any, Any, dict[str, Any]]]) -> dict[str, Any]:
+    def _ask_client(self, ask: Callable[[Client], Coroutine[Any, Any, dict[str, Any]]]) -> dict[str, Any]:
         front = self.front()
         return front.call(lambda: ask(front.client))
 
@@ -214,12 +214,12 @@ class Node:
             calls=app.calls,
             effects=app.effects,
         )
-        intake = self._intake(actor.name, served)
+        intake = self._make_intake(actor.name, served)
         return Worker(
             actor, self.bell, app.settings, resources, served, concurrency=concurrency, intake=intake
         )
 
-    def _intake(self, name: str, agents: Mapping[str, Agent]) -> StreamIntake | None:
+    def _make_intake(self, name: str, agents: Mapping[str, Agent]) -> StreamIntake | None:
         app, settings = self.app, self.app.settings
         if settings.queue.kind != "redis":
             return None
@@ -227,7 +227,7 @@ class Node:
         consumer = consumer_name(name, app.runtime.process_id())
         return StreamIntake(app.open_redis, names, consumer, app.runtime, settings, agents=agents)
 
-    def _streams(self, name: str, absence: Absence) -> StreamOrchestratorService:
+    def _make_streams(self, name: str, absence: Absence) -> StreamOrchestratorService:
         app = self.app
         return StreamOrchestratorService(
             self.actor(name), self.bell, app.runtime, app.settings, app.open_redis, absence
@@ -237,7 +237,7 @@ class Node:
         """A supervisor on this node, not yet started."""
         app = self.app
         relay = self._relay(name or "pmo") if app.settings.relay.kind else None
-        streams = self._streams if app.settings.queue.kind == "redis" else None
+        streams = self._make_streams if app.settings.queue.kind == "redis" else None
         actor = self.actor(name or f"pmo-{app.runtime.host_name()}-{app.runtime.process_id()}")
         return Pmo(actor, app.runtime, app.settings, relay=relay, streams=streams)
 
@@ -356,7 +356,7 @@ class AppFront:
             self.portal.close()
 
 
-def _loaded(given: Mapping[str, object] | Settings | None) -> Settings:
+def _load_settings(given: Mapping[str, object] | Settings | None) -> Settings:
     if isinstance(given, Settings):
         return given
     loaded = load(os.environ, Path.cwd())

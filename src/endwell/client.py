@@ -98,7 +98,7 @@ class Client:
             delay=delay,
             deadline=deadline,
             channel=channel,
-            cause=None if detached else await self._cause(caused_by),
+            cause=None if detached else await self._find_cause(caused_by),
         )
         command = filled(self._order(request, spec), spec, payload, key, self._actor.new_id())
         ends_rung = self._waiters.ends_rung
@@ -129,18 +129,20 @@ class Client:
             delay=delay,
             deadline=deadline,
             channel=channel,
-            cause=None if detached else await self._cause(caused_by),
+            cause=None if detached else await self._find_cause(caused_by),
         )
         order = self._order(request, spec)
         commands = [
-            self._numbered(number, order, spec, payload, key)
+            self._make_numbered(number, order, spec, payload, key)
             for number, (payload, key) in enumerate(_with_keys(payloads, keys))
         ]
         _refuse_conflicts(commands)
         replies = await self.store.commit(commands)
         return [AsyncHandle(self, reply.unwrap(), deduplicated=not reply.is_new) for reply in replies]
 
-    def _numbered(self, number: int, order: Submit, spec: AgentSpec, payload: Any, key: str | None) -> Submit:
+    def _make_numbered(
+        self, number: int, order: Submit, spec: AgentSpec, payload: Any, key: str | None
+    ) -> Submit:
         try:
             return filled(order, spec, payload, key, self._actor.new_id())
         except BadInput as refusal:
@@ -151,7 +153,7 @@ class Client:
                 field=f"[{number}].{refusal.field}" if refusal.field else f"[{number}]",
             ) from refusal
 
-    async def _cause(self, caused_by: str | None) -> Cause | None:
+    async def _find_cause(self, caused_by: str | None) -> Cause | None:
         """The task that caused a submission: the named one, else that of the running turn."""
         if caused_by is not None:
             return Cause.of(await self.store.task(self.namespace, caused_by))
@@ -198,11 +200,11 @@ class Client:
         self, approval_id: str, *, by: str | None = None, shown_hash: str | None = None
     ) -> dict[str, Any]:
         """Agree, in this person's name."""
-        return await approvals.approve(self._person(by), approval_id, shown_hash=shown_hash)
+        return await approvals.approve(self._actor_of(by), approval_id, shown_hash=shown_hash)
 
     async def reject(self, approval_id: str, *, by: str | None = None) -> dict[str, Any]:
         """Decline, in this person's name."""
-        return await approvals.reject(self._person(by), approval_id)
+        return await approvals.reject(self._actor_of(by), approval_id)
 
     async def settle_effect(
         self, key: str, verdict: Verdict, result: Any = None, *, by: str | None = None, force: bool = False
@@ -211,9 +213,9 @@ class Client:
 
         `not_done` is refused while a call of the effect may be in progress, unless with `force`.
         """
-        return await effects.settle(self._person(by), self._runtime, key, verdict, result, force=force)
+        return await effects.settle(self._actor_of(by), self._runtime, key, verdict, result, force=force)
 
-    def _person(self, by: str | None) -> Actor:
+    def _actor_of(self, by: str | None) -> Actor:
         """Acts in a person's name: the owner's unless another is given."""
         return self._actor.with_name(names.person_name(self._actor.name if by is None else by))
 

@@ -1,4 +1,4 @@
-"""Every error that Endwell raises, as one tree; each has a stable `code` for scripts.
+"""Every error of Endwell, as one tree; each has a stable `code` for scripts.
 
 EndwellError
 ├── UsageError                 the command line or a call was used wrongly
@@ -6,31 +6,31 @@ EndwellError
 ├── NotFound                   no such task, agent, dead letter
 ├── Refused                    understood, and refused; nothing was stored
 │   ├── BadInput               a payload, name, delay or option that cannot be accepted
-│   ├── UnknownAgent           nobody has registered the agent that was asked for
+│   ├── UnknownAgent           no worker has registered the agent
 │   ├── IdempotencyConflict    the key belongs to a task with another agent or payload
 │   ├── StaleAttempt           the writer no longer holds the task
 │   ├── WrongStatus            the task is in a status that does not allow this
 │   └── TaskEnded              the task has already ended
 ├── StoreError                 the store cannot be used: unreachable, full, corrupt, too new
-├── WaitTimedOut               the caller's patience ended before the task did
-├── TaskNotSucceeded           asked for a result, and there is none
+├── WaitTimedOut               the timeout of a wait for a task passed
+├── TaskNotSucceeded           the task ended without a result
 │   ├── TaskFailed
 │   ├── TaskTimedOut
 │   └── TaskCancelled
-├── TurnError                  something inside a turn; agent code may catch it
-│   ├── AmbiguousStep          two steps with one identity at once
+├── TurnError                  an error inside a turn; agent code may catch it
+│   ├── AmbiguousStep          two steps with one identity run at once
 │   ├── ReplayMismatch         a recorded step is asked for with other inputs
 │   ├── StepTimeout            a step took longer than it may
-│   ├── StepFailed             a step failed for good, and that is recorded
-│   ├── EffectUnknown          whether an effect took place is not known; a person is asked
+│   ├── StepFailed             a step failed for good, and its failure is recorded
+│   ├── EffectUnknown          the outcome of an effect is unknown; a person is asked
 │   ├── EffectRejected         the ledger forbids the effect: other arguments, or abandoned
 │   ├── ToolFailed             a tool answered with a failure
 │   │   └── ToolTimeout        no answer came in time
 │   ├── CallFailed             a called agent's task ended without a result
 │   ├── SignalTimeout          the signal did not come in time
 │   ├── ApprovalRejected       a person declined
-│   ├── ApprovalExpired        nobody decided in time
-│   └── VersionMismatch        other code recorded the steps so far, and the agent refuses to go on from them
+│   ├── ApprovalExpired        no decision came in time
+│   └── VersionMismatch        other code recorded the steps so far, and the agent must not continue from them
 └── AgentSignal                raised by agent code to steer its own task
     ├── Fail                   end now, without a retry
     ├── Retry                  try again later
@@ -67,7 +67,7 @@ class EndwellError(Exception):
         super().__init__(self.message)
 
     def as_dict(self) -> dict[str, str | None]:
-        """The error's shape on the wire: `{"error": {...}}` without the wrapping."""
+        """The content of `{"error": {...}}` for outside programs."""
         return {
             "code": self.code,
             "message": self.message,
@@ -78,7 +78,7 @@ class EndwellError(Exception):
 
 
 class UsageError(EndwellError):
-    """The command or call was not used as it should be."""
+    """The command line or a call was used wrongly."""
 
     code = "usage"
     exit_code = 2
@@ -91,7 +91,7 @@ class BadSetting(UsageError):
 
 
 class NotFound(EndwellError):
-    """There is nothing with that id."""
+    """Nothing has that id."""
 
     code = "not_found"
     exit_code = 3
@@ -148,7 +148,7 @@ class StoreError(EndwellError):
 
 
 class WaitTimedOut(EndwellError):
-    """The wait ended before the task did; the task goes on."""
+    """The timeout passed before the task ended; the task continues."""
 
     code = "wait_timed_out"
     exit_code = 6
@@ -185,14 +185,14 @@ class TaskCancelled(TaskNotSucceeded):
 
 
 class TurnError(EndwellError):
-    """Something inside a turn; agent code may catch it, otherwise the turn fails."""
+    """An error inside a turn; agent code may catch it, otherwise the turn fails."""
 
     code = "turn_error"
     retryable: ClassVar[bool] = True
 
 
 class AmbiguousStep(TurnError):
-    """Two steps with one identity at once."""
+    """Two steps with one identity run at once."""
 
     code = "ambiguous_step"
     retryable = False
@@ -212,14 +212,14 @@ class StepTimeout(TurnError):
 
 
 class StepFailed(TurnError):
-    """A step failed for good, and that is recorded."""
+    """A step failed for good, and its failure is recorded."""
 
     code = "step_failed"
     retryable = False
 
 
 class EffectUnknown(TurnError):
-    """Whether an effect took place is not known; a person is asked."""
+    """The outcome of an effect is unknown; a person is asked."""
 
     code = "effect_unknown"
     retryable = False
@@ -282,14 +282,14 @@ class ApprovalRejected(TurnError):
 
 
 class ApprovalExpired(TurnError):
-    """Nobody decided in time."""
+    """No decision came in time."""
 
     code = "approval_expired"
     retryable = False
 
 
 class VersionMismatch(TurnError):
-    """Other code recorded the steps so far, and the agent refuses to go on from them."""
+    """Other code recorded the steps so far, and the agent must not continue from them."""
 
     code = "version_mismatch"
     retryable = False

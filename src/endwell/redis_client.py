@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from endwell.errors import UsageError
-from endwell.settings import masked
+from endwell.settings import mask_url
 
 ANSWER_SECONDS = 5.0
 CONNECT_SECONDS = 3.0
@@ -167,7 +167,7 @@ def _library_client(url: str, answer_seconds: float | None) -> Any:
             redis_connect_func=_log_in,
         )
     except ValueError:
-        raise UsageError(f"{masked(url)} is not a Redis URL", hint="redis://host:6379/0") from None
+        raise UsageError(f"{mask_url(url)} is not a Redis URL", hint="redis://host:6379/0") from None
     client.response_callbacks.clear()
     return client
 

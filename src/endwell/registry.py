@@ -1,4 +1,4 @@
-"""Registering agents, tools and programs: what an installation's workers can carry out."""
+"""Register agents, tools and programs that the workers of an installation execute."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Registry:
-    """`agents` holds everything by name, tools included."""
+    """`agents` holds agents, tools and programs by name."""
 
     settings: Settings
     runtime: Runtime
@@ -60,25 +60,24 @@ class Registry:
     ) -> Callable[[F], F]:
         """Register a function, `async def` or `def`, as an agent.
 
-        `retries` and `delays` (seconds before each retry) override the settings for this agent;
-        `concurrency` limits how many of its tasks run at once in the whole installation; `step_timeout`
-        is how long each of its steps may take unless the step says otherwise. With `approval`, or a
-        `risk` that the settings name, a person must agree before a task starts. With
-        `isolation="process"` each turn runs in a process of its own, which is killed when it takes longer
-        than `timeout` seconds or more than `memory_mb` of memory.
+        `retries` and `delays` (seconds before each retry) override the settings; `concurrency` limits its
+        tasks at once in the whole installation; `step_timeout` is the default for its steps. With
+        `approval`, or a `risk` that the settings name, a person must agree before a task starts. With
+        `isolation="process"` each turn runs in its own process, which is killed if it takes longer than
+        `timeout` seconds or more than `memory_mb` of memory.
         """
         names.agent_name(name)
-        options = self._options(name, retries, delays, concurrency, version)
+        options = self._common_options(name, retries, delays, concurrency, version)
         limits = checked_isolation(name, isolation, timeout, memory_mb)
 
-        def outside(function: Callable[..., Any]) -> OutsideRunner | None:
+        def make_runner(function: Callable[..., Any]) -> OutsideRunner | None:
             if limits is None:
                 return None
             return Isolated(app=self, agent=name, function=function, runtime=self.runtime, **limits)
 
-        return self._registration(
+        return self._make_registration(
             name,
-            outside,
+            make_runner,
             give_up_on=checked_exceptions(name, give_up_on),
             deadline=microseconds(deadline, "deadline", least=SHORTEST_DEADLINE_SECONDS),
             step_timeout=None if step_timeout is None else seconds_of(step_timeout, 0, "step_timeout"),
@@ -101,12 +100,12 @@ class Registry:
         risk: str | None = None,
         approval: Approval | bool | None = None,
     ) -> Callable[[F], F]:
-        """Register a function as a tool: agents have it executed with `ctx.tool(name, arguments)`.
+        """Register a function as a tool: agents call it with `ctx.tool(name, arguments)`.
 
-        Whoever calls it waits for the longest of `worker.suspend_timeout_seconds` and these timeouts.
+        The caller waits for the longest of `worker.suspend_timeout_seconds` and these timeouts.
         """
         names.tool_name(name)
-        return self._registration(
+        return self._make_registration(
             name,
             kind="tool",
             give_up_on=checked_exceptions(name, give_up_on),
@@ -116,7 +115,7 @@ class Registry:
                 risk=checked_risk(risk),
                 approval=checked_guard(approval),
             ),
-            **self._options(name, retries, delays, concurrency, version),
+            **self._common_options(name, retries, delays, concurrency, version),
         )
 
     def command_agent(
@@ -136,8 +135,8 @@ class Registry:
     ) -> None:
         """Register an external program as an agent: JSON on its input, JSON lines on its output.
 
-        It is killed, with everything it has started, after `timeout` seconds, when it is no longer wanted,
-        and when the worker dies. `env` is added to the worker's environment.
+        It is killed, with its own children, after `timeout` seconds, when its attempt ends, and when the
+        worker dies. `env` is added to the worker's environment.
         """
         names.agent_name(name)
         program = Program(
@@ -148,15 +147,15 @@ class Registry:
             timeout=checked_seconds(name, "timeout", timeout),
             memory_mb=checked_memory(name, memory_mb),
         )
-        register = self._registration(
+        register = self._make_registration(
             name,
             lambda function: program,
             deadline=microseconds(deadline, "deadline", least=SHORTEST_DEADLINE_SECONDS),
-            **self._options(name, retries, delays, concurrency, version),
+            **self._common_options(name, retries, delays, concurrency, version),
         )
         register(any_program)
 
-    def _options(
+    def _common_options(
         self,
         name: str,
         retries: int | None,
@@ -164,24 +163,24 @@ class Registry:
         concurrency: int | None,
         version: str | None,
     ) -> dict[str, Any]:
-        """What all of them may be given."""
+        """The options of agents, tools and programs alike."""
         return {
             "retry": self._retry_policy(name, retries, delays),
             "concurrency": checked_concurrency(name, concurrency),
             "version": version,
         }
 
-    def _registration(
+    def _make_registration(
         self,
         name: str,
-        outside: Callable[[Callable[..., Any]], OutsideRunner | None] = lambda function: None,
+        make_runner: Callable[[Callable[..., Any]], OutsideRunner | None] = lambda function: None,
         **options: Any,
     ) -> Callable[[F], F]:
         if name in self.agents:
             raise UsageError(f"{self.agents[name].kind} {name!r} is already registered")
 
         def register(function: F) -> F:
-            self.agents[name] = agent_of(name, function, outside=outside(function), **options)
+            self.agents[name] = agent_of(name, function, outside=make_runner(function), **options)
             return function
 
         return register

@@ -117,14 +117,16 @@ def test_a_rate_and_a_latency_are_both_better_above_one() -> None:
 
 def test_the_bare_loop_ends_every_job(tmp_path: Path) -> None:
     ticks = iter(range(100))
-    found = bare_sqlite.measure(tmp_path / "bare.db", lambda: float(next(ticks)), one_by_one=3, bulk=600)
+    found = bare_sqlite.measure_rates(
+        tmp_path / "bare.db", lambda: float(next(ticks)), one_by_one=3, bulk=600
+    )
     assert found == {"submit_one_by_one": (3, 3), "submit_bulk": (600, 600), "drain_1_worker": (603, 603)}
 
 
 async def test_the_bare_loop_on_postgresql_ends_every_job_too_and_leaves_nothing(postgres_url: str) -> None:
     ticks = iter(range(100))
     counts = {"one_by_one": 3, "bulk": 600}
-    found = await bare_postgres.measure(postgres_url, lambda: float(next(ticks)), **counts)
+    found = await bare_postgres.measure_rates(postgres_url, lambda: float(next(ticks)), **counts)
     assert found == {"submit_one_by_one": (3, 3), "submit_bulk": (600, 600), "drain_1_worker": (603, 603)}
     connection = await asyncpg.connect(postgres_url)
     assert await connection.fetchval("SELECT to_regclass('endwell_bare')") is None

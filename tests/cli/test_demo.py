@@ -18,7 +18,7 @@ import pytest
 
 from endwell.demo.agents import NAMESPACE, SINK
 from endwell.demo.crew import clean_environment
-from endwell.demo.records import Freeze, Kill, Table, shortcomings
+from endwell.demo.records import Freeze, Kill, Table, find_shortcomings
 from endwell.demo.run import QUICK, Plan, run
 from endwell.demo.screen import PlainScreen
 from endwell.runtime.clock import SystemClock
@@ -141,7 +141,7 @@ def test_the_reader_notices_harm_to_the_store(
     sabotaged.rows(harm)
     table = sabotaged.read_again()
     assert getattr(table, field) > 0
-    assert shortcomings(table)
+    assert find_shortcomings(table)
 
 
 def test_the_reader_notices_a_result_that_nobody_worked_for(
@@ -166,7 +166,7 @@ def test_the_reader_notices_an_effect_that_happened_twice_or_not_at_all(
     sink.write_text("".join([*lines, effect] if harm == "doubled" else [x for x in lines if x != effect]))
     table = sabotaged.read_again()
     assert getattr(table, field) == 1
-    assert shortcomings(table)
+    assert find_shortcomings(table)
 
 
 def test_interrupted_it_leaves_no_process_and_no_file(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ async def test_a_run_that_does_not_come_to_rest_in_time_ends_and_is_no_success(t
         limit_seconds=4.0,
     )
     table = await run(plan, PlainScreen(SystemClock(), 60, on_stderr=True))
-    assert shortcomings(table)
+    assert find_shortcomings(table)
 
 
 def test_the_demos_own_settings_are_legal() -> None:
@@ -229,7 +229,7 @@ def a_good_table(**changes: Any) -> Table:
 
 
 def test_a_run_that_shows_everything_is_a_success() -> None:
-    assert shortcomings(a_good_table()) == []
+    assert find_shortcomings(a_good_table()) == []
 
 
 @pytest.mark.parametrize(
@@ -249,4 +249,4 @@ def test_a_run_that_shows_everything_is_a_success() -> None:
     ],
 )
 def test_a_run_that_does_not_show_everything_is_no_success(changes: dict[str, Any]) -> None:
-    assert len(shortcomings(a_good_table(**changes))) == 1
+    assert len(find_shortcomings(a_good_table(**changes))) == 1

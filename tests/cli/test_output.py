@@ -96,7 +96,7 @@ def test_secrets_are_masked_wherever_they_stand_in_a_text() -> None:
 
 def test_a_table_is_drawn_whole_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    text = output.table(("id", "what"), [("x" * 26, "[bold]y\x1b[31m")], empty="")
+    text = output.table_text(("id", "what"), [("x" * 26, "[bold]y\x1b[31m")], empty="")
     assert "x" * 26 in text
     assert r"[bold]y\x1b[31m" in text
     assert "\x1b" not in text
@@ -136,7 +136,7 @@ def test_the_level_is_said_by_option_or_variable(
 ) -> None:
     if variable:
         monkeypatch.setenv(logs.LEVEL_VARIABLE, variable)
-    logs.configure(Options(verbose=verbose))
+    logs.configure_logs(Options(verbose=verbose))
     assert logging.getLevelName(logging.getLogger().level) == level
 
 

@@ -10,7 +10,7 @@ from endwell.machine import clocks
 from endwell.model import commands as c
 from endwell.model.moments import moment
 from endwell.operate import bounds as operate_bounds
-from endwell.operate.bounds import bounds
+from endwell.operate.bounds import compute_bounds
 from endwell.operate.verify import verify
 from endwell.policy.limits import SECOND
 from tests.support.world import World, terminal
@@ -20,7 +20,9 @@ TICK = 5.0
 
 def bound_of(world: World, agent: str) -> dict[str, Any]:
     app = world.app
-    answer = bounds(app.settings, app.limits, [app.agents[agent].spec()], has_stamps=world.store.has_stamps)
+    answer = compute_bounds(
+        app.settings, app.limits, [app.agents[agent].spec()], has_stamps=world.store.has_stamps
+    )
     assert answer["ok"]
     (item,) = answer["items"]
     return dict(item)
@@ -73,7 +75,7 @@ async def test_a_status_that_no_deadline_ends_breaks_the_bound(
     broken = tuple(rule for rule in clocks.RULES if rule.name != "ends_by")
     monkeypatch.setattr(operate_bounds, "RULES", broken)
     app = sqlite_world.app
-    answer = bounds(app.settings, app.limits, [app.agents["clerk"].spec()], has_stamps=True)
+    answer = compute_bounds(app.settings, app.limits, [app.agents["clerk"].spec()], has_stamps=True)
     assert not answer["ok"]
     assert answer["items"][0]["ended_at_the_latest_seconds"] is None
 

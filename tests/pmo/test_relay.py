@@ -20,7 +20,7 @@ from endwell.model.content import fingerprint
 from endwell.model.task import Task
 from endwell.operate import relay as operate_relay
 from endwell.pmo.relay.messages import Outgoing
-from endwell.pmo.relay.service import CURSOR, Relay, lag
+from endwell.pmo.relay.service import CURSOR, Relay, relay_lag
 from endwell.pmo.relay.sink import SinkError
 from endwell.policy.limits import SECOND
 from endwell.store.actor import Actor
@@ -86,7 +86,7 @@ async def everything(relay: Relay) -> int:
         nonlocal count
         count += await relay.run_once()
         now = await relay._store.now()
-        return await lag(relay._store, relay._namespace, now) == 0
+        return await relay_lag(relay._store, relay._namespace, now) == 0
 
     await eventually(is_done, "the relay has told everything")
     return count
@@ -455,7 +455,7 @@ async def test_one_relay_at_a_time_and_a_frozen_one_cannot_move_the_cursor(
     cursor = await told.store.cursor(told.namespace, CURSOR)
     assert cursor is not None
     assert cursor.holder == second.holder
-    assert await lag(told.store, told.namespace, await told.store.now()) == 0
+    assert await relay_lag(told.store, told.namespace, await told.store.now()) == 0
 
 
 async def test_a_receiver_that_refuses_is_tried_again_and_nothing_is_skipped(
@@ -477,7 +477,7 @@ async def test_a_receiver_that_refuses_is_tried_again_and_nothing_is_skipped(
     cursor = await told.store.cursor(told.namespace, CURSOR)
     assert cursor is not None
     assert "answered 503" in (cursor.trouble or "")
-    assert (await lag(told.store, told.namespace, await told.store.now()) or 0) >= 99 * SECOND
+    assert (await relay_lag(told.store, told.namespace, await told.store.now()) or 0) >= 99 * SECOND
 
     receiver.answer = lambda request: 204
     other = await relay_of(told)  # the first one has let go: another PMO may have more luck
@@ -509,8 +509,8 @@ async def test_a_person_may_leave_out_what_the_receiver_never_takes(told: World,
 
     ada = Actor(told.store, told.app.runtime.ids, namespace=told.namespace, name="ada")
     with pytest.raises(NotFound, match="waiting to be sent"):
-        await operate_relay.skip(ada, "nobody.1")
-    status = await operate_relay.skip(ada, poison)
+        await operate_relay.leave_out(ada, "nobody.1")
+    status = await operate_relay.leave_out(ada, poison)
     assert [(item["event_id"], item["by"]) for item in status["skipped"]] == [(poison, "ada")]
 
     await everything(await relay_of(told))
@@ -519,7 +519,7 @@ async def test_a_person_may_leave_out_what_the_receiver_never_takes(told: World,
     assert (status["trouble"], status["lag_seconds"]) == (None, 0)
     assert [item["event_id"] for item in status["skipped"]] == [poison], "it stays written down"
     with pytest.raises(NotFound):
-        await operate_relay.skip(ada, poison)
+        await operate_relay.leave_out(ada, poison)
 
 
 async def test_what_one_relay_repeats_is_word_for_word_what_it_said(

@@ -18,7 +18,7 @@ from endwell import AsyncHandle, Context
 from endwell.app import Node, Services
 from endwell.errors import StoreError
 from endwell.model.status import TERMINAL
-from endwell.operate.bounds import bounds
+from endwell.operate.bounds import compute_bounds
 from endwell.policy.limits import SECOND
 from endwell.runtime import SystemClock
 from tests.servers.postgres import PostgresServer
@@ -125,7 +125,7 @@ class Works:
     def _bound(self) -> float:
         """What `endwell bounds` says of these settings."""
         app = self._world.app
-        answer = bounds(
+        answer = compute_bounds(
             app.settings, app.limits, [app.agents["clerk"].spec()], has_stamps=self._world.store.has_stamps
         )
         assert answer["ok"]

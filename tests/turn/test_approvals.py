@@ -47,7 +47,7 @@ class TestInsideATurn:
     @pytest.mark.covers("S4.54", "S4.55")
     async def test_the_turn_goes_on_when_a_person_agrees(self, world: World) -> None:
         handle, approval = await self.asked(world)
-        shown = await approvals.whole(world.store, world.namespace, approval)
+        shown = await approvals.read_approval(world.store, world.namespace, approval)
         assert (shown["question"], shown["shown"], shown["status"]) == ("Buy it?", {"price": 5}, "open")
 
         decided = await world.client.approve(approval, by="ada", shown_hash=shown["shown_hash"])
@@ -213,7 +213,7 @@ class TestInsideATurn:
         await world.working()
         handle = await world.submitted("buyer")
         first = await the_open_one(world)
-        old = await approvals.whole(world.store, world.namespace, first)
+        old = await approvals.read_approval(world.store, world.namespace, first)
         price = 500
         await world.client.approve(first, by="ada")
 
@@ -222,7 +222,9 @@ class TestInsideATurn:
 
         await eventually(is_asked_again, "the new price is asked for")
         second = await the_open_one(world)
-        assert (await approvals.whole(world.store, world.namespace, second))["shown"] == {"price": 500}
+        assert (await approvals.read_approval(world.store, world.namespace, second))["shown"] == {
+            "price": 500
+        }
         with pytest.raises(Refused) as refusal:
             await world.client.approve(second, by="ada", shown_hash=old["shown_hash"])
         assert refusal.value.code == "approval_changed"
@@ -233,7 +235,7 @@ class TestInsideATurn:
         handle, approval = await self.asked(world)
         await handle.cancel()
         assert await open_approvals(world) == []
-        assert (await approvals.whole(world.store, world.namespace, approval))["status"] == "void"
+        assert (await approvals.read_approval(world.store, world.namespace, approval))["status"] == "void"
 
 
 class TestBeforeTheStart:
@@ -253,7 +255,7 @@ class TestBeforeTheStart:
         task = await self.guarded(world, Approval(by=("ada",), within=600))
         assert (task.status, task.started_at) == ("waiting_approval", None)
         assert task.expire_at == task.created_at + 600 * SECOND
-        shown = await approvals.whole(world.store, world.namespace, self.handle.id)
+        shown = await approvals.read_approval(world.store, world.namespace, self.handle.id)
         assert (shown["shown"], shown["by"]) == (5, ["ada"])
         assert shown["question"] == "May payer start with this?"
         with pytest.raises(Refused):

@@ -88,7 +88,7 @@ class Site:
         return DeadLetters(node.client.actions)
 
     async def asked(self, task_id: str) -> dict[str, Any]:
-        return await approvals.whole(self.world.store, self.world.namespace, task_id)
+        return await approvals.read_approval(self.world.store, self.world.namespace, task_id)
 
 
 @pytest.fixture

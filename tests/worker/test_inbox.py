@@ -356,7 +356,7 @@ async def test_people_see_every_column_under_its_own_name(clerk: World) -> None:
     }
     assert set(item) == {renamed.get(name, name) for name in INBOX_FIELDS}
     assert (item["task_id"], item["message_type"], item["enqueue_mode"]) == (handle.id, "turn", "dispatch")
-    whole = await inbox.whole(clerk.store, clerk.namespace, item["inbox_id"])
+    whole = await inbox.read_message(clerk.store, clerk.namespace, item["inbox_id"])
     assert whole["content"] is None
 
 

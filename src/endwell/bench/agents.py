@@ -18,7 +18,7 @@ app = Endwell(namespace=os.environ.get(NAMESPACE, "default"))
 
 
 @app.agent(AGENT)
-async def noop(number: int) -> int:
+async def return_number(number: int) -> int:
     """Return the number."""
     return number
 
@@ -26,26 +26,26 @@ async def noop(number: int) -> int:
 @app.agent(STEPS)
 async def steps(ctx: Context, count: int) -> int:
     """Record this many steps."""
-    return sum([await ctx.step("step", _one, number) for number in range(count)])
+    return sum([await ctx.step("step", _return_one, number) for number in range(count)])
 
 
 @app.agent(ASKS)
-async def asks(ctx: Context) -> int:
+async def ask_outside(ctx: Context) -> int:
     """Wait for an answer from outside, and return it."""
     answer: int = await ctx.tool(TOOL, timeout=600)
     return answer
 
 
 @app.agent(REPLAYS)
-async def replays(ctx: Context, count: int) -> float:
+async def time_replay(ctx: Context, count: int) -> float:
     """Record steps, wait, and return how long their replay took."""
     begin = app.runtime.clock.monotonic()
     for number in range(count):
-        await ctx.step("step", _one, number)
+        await ctx.step("step", _return_one, number)
     passed = app.runtime.clock.monotonic() - begin
     await ctx.tool(TOOL, timeout=600)
     return passed
 
 
-async def _one(number: int) -> int:
+async def _return_one(number: int) -> int:
     return 1

@@ -32,15 +32,17 @@ UPDATE endwell_bare j SET status = 'running' FROM ready WHERE j.id = ready.id RE
 _ONE_ROUND_TRIP: Final = "INSERT INTO endwell_bare (status, payload) VALUES ('queued', $1)"
 
 
-async def measure(url: str, timer: Timer, *, one_by_one: int, bulk: int) -> dict[str, tuple[float, int]]:
+async def measure_rates(
+    url: str, timer: Timer, *, one_by_one: int, bulk: int
+) -> dict[str, tuple[float, int]]:
     """Rates per second and what they rest on, named as Endwell's own rows."""
     connection = await connect(url, COMMITTING)
     try:
         await connection.execute(_SCHEMA)
         rates = (
-            await _single(connection, timer, one_by_one),
-            await _bulk(connection, timer, bulk),
-            await _drain(connection, timer, one_by_one + bulk),
+            await _insert_single(connection, timer, one_by_one),
+            await _insert_bulk(connection, timer, bulk),
+            await _drain_jobs(connection, timer, one_by_one + bulk),
         )
         await connection.execute("DROP TABLE endwell_bare")
     finally:
@@ -48,21 +50,21 @@ async def measure(url: str, timer: Timer, *, one_by_one: int, bulk: int) -> dict
     return dict(zip(GIVES, zip(rates, (one_by_one, bulk, one_by_one + bulk), strict=True), strict=True))
 
 
-async def _single(connection: Any, timer: Timer, count: int) -> float:
+async def _insert_single(connection: Any, timer: Timer, count: int) -> float:
     begin = timer()
     for number in range(count):
         await connection.execute(_ONE_ROUND_TRIP, str(number))
     return count / (timer() - begin)
 
 
-async def _bulk(connection: Any, timer: Timer, count: int) -> float:
+async def _insert_bulk(connection: Any, timer: Timer, count: int) -> float:
     begin = timer()
     for start in range(0, count, BATCH):
         await connection.execute(_INSERT, [str(number) for number in range(start, min(start + BATCH, count))])
     return count / (timer() - begin)
 
 
-async def _drain(connection: Any, timer: Timer, count: int) -> float:
+async def _drain_jobs(connection: Any, timer: Timer, count: int) -> float:
     begin = timer()
     ids: list[int] = []
     results: list[str] = []

@@ -29,14 +29,14 @@ GIVES = ("submit_one_by_one", "submit_bulk", "drain_1_worker")
 Timer = Callable[[], float]
 
 
-def measure(path: Path, timer: Timer, *, one_by_one: int, bulk: int) -> dict[str, tuple[float, int]]:
+def measure_rates(path: Path, timer: Timer, *, one_by_one: int, bulk: int) -> dict[str, tuple[float, int]]:
     """Rates per second and what they rest on, named as Endwell's own rows."""
     connection = _open(path)
     try:
         return {
             "submit_one_by_one": (_submit(connection, timer, one_by_one, 1), one_by_one),
             "submit_bulk": (_submit(connection, timer, bulk, BATCH), bulk),
-            "drain_1_worker": (_drain(connection, timer, one_by_one + bulk), one_by_one + bulk),
+            "drain_1_worker": (_drain_jobs(connection, timer, one_by_one + bulk), one_by_one + bulk),
         }
     finally:
         connection.close()
@@ -51,7 +51,7 @@ def _open(path: Path) -> apsw.Connection:
 
 
 @contextmanager
-def _transaction(connection: apsw.Connection) -> Iterator[None]:
+def _in_transaction(connection: apsw.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
     yield
     connection.execute("COMMIT")
@@ -60,18 +60,18 @@ def _transaction(connection: apsw.Connection) -> Iterator[None]:
 def _submit(connection: apsw.Connection, timer: Timer, count: int, batch: int) -> float:
     begin = timer()
     for start in range(0, count, batch):
-        with _transaction(connection):
+        with _in_transaction(connection):
             rows = [(str(number),) for number in range(start, min(start + batch, count))]
             connection.executemany(_INSERT, rows)
     return count / (timer() - begin)
 
 
-def _drain(connection: apsw.Connection, timer: Timer, count: int) -> float:
+def _drain_jobs(connection: apsw.Connection, timer: Timer, count: int) -> float:
     """Hand in the last batch and claim the next in one transaction, as the worker does."""
     begin = timer()
     done: list[tuple[Any, ...]] = []
     while True:
-        with _transaction(connection):
+        with _in_transaction(connection):
             connection.executemany(_FINISH, done)
             taken = connection.execute(_READY, (BATCH,)).fetchall()
             connection.executemany(_CLAIM, [(row[0],) for row in taken])

@@ -53,14 +53,14 @@ async def _wrong_results(place: BenchPlace, page: list[Task]) -> list[str]:
     """Results are read side by side: one by one would take longer than the run itself."""
     wrong: list[str] = []
 
-    async def look(some: list[Task]) -> None:
+    async def look_at(some: list[Task]) -> None:
         for task in some:
             found, expected = await _result(place, task), place.expected.get(task.id)
             if task.status != "succeeded" or expected not in (found, ANY):
                 wrong.append(f"task {task.id} ended as {task.status} with {found!r}")
 
     parts = [page[start::SIDE_BY_SIDE] for start in range(SIDE_BY_SIDE)]
-    lookers = [place.runtime.spawn(look(part), "endwell-bench-check") for part in parts if part]
+    lookers = [place.runtime.spawn(look_at(part), "endwell-bench-check") for part in parts if part]
     for looker in lookers:
         await looker
     return wrong

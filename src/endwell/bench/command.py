@@ -12,12 +12,22 @@ import click
 import msgspec
 
 from endwell.bench import bare_postgres, bare_sqlite
-from endwell.bench.idle import idle
+from endwell.bench.idle import idle_measurement
 from endwell.bench.measurements import Measurement, Measurements
 from endwell.bench.place import Ground
-from endwell.bench.rows import BARE, FULL, QUICK, USUAL, Row, Sizes, as_text, compare_backlogs, machine
+from endwell.bench.rows import (
+    BARE,
+    FULL,
+    QUICK,
+    USUAL,
+    Row,
+    Sizes,
+    as_text,
+    compare_backlogs,
+    describe_machine,
+)
 from endwell.cli.base.options import EndwellCommand, Options, pass_options
-from endwell.cli.base.output import say, show
+from endwell.cli.base.output import show, write_remark
 from endwell.demo.crew import run_interruptibly
 from endwell.errors import EndwellError
 from endwell.runtime.base import Runtime
@@ -45,22 +55,22 @@ def bench(options: Options, quick: bool, full: bool, only: tuple[str, ...], redi
     runtime = Runtime.system()
     with tempfile.TemporaryDirectory(prefix="endwell-bench-", ignore_cleanup_errors=True) as made:
         ground = Ground(runtime, Path(made), options.store, redis)
-        chosen = _chosen(_all(ground, sizes, runtime, Path(made)), only)
+        chosen = _choose_measurements(_all_measurements(ground, sizes, runtime, Path(made)), only)
         document = run_interruptibly(_run(chosen, ground, sizes))
     show(options, document, as_text)
     return 1 if document["dropped"] else 0
 
 
-def _all(ground: Ground, sizes: Sizes, runtime: Runtime, directory: Path) -> list[Measurement]:
+def _all_measurements(ground: Ground, sizes: Sizes, runtime: Runtime, directory: Path) -> list[Measurement]:
     found = Measurements(ground, sizes).all()
     if ground.is_streamed:
         return found
     gives = tuple(BARE + name for name in bare_sqlite.GIVES)
-    bare = Measurement("bare loop", gives, partial(_bare, ground, sizes, runtime, directory))
-    return [*found, idle(ground, sizes.idle_seconds), bare]
+    bare = Measurement("bare loop", gives, partial(_measure_bare, ground, sizes, runtime, directory))
+    return [*found, idle_measurement(ground, sizes.idle_seconds), bare]
 
 
-def _chosen(found: list[Measurement], only: Sequence[str]) -> list[Measurement]:
+def _choose_measurements(found: list[Measurement], only: Sequence[str]) -> list[Measurement]:
     """The measurements that give one of these rows; all of them if none is named."""
     known = {name for each in found for name in each.gives}
     if unknown := sorted(set(only) - known):
@@ -80,21 +90,23 @@ async def _run(measurements: list[Measurement], ground: Ground, sizes: Sizes) ->
             found = await each.run()
         except (TimeoutError, EndwellError) as error:
             dropped += 1
-            say(f"{each.title}: NO FIGURE, {type(error).__name__}: {error}")
+            write_remark(f"{each.title}: NO FIGURE, {type(error).__name__}: {error}")
             continue
         rows += found
-        say(f"{each.title}: " + ", ".join(f"{row.value:,.2f} {row.unit} ({row.name})" for row in found))
+        write_remark(
+            f"{each.title}: " + ", ".join(f"{row.value:,.2f} {row.unit} ({row.name})" for row in found)
+        )
     rows += compare_backlogs(rows, sizes.backlogs)
     shapes = [msgspec.to_builtins(row) for row in rows]
-    return {"machine": machine(), "settings": settings, "rows": shapes, "dropped": dropped}
+    return {"machine": describe_machine(), "settings": settings, "rows": shapes, "dropped": dropped}
 
 
-async def _bare(ground: Ground, sizes: Sizes, runtime: Runtime, directory: Path) -> list[Row]:
+async def _measure_bare(ground: Ground, sizes: Sizes, runtime: Runtime, directory: Path) -> list[Row]:
     counts = {"one_by_one": sizes.one_by_one, "bulk": sizes.bulk}
     timer = runtime.clock.monotonic
     if ground.kind == "sqlite":
-        measure = partial(bare_sqlite.measure, directory / "bare.db", timer, **counts)
+        measure = partial(bare_sqlite.measure_rates, directory / "bare.db", timer, **counts)
         found = await runtime.in_thread(measure)
     else:
-        found = await bare_postgres.measure(ground.app().url, timer, **counts)
+        found = await bare_postgres.measure_rates(ground.app().url, timer, **counts)
     return [Row(BARE + name, ground.kind, rate, "tasks/s", n) for name, (rate, n) in found.items()]

@@ -34,15 +34,15 @@ role_of_connections: ContextVar[str] = ContextVar("endwell_bench_role", default=
 """The role that opens connections; the heartbeat's thread, which only a worker has, sees the default."""
 
 
-def idle(ground: Ground, seconds: float) -> Measurement:
+def idle_measurement(ground: Ground, seconds: float) -> Measurement:
     """What a worker and a PMO use while there is no work."""
     kinds = ("cpu", "statements", "writes")
     gives = tuple(f"idle_{kind}_{role}" for kind in kinds for role in ROLES)
-    return Measurement("idle processes", gives, partial(_idle, ground, seconds))
+    return Measurement("idle processes", gives, partial(_measure_idle, ground, seconds))
 
 
-async def _idle(ground: Ground, seconds: float) -> list[Row]:
-    async with ground.place() as place, _counted(ground) as counts:
+async def _measure_idle(ground: Ground, seconds: float) -> list[Row]:
+    async with ground.place() as place, _count_statements(ground) as counts:
         clock = place.runtime.clock
         pids = {role: (await place.start(role))[0].pid for role in ROLES}
         await place.runtime.sleep(SETTLE_SECONDS)
@@ -68,7 +68,7 @@ async def _idle(ground: Ground, seconds: float) -> list[Row]:
 
 
 @contextlib.asynccontextmanager
-async def _counted(ground: Ground) -> AsyncIterator[Counts]:
+async def _count_statements(ground: Ground) -> AsyncIterator[Counts]:
     """Run a worker and a PMO in this process, and count their statements by role."""
     counts: Counts = Counter()
     count_on = on_sqlite if ground.kind == "sqlite" else on_postgres
@@ -90,7 +90,7 @@ async def _start_idle(ground: Ground, role: str, nodes: contextlib.AsyncExitStac
         role_of_connections.reset(token)
 
 
-def _count(counts: Counts, role: str, statement: str) -> None:
+def _count_one(counts: Counts, role: str, statement: str) -> None:
     if statement == LOOK_FOR_COMMITS:
         return
     counts[role, "statements"] += 1
@@ -102,20 +102,20 @@ def _count(counts: Counts, role: str, statement: str) -> None:
 def on_sqlite(counts: Counts) -> Iterator[None]:
     """Count the statements of every connection that is opened in the block."""
 
-    def watch(connection: apsw.Connection) -> None:
+    def watch_connection(connection: apsw.Connection) -> None:
         role = role_of_connections.get()
 
-        def trace(cursor: Any, statement: str, bindings: Any) -> bool:
-            _count(counts, role, statement)
+        def count_statement(cursor: Any, statement: str, bindings: Any) -> bool:
+            _count_one(counts, role, statement)
             return True
 
-        connection.exec_trace = trace
+        connection.exec_trace = count_statement
 
-    apsw.connection_hooks.append(watch)
+    apsw.connection_hooks.append(watch_connection)
     try:
         yield
     finally:
-        apsw.connection_hooks.remove(watch)
+        apsw.connection_hooks.remove(watch_connection)
 
 
 @contextlib.contextmanager
@@ -125,13 +125,13 @@ def on_postgres(counts: Counts) -> Iterator[None]:
 
     connect: Callable[..., Awaitable[Any]] = asyncpg.connect
 
-    async def watched(*arguments: Any, **options: Any) -> Any:
+    async def connect_watched(*arguments: Any, **options: Any) -> Any:
         connection = await connect(*arguments, **options)
         role = role_of_connections.get()
-        connection.add_query_logger(lambda record: _count(counts, role, record.query))
+        connection.add_query_logger(lambda record: _count_one(counts, role, record.query))
         return connection
 
-    asyncpg.connect = asyncpg.connection.connect = watched  # a pool takes the second
+    asyncpg.connect = asyncpg.connection.connect = connect_watched  # a pool takes the second
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ import msgspec
 from endwell.bench import agents
 from endwell.bench.checks import CheckedRun, check
 from endwell.bench.place import BenchPlace, Ground
-from endwell.bench.rows import Row, Sizes, percentiles
+from endwell.bench.rows import Row, Sizes, percentile_rows
 from endwell.errors import EndwellError
 from endwell.model import commands as c
 from endwell.runtime.processes import rss_bytes
@@ -54,7 +54,7 @@ class Measurements:
             Measurement("drain by one worker", ("submit_bulk", "drain_1_worker"), partial(self.drain, 1)),
             Measurement("drain by two workers", ("drain_2_workers",), partial(self.drain, 2)),
             Measurement("idle latency", ("idle_latency_p50", "idle_latency_p99"), self.latency),
-            *map(self._backlog, self._sizes.backlogs),
+            *map(self._backlog_measurement, self._sizes.backlogs),
             Measurement("steps of one task", ("steps_one_task",), self.steps_of_one_task),
             Measurement("steps of many tasks", ("steps_many_tasks",), self.steps_of_many_tasks),
             Measurement("an answer", ("resume_p50", "resume_p99"), self.resume),
@@ -63,7 +63,7 @@ class Measurements:
         inside = ("steps_one_task", "steps_many_tasks", replay)
         return [each for each in found if not (self._ground.is_streamed and each.gives[0] in inside)]
 
-    def _backlog(self, count: int) -> Measurement:
+    def _backlog_measurement(self, count: int) -> Measurement:
         gives = ("drain_at", "claim_p50_at", "claim_p99_at", "memory_after")
         names = tuple(f"{name}_{count}" for name in gives)
         return Measurement(f"backlog of {count:,}", names, partial(self.backlog, count))
@@ -79,7 +79,7 @@ class Measurements:
             for number in range(count):
                 await place.submit_one(agents.AGENT, number, result=number)
             passed = place.runtime.clock.monotonic() - begin
-            await _drain(place, 1)
+            await _drain_backlog(place, 1)
         return [self._row("submit_one_by_one", count / passed, "tasks/s", count)]
 
     async def drain(self, workers: int) -> list[Row]:
@@ -91,7 +91,7 @@ class Measurements:
             submitted = self._row(
                 "submit_bulk", count / (place.runtime.clock.monotonic() - begin), "tasks/s", count
             )
-            checked, _ = await _drain(place, workers)
+            checked, _ = await _drain_backlog(place, workers)
         name = "drain_1_worker" if workers == 1 else f"drain_{workers}_workers"
         drained = self._row(name, count / checked.seconds, "tasks/s", count)
         return [submitted, drained] if workers == 1 else [drained]
@@ -99,7 +99,7 @@ class Measurements:
     async def latency(self) -> list[Row]:
         """From the call of `submit` to the result in hand, with one warm and idle worker."""
         times: list[float] = []
-        async with self._ground.place() as place, _workers(place):
+        async with self._ground.place() as place, _one_worker(place):
             for number in range(-WARM_UP, self._sizes.latency):
                 begin = place.runtime.clock.monotonic()
                 handle = await place.submit_one(agents.AGENT, number, result=number)
@@ -107,17 +107,17 @@ class Measurements:
                 if number >= 0:
                     times.append(place.runtime.clock.monotonic() - begin)
                 await place.runtime.sleep(PAUSE_SECONDS)
-        return percentiles("idle_latency", self._ground.kind, times)
+        return percentile_rows("idle_latency", self._ground.kind, times)
 
     async def backlog(self, count: int) -> list[Row]:
         """Claims and a drain at this backlog, and the worker's memory after it."""
         async with self._ground.place() as place:
             await place.submit(count)
             times = await _claim_times(place, self._sizes.claims)
-            checked, memory = await _drain(place, 1)
+            checked, memory = await _drain_backlog(place, 1)
         return [
             self._row(f"drain_at_{count}", count / checked.seconds, "tasks/s", count),
-            *percentiles("claim", self._ground.kind, times, f"_at_{count}"),
+            *percentile_rows("claim", self._ground.kind, times, f"_at_{count}"),
             self._row(f"memory_after_{count}", memory / 2**20, "MiB", count),
         ]
 
@@ -125,11 +125,11 @@ class Measurements:
         """Record steps one after the other."""
         steps = self._sizes.steps_alone
         async with self._ground.place() as place:
-            async with _workers(place):
+            async with _one_worker(place):
                 await (await place.submit_one(agents.STEPS, steps, result=steps)).result(
                     timeout=LIMIT_SECONDS
                 )
-            checked = await _prove(place)
+            checked = await _require_proof(place)
         return [self._row("steps_one_task", steps / checked.seconds, "steps/s", steps)]
 
     async def steps_of_many_tasks(self) -> list[Row]:
@@ -138,13 +138,13 @@ class Measurements:
         async with self._ground.place() as place:
             handles = await place.node.client.submit_many(agents.STEPS, [steps] * tasks)
             place.expected = dict.fromkeys((handle.id for handle in handles), steps)
-            checked, _ = await _drain(place, 1)
+            checked, _ = await _drain_backlog(place, 1)
         return [self._row("steps_many_tasks", tasks * steps / checked.seconds, "steps/s", tasks * steps)]
 
     async def resume(self) -> list[Row]:
         """From the call of `answer` to the result of the turn that waited for it, with an idle worker."""
         times = []
-        async with self._ground.place() as place, _workers(place):
+        async with self._ground.place() as place, _one_worker(place):
             for number in range(-5, self._sizes.resumes):
                 handle = await place.submit_one(agents.ASKS, result=ANSWER)
                 call = await _open_call(place, handle.id)
@@ -153,12 +153,12 @@ class Measurements:
                 await handle.result(timeout=LIMIT_SECONDS)
                 if number >= 0:
                     times.append(place.runtime.clock.monotonic() - begin)
-        return percentiles("resume", self._ground.kind, times)
+        return percentile_rows("resume", self._ground.kind, times)
 
     async def replay(self) -> list[Row]:
         """How long a resumed turn takes to return its recorded steps."""
         steps = self._sizes.replayed_steps
-        async with self._ground.place() as place, _workers(place):
+        async with self._ground.place() as place, _one_worker(place):
             handle = await place.submit_one(agents.REPLAYS, steps)
             await place.node.client.answer(await _open_call(place, handle.id), ANSWER)
             seconds = await handle.result(timeout=LIMIT_SECONDS)
@@ -166,25 +166,25 @@ class Measurements:
 
 
 @asynccontextmanager
-async def _workers(place: BenchPlace) -> AsyncIterator[None]:
+async def _one_worker(place: BenchPlace) -> AsyncIterator[None]:
     """One worker process beside the block; afterwards everything is read back."""
     await place.start("worker")
     yield
     await place.stop()
-    await _prove(place)
+    await _require_proof(place)
 
 
-async def _drain(place: BenchPlace, workers: int) -> tuple[CheckedRun, int]:
+async def _drain_backlog(place: BenchPlace, workers: int) -> tuple[CheckedRun, int]:
     """Start workers on the backlog, wait for the last end, read everything back; also the memory."""
     since = await place.node.store.now()
     members = await place.start("worker", workers)
     await place.wait_drained()
     memory = max(rss_bytes(member.pid) or 0 for member in members)
     await place.stop()
-    return await _prove(place, since), memory
+    return await _require_proof(place, since), memory
 
 
-async def _prove(place: BenchPlace, since: int = 0) -> CheckedRun:
+async def _require_proof(place: BenchPlace, since: int = 0) -> CheckedRun:
     checked = await check(place, since)
     if checked.problems:
         raise NotProven(checked.problems)

@@ -74,15 +74,15 @@ class BenchPlace:
         """Wait until every submitted task has ended. Only the last ones are looked at: they end last."""
         limit = self.runtime.clock.monotonic() + 60 + len(self.expected) / 200
         tail = list(self.expected)[-TAIL:]
-        while not await self._have_ended(tail) or await self._live():
+        while not await self._have_ended(tail) or await self._count_live():
             if self.runtime.clock.monotonic() > limit:
-                raise TimeoutError(f"{await self._live()} of {len(self.expected)} tasks have not ended")
+                raise TimeoutError(f"{await self._count_live()} of {len(self.expected)} tasks have not ended")
             await self.runtime.sleep(LOOK_SECONDS)
 
     async def _have_ended(self, ids: list[str]) -> bool:
         return all(task.is_ended for task in await self.node.store.tasks_by_ids(self.namespace, ids))
 
-    async def _live(self) -> int:
+    async def _count_live(self) -> int:
         counts = await self.node.store.counts_by_status(self.namespace)
         return sum(count for status, count in counts.items() if status not in TERMINAL)
 

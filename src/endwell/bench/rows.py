@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from endwell.cli.base.output import table
+from endwell.cli.base.output import table_text
 from endwell.runtime.loops import name_of_loop
 
 BARE = "bare_"
@@ -134,7 +134,7 @@ def compare_backlogs(rows: list[Row], backlogs: tuple[int, ...]) -> list[Row]:
     return [Row(f"drain_{most}_vs_{least}", large.store, 100 * large.value / small.value, "%", most)]
 
 
-def percentiles(name: str, store: str, seconds: list[float], suffix: str = "") -> list[Row]:
+def percentile_rows(name: str, store: str, seconds: list[float], suffix: str = "") -> list[Row]:
     """The middle and the slow end of some times, in milliseconds."""
     ordered = sorted(seconds)
     return [
@@ -143,7 +143,7 @@ def percentiles(name: str, store: str, seconds: list[float], suffix: str = "") -
     ]
 
 
-def machine() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
     """What the figures depend on."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
@@ -164,24 +164,24 @@ def as_text(document: dict[str, Any]) -> str:
         f"{name}: {', '.join(f'{key} {value}' for key, value in document[name].items())}"
         for name in ("machine", "settings")
     ]
-    lines = [_cells(row, rows) for row in rows]
-    return "\n".join([*head, "", table(COLUMNS, lines, empty="no figure holds"), "", *NOTES])
+    lines = [_table_line(row, rows) for row in rows]
+    return "\n".join([*head, "", table_text(COLUMNS, lines, empty="no figure holds"), "", *NOTES])
 
 
-def _cells(row: Row, rows: list[Row]) -> list[str]:
+def _table_line(row: Row, rows: list[Row]) -> list[str]:
     is_bare = row.name.startswith(BARE)
     floor, times = (None, None) if is_bare else (floor_of(row), against_floor(row))
     share = against_bare(row, rows)
     return [
         row.name,
-        _number(row.value),
+        _number_text(row.value),
         row.unit,
         str(row.n),
-        "" if floor is None else _number(floor),
+        "" if floor is None else _number_text(floor),
         "" if times is None else f"{times:.2f}",
         "" if share is None else f"{100 * share:.0f} %",
     ]
 
 
-def _number(value: float) -> str:
+def _number_text(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from endwell.cli.base.loading import show_answer
-from endwell.cli.base.options import EndwellGroup, Options, of_task, paged, pass_options
-from endwell.cli.base.output import block, page_text, pairs
+from endwell.cli.base.options import EndwellGroup, Options, paged_options, pass_options, task_option
+from endwell.cli.base.output import block, page_text, pairs_text
 from endwell.operate import approvals
 
 _AS = click.option("--as", "who", metavar="NAME", help="Who decides; default: your user. Not verified.")
@@ -29,11 +29,11 @@ def approval() -> None:
 
 @approval.command("list")
 @click.option("--all", "everything", is_flag=True, help="Also decided ones.")
-@of_task
-@paged
+@task_option
+@paged_options
 @pass_options
 def list_approvals(options: Options, /, **wanted: Any) -> None:
-    """List open approvals: before a task may start, or before its turn goes on.
+    """List open approvals: before a task starts, or inside a turn.
 
     \b
       endwell approval list --task 01j8z3k5v7x9a1c3e5g7j9m1p3
@@ -51,7 +51,9 @@ def show_approval(options: Options, approval_id: str) -> None:
       endwell approval show 01j8z3k5v7x9a1c3e5g7j9m1p3
     """
     show_answer(
-        options, lambda node: approvals.whole(node.store, node.app.namespace, approval_id), _approval_text
+        options,
+        lambda node: approvals.read_approval(node.store, node.app.namespace, approval_id),
+        _approval_text,
     )
 
 
@@ -93,7 +95,7 @@ def reject(options: Options, approval_id: str, who: str | None) -> None:
 def _approval_text(found: dict[str, Any]) -> str:
     people = {key: ", ".join(found[key]) or None for key in ("by", "votes")}
     short = {key: people.get(key, value) for key, value in found.items() if key != "shown"}
-    return f"{pairs(short)}\n\nshown\n{block(found['shown'])}"
+    return f"{pairs_text(short)}\n\nshown\n{block(found['shown'])}"
 
 
 def _decided_text(found: dict[str, Any]) -> str:

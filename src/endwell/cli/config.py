@@ -8,7 +8,7 @@ import click
 
 from endwell.cli.base.loading import settings_of
 from endwell.cli.base.options import EndwellGroup, Options, pass_options
-from endwell.cli.base.output import show, table
+from endwell.cli.base.output import show, table_text
 from endwell.errors import BadSetting
 from endwell.settings import Settings, as_queued, check, describe
 
@@ -31,13 +31,13 @@ def show_settings(options: Options) -> int:
       ENDWELL__WORKER__LEASE_SECONDS=60 endwell config show
     """
     settings = settings_of(options)
-    problem = _problem(settings)
+    problem = _find_problem(settings)
     items = [described._asdict() for described in describe(settings)]
     show(options, {"items": items, "next": None, "problem": problem}, _settings_text)
     return 1 if problem else 0
 
 
-def _problem(settings: Settings) -> dict[str, Any] | None:
+def _find_problem(settings: Settings) -> dict[str, Any] | None:
     try:
         check(as_queued(settings))
     except BadSetting as problem:
@@ -47,5 +47,5 @@ def _problem(settings: Settings) -> dict[str, Any] | None:
 
 def _settings_text(answer: dict[str, Any]) -> str:
     rows = [(item["key"], item["value"], item["source"]) for item in answer["items"]]
-    text = table(("key", "value", "source"), rows, empty="")
+    text = table_text(("key", "value", "source"), rows, empty="")
     return f"{text}\n\nproblem: {answer['problem']['message']}" if answer["problem"] else text

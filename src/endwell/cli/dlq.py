@@ -11,8 +11,8 @@ import click
 
 from endwell.app import Node
 from endwell.cli.base.loading import show_answer
-from endwell.cli.base.options import EndwellGroup, Options, paged, pass_options
-from endwell.cli.base.output import block, page_text, pairs, say, table
+from endwell.cli.base.options import EndwellGroup, Options, paged_options, pass_options
+from endwell.cli.base.output import block, page_text, pairs_text, table_text, write_remark
 from endwell.cli.base.values import file_content
 from endwell.cli.task import error_text
 from endwell.errors import Refused, UsageError
@@ -49,7 +49,7 @@ def dlq() -> None:
 @dlq.command("list")
 @click.option("--fingerprint", help="Only failures of this kind.")
 @click.option("--all", "everything", is_flag=True, help="Also replayed and abandoned ones.")
-@paged
+@paged_options
 @pass_options
 def list_letters(options: Options, /, **wanted: Any) -> None:
     """List dead letters, newest first. Failures of one kind have one fingerprint.
@@ -60,14 +60,14 @@ def list_letters(options: Options, /, **wanted: Any) -> None:
       endwell dlq list --fingerprint 0a1b2c3d4e5f
     """
 
-    async def ask(node: Node) -> dict[str, Any]:
+    async def ask_store(node: Node) -> dict[str, Any]:
         page = await dead_letters.page(node.store, node.app.namespace, **wanted)
         async with _unreadable_entries(node) as entries:
             if entries is not None and wanted["cursor"] is None:
                 page |= await entries.page(wanted["limit"], wanted["fingerprint"])
         return page
 
-    show_answer(options, ask, _page_text)
+    show_answer(options, ask_store, _page_text)
 
 
 @dlq.command("show")
@@ -80,13 +80,13 @@ def show_letter(options: Options, word: str) -> None:
       endwell dlq show 01j8z3k5v7x9a1c3e5g7j9m1p3
     """
 
-    async def ask(node: Node) -> dict[str, Any]:
+    async def ask_store(node: Node) -> dict[str, Any]:
         async with _unreadable_entries(node) as entries:
             if entries is not None and is_entry_id(word):
                 return await entries.details(word)
-        return await dead_letters.whole(node.store, node.app.namespace, word)
+        return await dead_letters.read_letter(node.store, node.app.namespace, word)
 
-    show_answer(options, ask, _letter_text)
+    show_answer(options, ask_store, _letter_text)
 
 
 @dlq.command()
@@ -123,7 +123,7 @@ def replay(
     given = {} if file is None else {"payload": content.decode(file_content(file)), "is_given": True}
     replacement = Replacement(edits=tuple(map(edit_of, edits)), **given)
 
-    async def ask(node: Node) -> dict[str, Any]:
+    async def ask_store(node: Node) -> dict[str, Any]:
         async with _unreadable_entries(node) as entries:
             replays = _Replays(DeadLetters(node.client.actions), entries, replacement, agent)
             if len(words) == 1:
@@ -134,7 +134,7 @@ def replay(
                 _ask_before(len(wanted), is_agreed=yes)
             return await dead_letters.replay_many(wanted, replays.replay)
 
-    document = show_answer(options, ask, _replayed_text)
+    document = show_answer(options, ask_store, _replayed_text)
     return Refused.exit_code if document.get("refused") else 0
 
 
@@ -181,7 +181,7 @@ def abandon(options: Options, word: str, note: str | None) -> None:
       endwell dlq abandon 01j8z3k5v7x9a1c3e5g7j9m1p3 --note 'customer left'
     """
 
-    async def ask(node: Node) -> dict[str, Any]:
+    async def ask_store(node: Node) -> dict[str, Any]:
         async with _unreadable_entries(node) as entries:
             if entries is not None and is_entry_id(word):
                 if note is not None:
@@ -189,7 +189,7 @@ def abandon(options: Options, word: str, note: str | None) -> None:
                 return await entries.abandon(word)
         return task_shape(await DeadLetters(node.client.actions).abandon(word, note))
 
-    show_answer(options, ask, lambda found: f"dead letter {found['id']} is abandoned")
+    show_answer(options, ask_store, lambda found: f"dead letter {found['id']} is abandoned")
 
 
 @contextlib.asynccontextmanager
@@ -215,13 +215,13 @@ def _page_text(page: dict[str, Any]) -> str:
     text = _LETTERS(page)
     if page.get("entries"):
         rows = [[item[key] for key in _ENTRY_COLUMNS] for item in page["entries"]]
-        text = f"{text}\n\nunreadable entries\n{table(_ENTRY_COLUMNS, rows, empty='')}"
+        text = f"{text}\n\nunreadable entries\n{table_text(_ENTRY_COLUMNS, rows, empty='')}"
     return f"{text}\n\n{page['entries_error']}" if page.get("entries_error") else text
 
 
 def _letter_text(found: dict[str, Any]) -> str:
     short = {key: value for key, value in found.items() if key not in ("payload", "error")}
-    parts = [pairs(short), f"payload\n{block(found['payload'])}"]
+    parts = [pairs_text(short), f"payload\n{block(found['payload'])}"]
     error = found["error"]
     if error:
         parts.append(f"error\n{error}" if isinstance(error, str) else error_text(error))
@@ -230,7 +230,7 @@ def _letter_text(found: dict[str, Any]) -> str:
 
 def _replayed_text(document: dict[str, Any]) -> str:
     for refusal in document.get("refused", ()):
-        say(f"not replayed: {refusal['message']} ({refusal['code']})")
+        write_remark(f"not replayed: {refusal['message']} ({refusal['code']})")
     items = document.get("items", [document])
     lines = [f"replayed {_replayed_id(item)} as {item['id']}" for item in items]
     return "\n".join(lines) or "nothing was replayed"

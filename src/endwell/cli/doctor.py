@@ -77,8 +77,8 @@ def metrics(options: Options) -> None:
       endwell metrics --store sqlite:///hello.db
     """
 
-    async def ask(node: Node) -> dict[str, str]:
+    async def ask_store(node: Node) -> dict[str, str]:
         namespaces = await all_namespaces(node, options)
         return {"text": await operate_metrics.metrics(node.store, namespaces, node.app.settings)}
 
-    show_answer(options, ask, lambda answer: answer["text"])
+    show_answer(options, ask_store, lambda answer: answer["text"])

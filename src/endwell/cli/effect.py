@@ -7,8 +7,15 @@ from typing import Any, cast, get_args
 import click
 
 from endwell.cli.base.loading import show_answer
-from endwell.cli.base.options import EndwellGroup, Options, namely, of_task, paged, pass_options
-from endwell.cli.base.output import block, page_text, pairs
+from endwell.cli.base.options import (
+    EndwellGroup,
+    Options,
+    as_option,
+    paged_options,
+    pass_options,
+    task_option,
+)
+from endwell.cli.base.output import block, page_text, pairs_text
 from endwell.cli.base.values import payload_of
 from endwell.model.effect import EffectStatus, Verdict
 from endwell.operate import effects
@@ -28,8 +35,8 @@ def effect() -> None:
 
 @effect.command("list")
 @click.option("--status", type=click.Choice(get_args(EffectStatus)), help="Only effects in this status.")
-@of_task
-@paged
+@task_option
+@paged_options
 @pass_options
 def list_effects(options: Options, /, **wanted: Any) -> None:
     """List effects by their keys.
@@ -49,13 +56,13 @@ def show_effect(options: Options, key: str) -> None:
     \b
       endwell effect show pay:42
     """
-    show_answer(options, lambda node: effects.whole(node.store, node.app.namespace, key), _effect_text)
+    show_answer(options, lambda node: effects.read_effect(node.store, node.app.namespace, key), _effect_text)
 
 
 @effect.command()
 @click.argument("key")
 @click.argument("verdict", type=click.Choice(["done", "not-done", "abandon"]))
-@namely
+@as_option
 @click.option("--result", metavar="JSON|@FILE|-", help="What the effect returned, if it was done.")
 @click.option("--force", is_flag=True, help="Not-done although a call may be in progress; it is logged.")
 @pass_options
@@ -81,4 +88,4 @@ def settle(
 
 def _effect_text(found: dict[str, Any]) -> str:
     short = {key: value for key, value in found.items() if key != "result"}
-    return f"{pairs(short)}\n\nresult\n{block(found['result'])}"
+    return f"{pairs_text(short)}\n\nresult\n{block(found['result'])}"

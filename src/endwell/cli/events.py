@@ -16,7 +16,7 @@ import msgspec
 from endwell.app import Node
 from endwell.cli.base.loading import all_namespaces, show_answer, with_node
 from endwell.cli.base.options import EndwellGroup, Options, pass_options
-from endwell.cli.base.output import say, show, table, write, write_json
+from endwell.cli.base.output import show, table_text, write, write_json, write_remark
 from endwell.cli.base.values import keep_stdin, open_file
 from endwell.cli.task import event_line
 from endwell.errors import UsageError
@@ -59,7 +59,7 @@ def tail(options: Options, follow: bool, after: str, types: tuple[str, ...]) -> 
       endwell events tail --follow --after now
     """
 
-    async def ask(node: Node) -> None:
+    async def ask_store(node: Node) -> None:
         cursor = await node.store.log_end() if after == FROM_NOW_ON else after
         async for event in _read_log(node, cursor, follow):
             if types and not any(fnmatchcase(event["type"], pattern) for pattern in types):
@@ -69,7 +69,7 @@ def tail(options: Options, follow: bool, after: str, types: tuple[str, ...]) -> 
             else:
                 write(event_line(event))
 
-    with_node(options, ask)
+    with_node(options, ask_store)
 
 
 async def _read_log(node: Node, cursor: str, follow: bool) -> AsyncIterator[dict[str, Any]]:
@@ -85,7 +85,9 @@ async def _read_log(node: Node, cursor: str, follow: bool) -> AsyncIterator[dict
             yield {**logged_shape(logged), "cursor": cursor}
         if not page and warned_at != cursor and await _is_held_back(node, cursor):
             warned_at = cursor
-            say("later events are committed but held back by an open transaction; endwell doctor names it")
+            write_remark(
+                "later events are committed but held back by an open transaction; endwell doctor names it"
+            )
         if not page and not follow:
             return
         if not page:
@@ -109,18 +111,22 @@ def verify(options: Options) -> int:
       endwell events verify --store sqlite:///hello.db
     """
 
-    async def ask(node: Node) -> dict[str, Any]:
+    async def ask_store(node: Node) -> dict[str, Any]:
         namespaces = await all_namespaces(node, options)
-        return await operate_verify(node.store, namespaces, lambda count: say(f"checked {count} tasks"))
+        return await operate_verify(
+            node.store, namespaces, lambda count: write_remark(f"checked {count} tasks")
+        )
 
-    return 0 if show_answer(options, ask, _verdict_text)["ok"] else 1
+    return 0 if show_answer(options, ask_store, _verdict_text)["ok"] else 1
 
 
 def _verdict_text(answer: dict[str, Any]) -> str:
     if answer["ok"]:
         return f"ok: the logs of {answer['checked']} tasks are whole"
     columns = ("task_id", "version", "kind", "about")
-    listed = table(columns, [[item[column] for column in columns] for item in answer["problems"]], empty="")
+    listed = table_text(
+        columns, [[item[column] for column in columns] for item in answer["problems"]], empty=""
+    )
     return f"{listed}\n{answer['found']} problems in the logs of {answer['checked']} tasks"
 
 
@@ -139,14 +145,14 @@ def export_events(options: Options, file: str) -> None:
     with ExitStack() as stack:
         target = sys.stdout.buffer if file == "-" else stack.enter_context(_new_file(file))
 
-        async def ask(node: Node) -> Any:
+        async def ask_store(node: Node) -> Any:
             counts = await export(node.store, await all_namespaces(node, options), target.write)
             return msgspec.to_builtins(counts)
 
-        counts = with_node(options, ask)
+        counts = with_node(options, ask_store)
         target.flush()
     if file == "-":
-        say(_counts_text(counts))
+        write_remark(_counts_text(counts))
     else:
         show(options, counts, _counts_text)
 
@@ -186,10 +192,10 @@ def import_events(options: Options, file: str) -> None:
             source.seek(0)
             return split_lines(source)
 
-        async def ask(node: Node) -> dict[str, Any]:
+        async def ask_store(node: Node) -> dict[str, Any]:
             return await import_lines(node.store, read, node.app.runtime.ids.new)
 
-        show_answer(options, ask, _imported_text, may_be_new=True)
+        show_answer(options, ask_store, _imported_text, may_be_new=True)
 
 
 def _counts_text(answer: dict[str, Any]) -> str:

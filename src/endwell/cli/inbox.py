@@ -7,8 +7,8 @@ from typing import Any, get_args
 import click
 
 from endwell.cli.base.loading import show_answer
-from endwell.cli.base.options import EndwellGroup, Options, of_task, paged, pass_options
-from endwell.cli.base.output import block, page_text, pairs
+from endwell.cli.base.options import EndwellGroup, Options, paged_options, pass_options, task_option
+from endwell.cli.base.output import block, page_text, pairs_text
 from endwell.model.message import MessageStatus, MessageType
 from endwell.operate import inbox as operate_inbox
 
@@ -31,9 +31,9 @@ def inbox() -> None:
 @inbox.command("list")
 @click.option("--status", type=click.Choice(get_args(MessageStatus)), help="Only messages in this status.")
 @click.option("--agent", help="Only messages to this agent.")
-@of_task
+@task_option
 @click.option("--type", "message_type", type=click.Choice(get_args(MessageType)), help="Only this type.")
-@paged
+@paged_options
 @pass_options
 def list_messages(options: Options, /, **wanted: Any) -> None:
     """List messages, newest first. A `skipped` one could not be delivered; watchdog_error says why.
@@ -54,12 +54,14 @@ def show_message(options: Options, message_id: str) -> None:
       endwell inbox show 01j8z3k5v7x9a1c3e5g7j9m1p3
     """
     show_answer(
-        options, lambda node: operate_inbox.whole(node.store, node.app.namespace, message_id), _message_text
+        options,
+        lambda node: operate_inbox.read_message(node.store, node.app.namespace, message_id),
+        _message_text,
     )
 
 
 def _message_text(found: dict[str, Any]) -> str:
     short = {key: value for key, value in found.items() if key != "content" and value is not None}
     if found["card_id"] is None:  # an offered turn has its content in its row
-        return pairs(short)
-    return f"{pairs(short)}\n\ncontent\n{block(found['content'])}"
+        return pairs_text(short)
+    return f"{pairs_text(short)}\n\ncontent\n{block(found['content'])}"

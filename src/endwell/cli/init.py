@@ -42,24 +42,24 @@ def init(options: Options, directory: str) -> None:
         raise UsageError(
             f"{directory}: {error.strerror}", hint="check the path", field="directory"
         ) from error
-    show(options, {"directory": str(place), "files": list(FILES)}, _text)
+    show(options, {"directory": str(place), "files": list(FILES)}, _created_text)
 
 
 def _write(place: Path) -> None:
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in FILES:
-        text = (resources.files("endwell.cli.starter") / _stored(name)).read_text(encoding="utf-8")
+        text = (resources.files("endwell.cli.starter") / _name_in_package(name)).read_text(encoding="utf-8")
         target = place / name
         target.touch(mode=0o600)
         target.write_text(text, encoding="utf-8")
 
 
-def _stored(name: str) -> str:
+def _name_in_package(name: str) -> str:
     """The file's name in the package, where it must not look like a module or test of Endwell."""
     return f"{name.removeprefix('.')}.txt"
 
 
-def _text(answer: dict[str, Any]) -> str:
+def _created_text(answer: dict[str, Any]) -> str:
     place = answer["directory"]
     return (
         f"{', '.join(answer['files'])} are in {place}\n\n"

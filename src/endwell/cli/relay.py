@@ -8,7 +8,7 @@ import click
 
 from endwell.cli.base.loading import show_answer
 from endwell.cli.base.options import EndwellGroup, Options, pass_options
-from endwell.cli.base.output import pairs, table
+from endwell.cli.base.output import pairs_text, table_text
 from endwell.model.names import person_name
 from endwell.operate import relay as operate_relay
 
@@ -47,11 +47,13 @@ def skip_event(options: Options, event_id: str, who: str) -> None:
       endwell relay skip 01j8z3k5v7x9a1c3e5g7j9m1p3.7 --as ada
     """
     show_answer(
-        options, lambda node: operate_relay.skip(node.actor(person_name(who)), event_id), _status_text
+        options, lambda node: operate_relay.leave_out(node.actor(person_name(who)), event_id), _status_text
     )
 
 
 def _status_text(found: dict[str, Any]) -> str:
     short = {key: value for key, value in found.items() if key != "skipped"}
     rows = [[item[key] for key in ("event_id", "by", "at")] for item in found["skipped"]]
-    return f"{pairs(short)}\n\n{table(('left out', 'by', 'at'), rows, empty='nothing was left out')}"
+    return (
+        f"{pairs_text(short)}\n\n{table_text(('left out', 'by', 'at'), rows, empty='nothing was left out')}"
+    )

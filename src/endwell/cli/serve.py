@@ -16,10 +16,10 @@ import click
 
 from endwell.app import Endwell, Node
 from endwell.cli.base.failures import INTERRUPTED
-from endwell.cli.base.loading import installation, required_app
+from endwell.cli.base.loading import open_installation, required_app
 from endwell.cli.base.logs import log_services
 from endwell.cli.base.options import EndwellCommand, Options, pass_options
-from endwell.cli.base.output import say, write, write_json
+from endwell.cli.base.output import write, write_json, write_remark
 from endwell.pmo.service import Pmo
 from endwell.runtime.base import Runtime
 from endwell.runtime.loops import new_loop
@@ -46,7 +46,7 @@ def worker(options: Options, agents: str | None, concurrency: int | None, name: 
       endwell worker --app hello:app --agents clerk,coder --concurrency 20
     """
     app = required_app(options)
-    served = _names(app, agents)
+    served = _agent_names(app, agents)
     _serve(options, app, lambda node: [node.worker(name=name, concurrency=concurrency, agents=served)])
 
 
@@ -61,7 +61,7 @@ def pmo(options: Options, name: str | None) -> None:
     \b
       endwell pmo --store sqlite:///hello.db
     """
-    _serve(options, installation(options), lambda node: [node.pmo(name=name)])
+    _serve(options, open_installation(options), lambda node: [node.pmo(name=name)])
 
 
 @click.command(cls=EndwellCommand)
@@ -75,11 +75,11 @@ def up(options: Options, agents: str | None, concurrency: int | None) -> None:
       endwell up --app hello:app
     """
     app = required_app(options)
-    served = _names(app, agents)
+    served = _agent_names(app, agents)
     _serve(options, app, lambda node: [node.worker(concurrency=concurrency, agents=served), node.pmo()])
 
 
-def _names(app: Endwell, agents: str | None) -> list[str]:
+def _agent_names(app: Endwell, agents: str | None) -> list[str]:
     """The agents of the option; refused before anything is opened if the app does not have them."""
     names = [name.strip() for name in agents.split(",")] if agents else []
     app.served(names)
@@ -107,7 +107,7 @@ async def _until_stopped(options: Options, app: Endwell, make: Callable[[Node], 
             parts = make(node)
             for part in parts:
                 await part.start()
-            _announce(options, parts)
+            _announce_ready(options, parts)
             await _run(app.runtime, parts, stop)
             for part in parts:
                 await part.close()
@@ -118,7 +118,7 @@ async def _until_stopped(options: Options, app: Endwell, make: Callable[[Node], 
 def _on_signal(count: int, stop: asyncio.Event) -> None:
     if count > 1:
         os._exit(INTERRUPTED)
-    say("stopping: finishing what runs; a second signal ends at once")
+    write_remark("stopping: finishing what runs; a second signal ends at once")
     stop.set()
 
 
@@ -134,7 +134,7 @@ async def _run(runtime: Runtime, parts: Sequence[Part], stop: asyncio.Event) -> 
         await run
 
 
-def _announce(options: Options, parts: Sequence[Part]) -> None:
+def _announce_ready(options: Options, parts: Sequence[Part]) -> None:
     """Print that the process is ready: JSON to a program (a pipe, or --json), text to a person."""
     first = parts[0]
     if options.json or not sys.stdout.isatty():

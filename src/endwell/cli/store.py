@@ -8,11 +8,11 @@ import click
 
 from endwell.app import Node
 from endwell.cli.base.loading import all_namespaces, show_answer
-from endwell.cli.base.options import EndwellCommand, Options, namely, pass_options
-from endwell.cli.base.output import pairs
+from endwell.cli.base.options import EndwellCommand, Options, as_option, pass_options
+from endwell.cli.base.output import pairs_text
 from endwell.model.names import person_name
 from endwell.operate.transfer.importing import mark_restored
-from endwell.settings import masked
+from endwell.settings import mask_url
 from endwell.store.migrations import all_migrations
 
 
@@ -34,7 +34,7 @@ async def _store_facts(node: Node) -> dict[str, Any]:
     url = node.app.url
     dialect = "sqlite" if url.startswith("sqlite:") else "postgres"
     return {
-        "store": masked(url),
+        "store": mask_url(url),
         "schema_version": all_migrations(dialect)[-1].number,
         "database": await node.store.settings(),
     }
@@ -42,11 +42,11 @@ async def _store_facts(node: Node) -> dict[str, Any]:
 
 def _facts_text(found: dict[str, Any]) -> str:
     database = {f"database.{name}": value for name, value in found["database"].items()}
-    return pairs({"store": found["store"], "schema_version": found["schema_version"], **database})
+    return pairs_text({"store": found["store"], "schema_version": found["schema_version"], **database})
 
 
 @click.command(cls=EndwellCommand)
-@namely
+@as_option
 @pass_options
 def restored(options: Options, who: str | None) -> None:
     """Record that the store was restored from a backup.
@@ -59,10 +59,10 @@ def restored(options: Options, who: str | None) -> None:
       endwell restored --as ada
     """
 
-    async def ask(node: Node) -> dict[str, Any]:
+    async def ask_store(node: Node) -> dict[str, Any]:
         namespaces = await all_namespaces(node, options)
         actor = person_name(node.app.owner if who is None else who)
         await mark_restored(node.store, namespaces, node.app.runtime.ids.new, actor=actor)
         return {"namespaces": namespaces}
 
-    show_answer(options, ask, lambda found: f"restored: {', '.join(found['namespaces'])}")
+    show_answer(options, ask_store, lambda found: f"restored: {', '.join(found['namespaces'])}")

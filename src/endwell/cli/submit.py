@@ -11,8 +11,8 @@ import click
 from endwell.app import Node
 from endwell.cli.base.loading import show_answer
 from endwell.cli.base.options import EndwellCommand, Options, pass_options
-from endwell.cli.base.output import say
-from endwell.cli.base.values import duration, in_line, numbered_values, open_many, payload_of
+from endwell.cli.base.output import write_remark
+from endwell.cli.base.values import in_line, numbered_values, open_many, parse_duration, payload_of
 from endwell.cli.task import task_text
 from endwell.errors import BadInput
 from endwell.operate.questions import whole_task
@@ -25,13 +25,15 @@ CHUNK = 2_000
 PROGRESS_EVERY = 50_000
 
 
-def submission(function: F) -> F:
+def submission_options(function: F) -> F:
     """The options of a submission."""
     for option in (
         click.option("--caused-by", metavar="TASK", help="The task that caused this one."),
         click.option("--channel", default="main", metavar="NAME", help="The task's channel; default: main."),
-        click.option("--deadline", type=duration, help="How long the task may take: 90, 90s, 15m, 2h, 3d."),
-        click.option("--delay", type=duration, help="Start no sooner than after this time."),
+        click.option(
+            "--deadline", type=parse_duration, help="How long the task may take: 90, 90s, 15m, 2h, 3d."
+        ),
+        click.option("--delay", type=parse_duration, help="Start no sooner than after this time."),
         click.option("--priority", type=int, default=0, help="-9 to 9; higher runs sooner."),
     ):
         function = option(function)
@@ -42,9 +44,9 @@ def submission(function: F) -> F:
 @click.argument("agent", metavar="AGENT[/KEY]")
 @click.argument("payload", required=False, metavar="[JSON|@FILE|-]")
 @click.option("--key", help="Idempotency key: the same key and payload is the same task.")
-@submission
+@submission_options
 @click.option("--wait", is_flag=True, help="Wait for the end; exit 1 unless the task succeeded.")
-@click.option("--timeout", type=duration, help="Wait at most this long, then exit 6.")
+@click.option("--timeout", type=parse_duration, help="Wait at most this long, then exit 6.")
 @pass_options
 def submit(
     options: Options,
@@ -64,22 +66,22 @@ def submit(
     value = payload_of(payload)
     is_waiting = wait or timeout is not None
 
-    async def ask(node: Node) -> dict[str, Any]:
+    async def ask_store(node: Node) -> dict[str, Any]:
         handle = await node.client.submit(agent, value, **request)
         if is_waiting:
-            say(f"waiting for task {handle.id}")
+            write_remark(f"waiting for task {handle.id}")
             await node.client.wait_ended(handle.id, timeout)
         found = await whole_task(node.store, node.app.namespace, handle.id)
         return {**found, "deduplicated": handle.deduplicated}
 
-    document = show_answer(options, ask, task_text, may_be_new=True)
+    document = show_answer(options, ask_store, task_text, may_be_new=True)
     return 1 if is_waiting and document["status"] != "succeeded" else 0
 
 
 @click.command("submit-many", cls=EndwellCommand)
 @click.argument("agent", metavar="AGENT[/KEY]")
 @click.argument("source", metavar="@FILE.jsonl|-")
-@submission
+@submission_options
 @pass_options
 def submit_many(options: Options, /, agent: str, source: str, **request: Any) -> None:
     """Submit many tasks: one JSON value per line.
@@ -92,11 +94,11 @@ def submit_many(options: Options, /, agent: str, source: str, **request: Any) ->
     """
     with open_many(source) as file:
 
-        async def ask(node: Node) -> dict[str, Any]:
+        async def ask_store(node: Node) -> dict[str, Any]:
             ids = await _submit_lines(node, agent, file, request)
             return {"submitted": len(ids), "ids": ids}
 
-        show_answer(options, ask, _submitted_text, may_be_new=True)
+        show_answer(options, ask_store, _submitted_text, may_be_new=True)
 
 
 def _submitted_text(found: dict[str, Any]) -> str:
@@ -115,5 +117,5 @@ async def _submit_lines(node: Node, agent: str, file: IO[bytes], request: dict[s
     while chunk := list(islice(values, CHUNK)):
         ids += [handle.id for handle in await node.client.submit_many(agent, chunk, **request)]
         if len(ids) % PROGRESS_EVERY == 0:
-            say(f"submitted {len(ids)} so far")
+            write_remark(f"submitted {len(ids)} so far")
     return ids

@@ -9,8 +9,8 @@ import click
 
 from endwell.app import Node
 from endwell.cli.base.loading import show_answer
-from endwell.cli.base.options import EndwellGroup, Options, paged, pass_options
-from endwell.cli.base.output import block, listed, pairs, plain, table
+from endwell.cli.base.options import EndwellGroup, Options, paged_options, pass_options
+from endwell.cli.base.output import block, list_text, one_line, pairs_text, table_text
 from endwell.model import status as s
 from endwell.model.task import Task
 from endwell.operate import questions
@@ -33,7 +33,7 @@ def task() -> None:
 @click.option("--status", type=click.Choice(s.ALL), help="Only tasks in this status.")
 @click.option("--agent", help="Only tasks of this agent.")
 @click.option("--key", help="Only the task with this idempotency key.")
-@paged
+@paged_options
 @pass_options
 def list_tasks(options: Options, /, **wanted: Any) -> None:
     """List tasks, newest first, without payloads and results; `task show` has them.
@@ -89,10 +89,10 @@ def show_tree(options: Options, task_id: str) -> None:
 def _show_changed(
     options: Options, change: Callable[[Node], Awaitable[Task]], text: Callable[[dict[str, Any]], str]
 ) -> None:
-    async def ask(node: Node) -> dict[str, Any]:
+    async def ask_store(node: Node) -> dict[str, Any]:
         return task_shape(await change(node))
 
-    show_answer(options, ask, text)
+    show_answer(options, ask_store, text)
 
 
 def _status_text(found: dict[str, Any]) -> str:
@@ -159,8 +159,8 @@ def _tree_text(found: dict[str, Any]) -> str:
 
 
 def _tree_lines(node: dict[str, Any], indent: str) -> Iterator[str]:
-    reason = f" ({plain(node['reason'])})" if node["reason"] else ""
-    yield f"{indent}{node['id']}  {_reference(node)}  {node['status']}{reason}"
+    reason = f" ({one_line(node['reason'])})" if node["reason"] else ""
+    yield f"{indent}{node['id']}  {_agent_reference(node)}  {node['status']}{reason}"
     for child in node["children"]:
         yield from _tree_lines(child, f"{indent}  ")
 
@@ -170,7 +170,7 @@ def event_line(event: dict[str, Any]) -> str:
     data, error = event["data"], event["data"].get("error")
     if isinstance(error, dict):
         data = {**data, "error": {key: value for key, value in error.items() if key != "traceback"}}
-    text = plain(data) if data else ""
+    text = one_line(data) if data else ""
     return f"{event['at']}  {event['task_id']}.{event['version']:<3} {event['type']:<22} {text}".rstrip()
 
 
@@ -179,7 +179,7 @@ def _page_text(page: dict[str, Any]) -> str:
     rows = [
         (
             item["id"],
-            _reference(item),
+            _agent_reference(item),
             item["status"],
             item["reason"],
             item["retry_count"],
@@ -188,10 +188,10 @@ def _page_text(page: dict[str, Any]) -> str:
         )
         for item in page["items"]
     ]
-    return listed(columns, rows, page["next"], empty="no tasks")
+    return list_text(columns, rows, page["next"], empty="no tasks")
 
 
-def _reference(item: dict[str, Any]) -> str:
+def _agent_reference(item: dict[str, Any]) -> str:
     return f"{item['agent']}/{item['agent_key']}" if item["agent_key"] else str(item["agent"])
 
 
@@ -199,7 +199,7 @@ def task_text(found: dict[str, Any]) -> str:
     """A task for people: the short facts, then the long ones."""
     long = ("payload", "result", "deliverable", "error", "executing", "turns")
     short = {key: value for key, value in found.items() if key not in long and value is not None}
-    parts = [pairs(short), f"payload\n{block(found['payload'])}"]
+    parts = [pairs_text(short), f"payload\n{block(found['payload'])}"]
     if found["status"] == "succeeded":
         parts.append(f"result\n{block(found['result'])}")
     elif found["deliverable"] and "draft" in found["deliverable"]:
@@ -216,12 +216,12 @@ def task_text(found: dict[str, Any]) -> str:
 
 def _rows_text(columns: tuple[str, ...], items: list[dict[str, Any]], **headings: str) -> str:
     rows = [[item[column] for column in columns] for item in items]
-    return table([headings.get(column, column) for column in columns], rows, empty="")
+    return table_text([headings.get(column, column) for column in columns], rows, empty="")
 
 
 def error_text(error: dict[str, Any]) -> str:
     """An error and, where it was kept, its traceback."""
-    message = " ".join(plain(error[key]) for key in ("type", "message") if error[key])
-    head = f"error\n{plain(error['code'])}: {message}"
+    message = " ".join(one_line(error[key]) for key in ("type", "message") if error[key])
+    head = f"error\n{one_line(error['code'])}: {message}"
     trace = error.get("traceback")
     return f"{head}\n{trace.rstrip()}" if trace else head

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from endwell.cli.base.loading import show_answer
-from endwell.cli.base.options import EndwellGroup, Options, limited, of_task, pass_options
+from endwell.cli.base.options import EndwellGroup, Options, limit_option, pass_options, task_option
 from endwell.cli.base.output import page_text
 from endwell.cli.base.values import payload_of
 from endwell.operate import tool_calls
@@ -26,8 +26,8 @@ def tool() -> None:
 
 
 @tool.command("list")
-@of_task
-@limited
+@task_option
+@limit_option
 @pass_options
 def list_calls(options: Options, /, **wanted: Any) -> None:
     """List open calls, the most urgent first.

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from endwell.cli.base.options import EndwellCommand, Options, pass_options
-from endwell.cli.base.output import say, show
+from endwell.cli.base.output import show, write_remark
 from endwell.testing.campaign import Campaign, Figures, choose_seeds
 
 
@@ -29,20 +29,20 @@ def verify(options: Options, seconds: float, count: int, jobs: int | None) -> in
       endwell verify
       endwell verify --seconds 20 --json
     """
-    say(f"testing for {seconds:g} s ...")
-    figures = Campaign(_interleave(choose_seeds(count)), jobs or 0, seconds=seconds).run()
-    show(options, _document(figures), lambda _: figures.text())
+    write_remark(f"testing for {seconds:g} s ...")
+    figures = Campaign(_interleave_seeds(choose_seeds(count)), jobs or 0, seconds=seconds).run()
+    show(options, _figures_document(figures), lambda _: figures.text())
     return 0 if figures.is_good else 1
 
 
-def _interleave(all_seeds: list[int]) -> list[int]:
+def _interleave_seeds(all_seeds: list[int]) -> list[int]:
     """Alternate fixed and fresh seeds: if time is short, half of the histories are fresh."""
     half = len(all_seeds) // 2
     pairs = zip(all_seeds[:half], all_seeds[half:], strict=False)
     return [seed for pair in pairs for seed in pair] or all_seeds
 
 
-def _document(figures: Figures) -> dict[str, Any]:
+def _figures_document(figures: Figures) -> dict[str, Any]:
     return {
         "ok": figures.is_good,
         "histories": figures.seeds,

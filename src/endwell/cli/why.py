@@ -11,9 +11,9 @@ import click
 from endwell.app import Node
 from endwell.cli.base.loading import required_app, show_answer
 from endwell.cli.base.options import EndwellCommand, Options, pass_options
-from endwell.cli.base.output import pairs, plain, show, table
-from endwell.cli.base.proposals import proposals
-from endwell.operate import bounds as operate_bounds
+from endwell.cli.base.output import one_line, pairs_text, show, table_text
+from endwell.cli.base.proposals import propose_commands
+from endwell.operate.bounds import compute_bounds
 
 
 @click.command(cls=EndwellCommand)
@@ -26,11 +26,11 @@ def why(options: Options, task_id: str) -> None:
       endwell why 01j8z3k5v7x9a1c3e5g7j9m1p3
     """
 
-    async def ask(node: Node) -> dict[str, Any]:
+    async def ask_store(node: Node) -> dict[str, Any]:
         answer = await node.client.why(task_id)
-        return {**answer, "commands": proposals(options, answer)}
+        return {**answer, "commands": propose_commands(options, answer)}
 
-    show_answer(options, ask, _why_text)
+    show_answer(options, ask_store, _why_text)
 
 
 def _why_text(answer: dict[str, Any]) -> str:
@@ -49,9 +49,9 @@ def _why_text(answer: dict[str, Any]) -> str:
         "ends by": answer["ends_by"] if rule else None,
         "ended at the latest": (latest or "when its owner unblocks it") if rule else None,
         "owner": answer["owner"],
-        "note": "; ".join(map(plain, answer["notes"])) or None,
+        "note": "; ".join(map(one_line, answer["notes"])) or None,
     }
-    facts = pairs({name: value for name, value in lines.items() if value is not None})
+    facts = pairs_text({name: value for name, value in lines.items() if value is not None})
     commands = [f"  {command}" for command in answer["commands"]]
     return "\n".join([facts, *(["you can", *commands] if commands else [])])
 
@@ -74,7 +74,7 @@ def _error_text(error: dict[str, Any] | None) -> str | None:
 
 def executing_text(doing: dict[str, Any]) -> str:
     """A step that a worker is running."""
-    return f"{plain(doing['step'])} since {doing['since']} by {plain(doing['worker'])}"
+    return f"{one_line(doing['step'])} since {doing['since']} by {one_line(doing['worker'])}"
 
 
 _WAITS: Final = {
@@ -97,9 +97,9 @@ def _waits_text(waits: list[dict[str, Any]]) -> str | None:
 
 def _wait_text(wait: dict[str, Any]) -> str:
     until = f" until {wait['deadline']}" if wait["deadline"] else ""
-    about = f" {plain(wait['id'])}" if wait["id"] is not None else ""
-    name = f" {plain(wait['name'])}" if wait.get("name") else ""
-    by = f" by {plain(', '.join(wait['by']))}" if wait.get("by") else ""
+    about = f" {one_line(wait['id'])}" if wait["id"] is not None else ""
+    name = f" {one_line(wait['name'])}" if wait.get("name") else ""
+    by = f" by {one_line(', '.join(wait['by']))}" if wait.get("by") else ""
     return f"{_WAITS.get(wait['kind'], wait['kind'])}{name}{about}{by}{until}"
 
 
@@ -116,7 +116,7 @@ def bounds(options: Options) -> int:
     """
     app = required_app(options)
     specs = [agent.spec() for agent in app.agents.values()]
-    answer = operate_bounds.bounds(app.settings, app.limits, specs, has_stamps=app.open_store().has_stamps)
+    answer = compute_bounds(app.settings, app.limits, specs, has_stamps=app.open_store().has_stamps)
     show(options, answer, _bounds_text)
     return 0 if answer["ok"] else 1
 
@@ -133,7 +133,7 @@ def _bounds_text(answer: dict[str, Any]) -> str:
 def _agent_text(item: dict[str, Any]) -> str:
     """The figures, and the sums behind the bounds."""
     long = ("statuses", "sum", "silent_agent")
-    figures = pairs({key: item[key] for key in item if key not in long})
+    figures = pairs_text({key: item[key] for key in item if key not in long})
     latest = _sum_text("the latest end of a task in any case", item["sum"])
     silent = _sum_text(
         "sooner, if its agent takes each turn and never reports progress", item["silent_agent"]
@@ -145,10 +145,10 @@ def _sum_text(what: str, parts: list[dict[str, Any]]) -> str:
     rows = [(part["seconds"], part["part"], part["from"]) for part in parts]
     seconds = [part["seconds"] for part in parts]
     total = "never" if None in seconds else f"{sum(seconds):g} s after its start time"
-    return f"{what}: {total}\n{table(('seconds', 'part', 'from'), rows, empty='')}"
+    return f"{what}: {total}\n{table_text(('seconds', 'part', 'from'), rows, empty='')}"
 
 
 def _clock_table(statuses: dict[str, list[dict[str, Any]]]) -> str:
     columns = ("rule", "after", "then")
     rows = [[status, *(rule[key] for key in columns)] for status, rules in statuses.items() for rule in rules]
-    return table(("status", *columns), rows, empty="")
+    return table_text(("status", *columns), rows, empty="")

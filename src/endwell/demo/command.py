@@ -14,7 +14,7 @@ from rich.console import Console
 from endwell.cli.base.options import EndwellCommand, Options, pass_options
 from endwell.cli.base.output import write_json
 from endwell.demo.crew import run_interruptibly
-from endwell.demo.records import shortcomings
+from endwell.demo.records import find_shortcomings
 from endwell.demo.run import Plan, run
 from endwell.demo.screen import LiveScreen, PlainScreen, show_table
 from endwell.runtime.clock import SystemClock
@@ -41,7 +41,7 @@ def demo(options: Options, tasks: int, seed: int, keep: Path | None) -> None:
       endwell demo --tasks 500 --keep what-happened
     """
     clock, console = SystemClock(), Console()
-    with _directory(keep) as directory:
+    with _run_directory(keep) as directory:
         plan = Plan(
             url=options.store or f"sqlite:///{directory / 'demo.db'}",
             namespace=f"demo-{SystemIds(clock).new()}",
@@ -56,7 +56,7 @@ def demo(options: Options, tasks: int, seed: int, keep: Path | None) -> None:
         show = LiveScreen(clock, tasks, console) if is_live else plain
         with show:
             table = run_interruptibly(run(plan, show))
-        seconds, wrong = clock.monotonic() - begin, shortcomings(table)
+        seconds, wrong = clock.monotonic() - begin, find_shortcomings(table)
     if options.json:
         facts = {"seconds": round(seconds, 1), "ok": not wrong, "problems": wrong}
         write_json({**msgspec.to_builtins(table), **facts})
@@ -67,7 +67,7 @@ def demo(options: Options, tasks: int, seed: int, keep: Path | None) -> None:
 
 
 @contextlib.contextmanager
-def _directory(keep: Path | None) -> Iterator[Path]:
+def _run_directory(keep: Path | None) -> Iterator[Path]:
     """A directory that only its owner may read; removed at the end unless it is kept."""
     if keep is not None:
         keep.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -117,7 +117,7 @@ class Crew:
         self._started += 1
         output = self._directory / f"{self._started:02}-{name}.out"
         argv = [sys.executable, "-m", "endwell", role, "--json", *options]
-        with _private(output) as stdout, _private(output.with_suffix(".log")) as stderr:
+        with _open_private(output) as stdout, _open_private(output.with_suffix(".log")) as stderr:
             child = start_process(argv, self._env, cwd=self._directory, stdout=stdout, stderr=stderr)
         member = self.members[name] = CrewMember(name, role, child, output)
         return member
@@ -155,7 +155,7 @@ class Crew:
         return "\n".join(text.splitlines()[-5:])
 
 
-def _private(path: Path) -> IO[bytes]:
+def _open_private(path: Path) -> IO[bytes]:
     return open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 

@@ -79,13 +79,13 @@ class Reader:
             effects=len(effects),
             effects_duplicated=sum(count - 1 for count in effects.values()),
             effects_settled=types["effect.settled"],
-            lost=self._lost(set(effects)),
+            lost=self._count_lost(set(effects)),
             stuck=sum(not task.is_ended for task in self._tasks),
             doubly_finished=sum(count > 1 for count in endings.values()),
             log_problems=self._log_problems,
         )
 
-    def _lost(self, effects: set[str]) -> int:
+    def _count_lost(self, effects: set[str]) -> int:
         """Tasks that the store lacks, that ended without a deliverable, or that succeeded without work.
 
         Work has left a line of its attempt and a line of its effect in the sink.

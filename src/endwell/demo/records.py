@@ -105,7 +105,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         return sum(kill.held_lease for kill in self.kills)
 
 
-def shortcomings(table: Table) -> list[str]:
+def find_shortcomings(table: Table) -> list[str]:
     """What the run failed to show; empty if it showed everything."""
     forbidden = {
         "task lost": table.lost,

@@ -91,7 +91,7 @@ class DemoRun:
         self._store = node.store
         self._show = show
         self._dice: Ids = SeededIds(plan.seed)
-        self._jobs = _jobs(plan.tasks, self._dice)
+        self._make_jobs = _make_jobs(plan.tasks, self._dice)
         self._frozen: list[tuple[CrewMember, Holding, int]] = []
         self.crew = Crew(runtime, plan.directory, plan.env())
         self._watcher = Watcher(runtime, node.store, plan.namespace, self.crew, show)
@@ -105,7 +105,7 @@ class DemoRun:
         watching = self._runtime.spawn(self._watcher.run(), "endwell-demo-watcher")
         try:
             await self._follow_script()
-            await self._submit(len(self._jobs))
+            await self._submit(len(self._make_jobs))
             await self._wait_for_rest()
             await self._watcher.look()
         finally:
@@ -126,7 +126,7 @@ class DemoRun:
             "freeze": self._freeze,
             "wake": self._wake,
         }
-        share = max(1, len(self._jobs) // (len(SCRIPT) + 1))
+        share = max(1, len(self._make_jobs) // (len(SCRIPT) + 1))
         try:
             for name in SCRIPT:
                 await self._submit(share)
@@ -136,13 +136,13 @@ class DemoRun:
             self._show.say(f"{problem.message}; no more faults")
 
     async def _submit(self, count: int) -> None:
-        some, self._jobs = self._jobs[:count], self._jobs[count:]
+        some, self._make_jobs = self._make_jobs[:count], self._make_jobs[count:]
         for agent in AGENTS:
             if jobs := [job for kind, job in some if kind == agent]:
                 handles = await self._client.submit_many(agent, jobs)
-                self._note(Submitted([handle.id for handle in handles]))
+                self._write_journal(Submitted([handle.id for handle in handles]))
 
-    def _note(self, entry: Entry) -> None:
+    def _write_journal(self, entry: Entry) -> None:
         append_line(self._plan.journal, entry)
 
     async def _kill_worker(self) -> None:
@@ -156,7 +156,7 @@ class DemoRun:
         """SIGKILL; a successor starts at once."""
         victim.kill()
         at = await self._store.now()
-        self._note(Killed(victim.pid, victim.role, victim.name, session_id, at))
+        self._write_journal(Killed(victim.pid, victim.role, victim.name, session_id, at))
         self._show.say(f"kill -9 {victim.name} (pid {victim.pid}){remark}")
         self._start(victim.name, victim.role)
 
@@ -170,7 +170,7 @@ class DemoRun:
             victim, held = await self._find_busy()
             victim.freeze()
             writing = self._runtime.spawn(self._submit(1), "endwell-demo-write")
-            if await self._until(writing.done, PROBE_SECONDS) and await self._still_holds(victim):
+            if await self._wait_until(writing.done, PROBE_SECONDS) and await self._still_holds(victim):
                 self._frozen.append((victim, held, await self._store.now()))
                 self._show.say(f"froze {victim.name} (pid {victim.pid}), which held {held.tasks}")
                 if len(self._frozen) >= count:
@@ -199,14 +199,14 @@ class DemoRun:
         frozen, self._frozen = self._frozen, []
         before = self._watcher.events["write.refused"]
         for victim, held, at in frozen:
-            await self._until(self._watcher.has_reclaimed_from(held.session_id), PATIENCE_SECONDS)
+            await self._wait_until(self._watcher.has_reclaimed_from(held.session_id), PATIENCE_SECONDS)
             woken_at = await self._store.now()
             victim.wake()
             self._show.say(f"woke {victim.name} (pid {victim.pid}), which knows nothing of that")
-            self._note(Frozen(victim.pid, victim.name, held.session_id, at, woken_at))
-        return await self._until(lambda: self._watcher.events["write.refused"] > before, REFUSAL_SECONDS)
+            self._write_journal(Frozen(victim.pid, victim.name, held.session_id, at, woken_at))
+        return await self._wait_until(lambda: self._watcher.events["write.refused"] > before, REFUSAL_SECONDS)
 
-    async def _until(self, is_true: Callable[[], bool], seconds: float) -> bool:
+    async def _wait_until(self, is_true: Callable[[], bool], seconds: float) -> bool:
         limit = self._runtime.clock.monotonic() + seconds
         while not is_true() and self._runtime.clock.monotonic() < limit:
             await self._runtime.sleep(LOOK_SECONDS)
@@ -243,7 +243,7 @@ class DemoRun:
                 self._show.say(f"a person looked after effect {effect.key}: {verdict}")
 
 
-def _jobs(count: int, dice: Ids) -> list[tuple[str, Job]]:
+def _make_jobs(count: int, dice: Ids) -> list[tuple[str, Job]]:
     """50 to 400 ms of work each; about every second job of the clerk fails once or twice."""
     jobs = []
     for number in range(count):

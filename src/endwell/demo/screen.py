@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as Grid
 from rich.text import Text
 
-from endwell.demo.records import Table, shortcomings
+from endwell.demo.records import Table, find_shortcomings
 from endwell.demo.watcher import Watcher
 from endwell.runtime.clock import Clock
 
@@ -81,19 +81,19 @@ class LiveScreen:
         """A line in the ticker."""
         style = WORDS.get(text.partition(" ")[0], "default")
         self._ticker.append(Text(f"{self._clock.monotonic() - self._begin:6.1f} s  {text}", style=style))
-        self._draw()
+        self._draw_screen()
 
     def update(self, watcher: Watcher) -> None:
         """The next picture."""
-        self._panels = [_bars(watcher.counts, self._tasks), _processes(watcher)]
-        self._draw()
+        self._panels = [_status_panel(watcher.counts, self._tasks), _process_panel(watcher)]
+        self._draw_screen()
 
-    def _draw(self) -> None:
+    def _draw_screen(self) -> None:
         ticker = Panel(Group(*self._ticker) if self._ticker else Text("starting"), title="what happens")
         self._live.update(Group(*self._panels, ticker), refresh=True)
 
 
-def _bars(counts: dict[str, int], tasks: int) -> Panel:
+def _status_panel(counts: dict[str, int], tasks: int) -> Panel:
     usual = ("queued", "running", "succeeded")
     grid = Grid.grid(padding=(0, 1))
     for status in (*usual, *sorted(set(counts) - set(usual))):
@@ -103,7 +103,7 @@ def _bars(counts: dict[str, int], tasks: int) -> Panel:
     return Panel(grid, title=f"{sum(counts.values())} of {tasks} tasks submitted")
 
 
-def _processes(watcher: Watcher) -> Panel:
+def _process_panel(watcher: Watcher) -> Panel:
     grid = Grid.grid(padding=(0, 2))
     for member in watcher.crew.members.values():
         state = "alive" if member.is_ready else member.state
@@ -122,7 +122,7 @@ def show_table(table: Table, console: Console, seconds: float) -> None:
     for what, value in _rows(table).items():
         grid.add_row(what, str(value))
     console.print(grid)
-    wrong = shortcomings(table)
+    wrong = find_shortcomings(table)
     for problem in wrong:
         console.print(Text(f"not shown: {problem}", style="red"))
     if not wrong:

@@ -20,7 +20,7 @@ from endwell.doorbell.contract import EVERYTHING, BellHealth, OnRing, Unsubscrib
 from endwell.runtime.backoff import Backoff
 from endwell.runtime.base import Deadline, Runtime
 from endwell.runtime.processes import process_id
-from endwell.settings import masked
+from endwell.settings import mask_url
 
 ANSWER_SECONDS = 5.0
 """How long a server may take to answer before its connection is given up."""
@@ -247,7 +247,7 @@ class ServerDoorbell(ABC):
     def _on_connected(self) -> None:
         self._is_tried.set()
         if self._last_error is not None:
-            log.info("the doorbell at %s is back", masked(self._url))
+            log.info("the doorbell at %s is back", mask_url(self._url))
             self._last_error = None
             self._coalescer.add({EVERYTHING})
 
@@ -257,6 +257,6 @@ class ServerDoorbell(ABC):
 
     def _on_error(self, error: Exception) -> None:
         if self._last_error in (None, NOT_YET):  # warn once, with the real reason
-            log.warning("no doorbell at %s; polling still finds the work: %s", masked(self._url), error)
+            log.warning("no doorbell at %s; polling still finds the work: %s", mask_url(self._url), error)
             self._coalescer.add({EVERYTHING})
         self._last_error = str(error) or type(error).__name__

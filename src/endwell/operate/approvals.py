@@ -54,7 +54,7 @@ async def page(
     return page_of(found, limit, _shape, lambda row: row.id)
 
 
-async def whole(store: Store, namespace: str, approval_id: str) -> dict[str, Any]:
+async def read_approval(store: Store, namespace: str, approval_id: str) -> dict[str, Any]:
     """One approval with exactly what is to be agreed to."""
     row = await store.approval(namespace, approval_id)
     shown = content.decode_stored((await store.card(namespace, row.shown_card)).content)

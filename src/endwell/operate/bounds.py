@@ -20,7 +20,7 @@ Parts = list[dict[str, Any]]
 """Durations that add up, each with the setting that it comes from."""
 
 
-def bounds(
+def compute_bounds(
     settings: Settings, limits: Limits, agents: Sequence[AgentSpec], *, has_stamps: bool
 ) -> dict[str, Any]:
     """For each agent: how long, how often, and by which rule. `ok`: every bound is kept.
@@ -35,7 +35,7 @@ def bounds(
 
 def _bounds_of(settings: Settings, limits: Limits, spec: AgentSpec, look: float) -> dict[str, Any]:
     retry = unpack(spec.retry_policy, limits.retry)
-    deadline = _seconds(spec.deadline if spec.deadline is not None else limits.deadline)
+    deadline = _in_seconds(spec.deadline if spec.deadline is not None else limits.deadline)
     tick = settings.pmo.watchdog_interval_seconds
     parts = _latest_end(spec, deadline, tick)
     seconds = [part["seconds"] for part in parts]
@@ -53,7 +53,7 @@ def _bounds_of(settings: Settings, limits: Limits, spec: AgentSpec, look: float)
         "max_executions_by_failure": retry.max_retries + 1,
         "max_executions": limits.runaway_limit,
         "crash_limit": limits.crash_limit,
-        "crash_window_seconds": _seconds(limits.crash_window),
+        "crash_window_seconds": _in_seconds(limits.crash_window),
         "longest_backoff_seconds": [
             round(backoff(retry, count, 1.0) / SECOND, 3)
             for count in range(1, min(retry.max_retries, MOST_BACKOFFS) + 1)
@@ -63,19 +63,19 @@ def _bounds_of(settings: Settings, limits: Limits, spec: AgentSpec, look: float)
         "stuck_turn_noticed_seconds": settings.pmo.active_reap_seconds + tick,
         "lost_ring_noticed_seconds": look,
         "clock_acts_within_seconds": tick,
-        "statuses": _statuses(limits, deadline),
+        "statuses": _rules_by_status(limits, deadline),
     }
 
 
 def _latest_end(spec: AgentSpec, deadline: float, tick: float) -> Parts:
     """The parts of the latest end, counted from the start time. A hold that stops `ends_by` is not in it."""
     source = "task.deadline_seconds" if spec.deadline is None else "the agent's deadline"
-    parts = [_part("until the deadline", deadline, f"{source}, or the deadline given at submission")]
+    parts = [_part_of("until the deadline", deadline, f"{source}, or the deadline given at submission")]
     for status in s.LIVE:
         if not any(rule.name == "ends_by" and status in rule.when for rule in RULES):
-            parts.append(_part(f"a {status} task that no deadline ends", None, "the clock table"))
+            parts.append(_part_of(f"a {status} task that no deadline ends", None, "the clock table"))
     looks = ("until a PMO ticks", "until the tick comes to the task")
-    return [*parts, *(_part(look, tick, "pmo.watchdog_interval_seconds") for look in looks)]
+    return [*parts, *(_part_of(look, tick, "pmo.watchdog_interval_seconds") for look in looks)]
 
 
 def _silent_agent(
@@ -84,24 +84,24 @@ def _silent_agent(
     """The parts for an agent that takes each turn and never reports progress: retries end it sooner."""
     tick = settings.pmo.watchdog_interval_seconds
     retries, turns = retry.max_retries, retry.max_retries + 1
-    reap = None if limits.active_reap is None else turns * _seconds(limits.active_reap)
+    reap = None if limits.active_reap is None else turns * _in_seconds(limits.active_reap)
     backoffs = sum(backoff(retry, count, 1.0) for count in range(1, turns)) / SECOND
     poll = "poll_seconds" if look == settings.worker.poll_seconds else "quiet_poll_seconds"
     return [
-        _part(f"{turns} turns without progress", reap, "pmo.active_reap_seconds"),
-        _part(f"{turns} ticks of a PMO", turns * tick, "pmo.watchdog_interval_seconds"),
-        _part(f"{retries} backoffs", round(backoffs, 3), "retry.*"),
-        _part(f"{retries} lost rings", retries * look, f"worker.{poll}"),
+        _part_of(f"{turns} turns without progress", reap, "pmo.active_reap_seconds"),
+        _part_of(f"{turns} ticks of a PMO", turns * tick, "pmo.watchdog_interval_seconds"),
+        _part_of(f"{retries} backoffs", round(backoffs, 3), "retry.*"),
+        _part_of(f"{retries} lost rings", retries * look, f"worker.{poll}"),
     ]
 
 
-def _part(what: str, seconds: float | None, source: str) -> dict[str, Any]:
+def _part_of(what: str, seconds: float | None, source: str) -> dict[str, Any]:
     return {"part": what, "seconds": seconds, "from": source}
 
 
-def _statuses(limits: Limits, deadline: float) -> dict[str, list[dict[str, Any]]]:
+def _rules_by_status(limits: Limits, deadline: float) -> dict[str, list[dict[str, Any]]]:
     """For each status its rules, in the order of the clock table."""
-    times = _times(limits, deadline)
+    times = _rule_times(limits, deadline)
     return {
         status: [
             {"rule": rule.name, "seconds": seconds, "after": after, "then": rule.then}
@@ -113,29 +113,29 @@ def _statuses(limits: Limits, deadline: float) -> dict[str, list[dict[str, Any]]
     }
 
 
-def _times(limits: Limits, deadline: float) -> dict[str, tuple[float | None, str]]:
+def _rule_times(limits: Limits, deadline: float) -> dict[str, tuple[float | None, str]]:
     """After how many seconds each rule acts; None where the task itself says so."""
-    remind, grace = _seconds(limits.remind_every), _seconds(limits.suspend_grace)
+    remind, grace = _in_seconds(limits.remind_every), _in_seconds(limits.suspend_grace)
     return {
         "ends_by": (deadline, f"{deadline:g} s after its start time"),
         "guard": (0.0, f"at dispatch {limits.runaway_limit}, or at crash {limits.crash_limit} in the window"),
-        "reap": _after(limits.active_reap, "without progress"),
-        "dispatch_timeout": _after(limits.dispatch_timeout, "without a claim"),
+        "reap": _after_text(limits.active_reap, "without progress"),
+        "dispatch_timeout": _after_text(limits.dispatch_timeout, "without a claim"),
         "approval_expire": (None, "when the approval's time is over"),
         "suspend_cap": (grace, f"{grace:g} s after the latest wait's deadline"),
         "inject_timeout": (None, "at each wait's own deadline"),
         "recover": (None, "when the cooldown is over"),
         "approval_remind": (remind, f"every {remind:g} s"),
         "remind": (remind, f"every {remind:g} s"),
-        "ring_again": _after(limits.ring_after, "without a claim, repeatedly"),
+        "ring_again": _after_text(limits.ring_after, "without a claim, repeatedly"),
     }
 
 
-def _after(duration: int | None, what: str) -> tuple[float | None, str]:
+def _after_text(duration: int | None, what: str) -> tuple[float | None, str]:
     if duration is None:
         return None, "switched off"
-    return _seconds(duration), f"{_seconds(duration):g} s {what}"
+    return _in_seconds(duration), f"{_in_seconds(duration):g} s {what}"
 
 
-def _seconds(duration: int) -> float:
+def _in_seconds(duration: int) -> float:
     return duration / SECOND

@@ -15,7 +15,7 @@ from endwell.model.task import Task
 from endwell.operate.actions import Actions
 from endwell.operate.pages import bad_cursor, page_of
 from endwell.operate.questions import brief_task, whole_task
-from endwell.operate.repair import Edit, edited
+from endwell.operate.repair import Edit, apply_edits
 from endwell.policy.submitting import checked_payload
 from endwell.store.contract import Store
 from endwell.store.reads.side_rows import DeadLetter
@@ -54,7 +54,7 @@ async def page(
     return page_of(found, limit, _shape, lambda letter: letter.task_id)
 
 
-async def whole(store: Store, namespace: str, task_id: str) -> dict[str, Any]:
+async def read_letter(store: Store, namespace: str, task_id: str) -> dict[str, Any]:
     """One dead letter with its payload and its error."""
     letter = await store.dead_letter(namespace, task_id)
     task = await whole_task(store, namespace, task_id)
@@ -109,14 +109,14 @@ class DeadLetters:
 
     async def replay(self, task_id: str, replacement: Replacement = UNCHANGED) -> Task:
         """Ask for its work again. Returns the new task; a dead letter can be replayed once."""
-        return await self._actions.replay(task_id, await self._payload(task_id, replacement))
+        return await self._actions.replay(task_id, await self._replay_payload(task_id, replacement))
 
     async def abandon(self, task_id: str, note: str | None = None) -> Task:
         """Close it for good."""
         await self._store.dead_letter(self._namespace, task_id)
         return await self._actions.abandon(task_id, note)
 
-    async def _payload(self, task_id: str, replacement: Replacement) -> bytes:
+    async def _replay_payload(self, task_id: str, replacement: Replacement) -> bytes:
         """The payload of the replay; refused if the agent would not take it."""
         await self._store.dead_letter(self._namespace, task_id)
         task = await self._store.task(self._namespace, task_id)
@@ -125,4 +125,4 @@ class DeadLetters:
             card = await self._store.card(self._namespace, task.payload_card)
             payload = content.decode_stored(card.content)
         spec = await self._store.agent(self._namespace, task.agent)
-        return checked_payload(edited(payload, replacement.edits), spec or AgentSpec(name=task.agent))
+        return checked_payload(apply_edits(payload, replacement.edits), spec or AgentSpec(name=task.agent))

@@ -36,11 +36,11 @@ class EffectCheck:
 
     async def problems(self) -> list[Problem]:
         """What is wrong; asked after the last task."""
-        found = [await self._compare(key, tasks) for key, tasks in self._doubtful.items()]
+        found = [await self._compare_row(key, tasks) for key, tasks in self._doubtful.items()]
         wrong = [problem for problem in found if problem is not None]
-        return wrong + await self._unnamed()
+        return wrong + await self._unnamed_rows()
 
-    async def _compare(self, key: str, tasks: set[str]) -> Problem | None:
+    async def _compare_row(self, key: str, tasks: set[str]) -> Problem | None:
         """Compare a row with the logs of several tasks."""
         for _ in range(LOOKS):
             row = await self._store.effect(self._namespace, key)
@@ -49,7 +49,7 @@ class EffectCheck:
                 continue
             if row is None:
                 return Problem(min(tasks), 0, "effect_missing", key)
-            is_same = row == _folded(logs).get(key)
+            is_same = row == _fold_effects(logs).get(key)
             return None if is_same else Problem(row.task_id, 0, "effect_differs", key)
         return None  # an effect that changes this fast is being written by Endwell
 
@@ -59,7 +59,7 @@ class EffectCheck:
         positions = await self._store.positions_of_task(self._namespace, task_id)
         return [(positions[event.version], event) for event in events if event.version in positions]
 
-    async def _unnamed(self) -> list[Problem]:
+    async def _unnamed_rows(self) -> list[Problem]:
         """Rows that no log tells of; searched only if there are more rows than logs tell of."""
         count = 0
         async for _ in self._other_rows():
@@ -91,10 +91,10 @@ class EffectCheck:
 
 def _folded_alone(events: list[Event]) -> dict[str, Effect | None]:
     """The effects of one log; None for an effect that needs another task's log as well."""
-    return _folded([list(enumerate(events))])
+    return _fold_effects([list(enumerate(events))])
 
 
-def _folded(logs: list[list[tuple[int, Event]]]) -> dict[str, Effect | None]:
+def _fold_effects(logs: list[list[tuple[int, Event]]]) -> dict[str, Effect | None]:
     """The effects that several logs fold to together, in the order of their events' positions."""
     told: list[tuple[int, Event, Task]] = []
     for events in logs:

@@ -74,7 +74,7 @@ async def page(
     return page_of(found, limit, _shape, lambda effect: effect.key)
 
 
-async def whole(store: Store, namespace: str, key: str) -> dict[str, Any]:
+async def read_effect(store: Store, namespace: str, key: str) -> dict[str, Any]:
     """One effect with its result, and why its outcome was unknown if it was."""
     effect = await _find(store, namespace, key)
     result = None
@@ -83,10 +83,10 @@ async def whole(store: Store, namespace: str, key: str) -> dict[str, Any]:
         result = content.decode_stored(card.content)
         if card.kind == "step.checked":
             result = result["value"]
-    return {**_shape(effect), "doubt": await _doubt(store, effect), "result": result}
+    return {**_shape(effect), "doubt": await _last_doubt(store, effect), "result": result}
 
 
-async def _doubt(store: Store, effect: Effect) -> str | None:
+async def _last_doubt(store: Store, effect: Effect) -> str | None:
     """Why the outcome was last unknown, by the log."""
     events = await store.events_of_task(effect.namespace, effect.task_id)
     doubts = [

@@ -52,13 +52,13 @@ class EndWaiters:
             self._bell.subscribe(self._on_ring)  # for as long as the bell exists
         if self._looker is None or self._looker.done():
             self._rung.clear()
-            self._looker = self._runtime.spawn(self._look(), "endwell-waiters")
+            self._looker = self._runtime.spawn(self._look_repeatedly(), "endwell-waiters")
         try:
             yield future
         finally:
-            self._leave(task_id, future)
+            self._stop_waiting(task_id, future)
 
-    def _leave(self, task_id: str, future: asyncio.Future[EndedTask]) -> None:
+    def _stop_waiting(self, task_id: str, future: asyncio.Future[EndedTask]) -> None:
         waiting = self._waiting.get(task_id, [])
         if future in waiting:
             waiting.remove(future)
@@ -66,7 +66,7 @@ class EndWaiters:
             self._waiting.pop(task_id, None)
             self._rung.set()  # the looker ends if no waiter is left
 
-    async def _look(self) -> None:
+    async def _look_repeatedly(self) -> None:
         try:
             while self._waiting:
                 await self._runtime.wait(self._rung, self._poll_seconds)

@@ -33,13 +33,13 @@ async def page(
         agent=agent,
         task_id=task_id,
         message_type=message_type,
-        before=_position(cursor),
+        before=_position_of(cursor),
         limit=limit + 1,
     )
     return page_of(found, limit, _shape, lambda row: f"{row.created_at}.{row.id}")
 
 
-async def whole(store: Store, namespace: str, message_id: str) -> dict[str, Any]:
+async def read_message(store: Store, namespace: str, message_id: str) -> dict[str, Any]:
     """One message with its content, where it names a card."""
     row = await store.inbox_row(namespace, message_id)
     card = None
@@ -49,7 +49,7 @@ async def whole(store: Store, namespace: str, message_id: str) -> dict[str, Any]
     return {**_shape(row), "content": card}
 
 
-def _position(cursor: str | None) -> tuple[int, str] | None:
+def _position_of(cursor: str | None) -> tuple[int, str] | None:
     if cursor is None:
         return None
     at, _, message_id = cursor.partition(".")

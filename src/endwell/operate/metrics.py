@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from endwell.pmo.relay.service import lag
+from endwell.pmo.relay.service import relay_lag
 from endwell.policy.limits import LATE_INTERVALS, SECOND
 from endwell.settings import Settings
 from endwell.store.contract import Store
@@ -50,7 +50,7 @@ async def _of_namespace(store: Store, namespace: str, settings: Settings) -> dic
     }
     if ticked is not None:
         found["endwell_supervisor_tick_age_seconds"] = (now - ticked) / SECOND
-    behind = await lag(store, namespace, now)
+    behind = await relay_lag(store, namespace, now)
     if behind is not None:
         found["endwell_relay_lag_seconds"] = behind / SECOND
     return found

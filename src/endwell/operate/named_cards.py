@@ -55,7 +55,7 @@ def namings_of(fact: f.Fact, task_id: str) -> Iterator[Naming]:
         case f.ApprovalRequested(id=str(approval_id)):
             yield Naming(shown_id(approval_id), fact.shown_hash or None, ("approval.shown",))
         case f.TaskSuspended() | f.WaitsAdded():
-            yield from _calls(fact)
+            yield from _name_calls(fact)
         case f.TaskNudged():
             yield Naming(nudge_id(task_id, fact.nudges), fact.card_hash, ("nudge",))
         case f.WaitExpired():
@@ -73,7 +73,7 @@ def _kinds_of_record(fact: f.StepRecorded) -> Kinds:
     return ("step.result", "step.reference" if is_effect else "step.checked")
 
 
-def _calls(fact: f.TaskSuspended | f.WaitsAdded) -> Iterator[Naming]:
+def _name_calls(fact: f.TaskSuspended | f.WaitsAdded) -> Iterator[Naming]:
     """A wait without a hash may or may not have a card."""
     for wait, hash_ in zip_longest(fact.waits, fact.call_hashes, fillvalue=""):
         if not isinstance(wait, str):

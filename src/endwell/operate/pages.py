@@ -13,7 +13,7 @@ Row = TypeVar("Row")
 def page_of(
     found: Sequence[Row], limit: int, shape: Callable[[Row], Any], cursor_of: Callable[[Row], str]
 ) -> dict[str, Any]:
-    """A page, from rows of which one more was asked for than it shows."""
+    """A page, from at most one row more than it shows."""
     cursor = cursor_of(found[limit - 1]) if len(found) > limit else None
     return {"items": [shape(row) for row in found[:limit]], "next": cursor}
 

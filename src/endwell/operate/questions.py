@@ -14,7 +14,7 @@ from endwell.model.inside import family_of
 from endwell.model.moments import moment
 from endwell.model.task import Task, error_of
 from endwell.operate.pages import bad_cursor, page_of
-from endwell.operate.why import executing
+from endwell.operate.why import executing_steps
 from endwell.store.contract import Store
 from endwell.store.log import Event, Logged
 from endwell.store.turns import TurnRecord
@@ -62,7 +62,7 @@ async def whole_task(store: Store, namespace: str, task_id: str) -> dict[str, An
     return {
         **task_shape(task, payload, deliverable),
         "deliverable": deliverable,
-        "executing": executing(task, session),
+        "executing": executing_steps(task, session),
         "turns": [_turn_shape(turn) for turn in turns],
     }
 

@@ -7,7 +7,7 @@ from typing import Any
 from endwell.errors import NotFound
 from endwell.model import content
 from endwell.model.moments import moment
-from endwell.pmo.relay.service import CURSOR, lag, skip_event, skipped_events
+from endwell.pmo.relay.service import CURSOR, relay_lag, skip_event, skipped_events
 from endwell.policy.limits import SECOND
 from endwell.store.actor import Actor
 from endwell.store.contract import Store
@@ -18,7 +18,7 @@ PAGE = 500
 async def status(store: Store, namespace: str) -> dict[str, Any]:
     """`trouble` is why the relay cannot send; None while it can."""
     cursor = await store.cursor(namespace, CURSOR)
-    behind = await lag(store, namespace, await store.now())
+    behind = await relay_lag(store, namespace, await store.now())
     skipped = await skipped_events(store, namespace)
     return {
         "namespace": namespace,
@@ -34,7 +34,7 @@ async def status(store: Store, namespace: str) -> dict[str, Any]:
     }
 
 
-async def skip(actor: Actor, event_id: str) -> dict[str, Any]:
+async def leave_out(actor: Actor, event_id: str) -> dict[str, Any]:
     """Leave out the messages of one event that was not sent yet, in a person's name."""
     await skip_event(actor, event_id, await _position_of_unsent(actor, event_id))
     return await status(actor.store, actor.namespace)

@@ -26,24 +26,24 @@ def edit_of(text: str) -> Edit:
     """Read `path=value`. The value is JSON; a bare word is taken as text."""
     found = _PATH.match(text)
     if found is None or not found[0].strip():
-        raise _bad(f"{content.safe_repr(text, 80)} is not of the form path=value")
-    return Edit(_steps(found[0].strip()), _value(text[found.end() + 1 :], found[0]))
+        raise _bad_path(f"{content.safe_repr(text, 80)} is not of the form path=value")
+    return Edit(_parse_path(found[0].strip()), _parse_value(text[found.end() + 1 :], found[0]))
 
 
-def _steps(path: str) -> tuple[str | int, ...]:
+def _parse_path(path: str) -> tuple[str | int, ...]:
     steps: list[str | int] = []
     place = 0
     while place < len(path):
         found = _STEP.match(path, place)
         if found is None:
-            raise _bad(f"the path {content.safe_repr(path, 80)} is not understood")
+            raise _bad_path(f"the path {content.safe_repr(path, 80)} is not understood")
         place = found.end()
         index = found["index"]
         steps.append(int(index) if index is not None else found["name"] or found["quoted"] or "")
     return tuple(steps)
 
 
-def _value(text: str, path: str) -> Any:
+def _parse_value(text: str, path: str) -> Any:
     try:
         return content.decode(text, what=content.clean_text(path, 80))
     except BadInput as refusal:
@@ -52,43 +52,43 @@ def _value(text: str, path: str) -> Any:
         raise
 
 
-def edited(payload: Any, edits: tuple[Edit, ...]) -> Any:
+def apply_edits(payload: Any, edits: tuple[Edit, ...]) -> Any:
     """The payload with all edits made; the given one is left as it is."""
     payload = copy.deepcopy(payload)
     for edit in edits:
         parent = payload
         for number, step in enumerate(edit.path[:-1]):
-            parent = _child(parent, step, edit.path[: number + 1])
+            parent = _child_at(parent, step, edit.path[: number + 1])
         _put(parent, edit)
     return payload
 
 
-def _child(parent: Any, step: str | int, path: tuple[str | int, ...]) -> Any:
-    if not _has(parent, step):
-        raise _missing(path)
+def _child_at(parent: Any, step: str | int, path: tuple[str | int, ...]) -> Any:
+    if not _has_step(parent, step):
+        raise _missing_path(path)
     return parent[step]
 
 
 def _put(parent: Any, edit: Edit) -> None:
     last = edit.path[-1]
     is_new_name = isinstance(parent, dict) and isinstance(last, str)
-    if not is_new_name and not _has(parent, last):
-        raise _missing(edit.path)
+    if not is_new_name and not _has_step(parent, last):
+        raise _missing_path(edit.path)
     parent[last] = edit.value
 
 
-def _has(parent: Any, step: str | int) -> bool:
+def _has_step(parent: Any, step: str | int) -> bool:
     if isinstance(step, int):
         return isinstance(parent, list) and step < len(parent)
     return isinstance(parent, dict) and step in parent
 
 
-def _missing(path: tuple[str | int, ...]) -> BadInput:
+def _missing_path(path: tuple[str | int, ...]) -> BadInput:
     place = content.field_path("payload", path)
     return BadInput(f"the payload has no {place}", code="bad_path", hint=_HINT, field=place)
 
 
-def _bad(problem: str) -> BadInput:
+def _bad_path(problem: str) -> BadInput:
     return BadInput(problem, code="bad_path", hint=_HINT, field="set")
 
 

@@ -14,7 +14,7 @@ from endwell.errors import BadInput, NotFound, Refused, StoreError
 from endwell.model import content
 from endwell.model.task import Task
 from endwell.operate.dead_letters import UNCHANGED, Replacement
-from endwell.operate.repair import edited
+from endwell.operate.repair import apply_edits
 from endwell.redis_client import Refusal, Unreachable
 from endwell.store.contract import Store
 from endwell.streams.dead_letter_stream import DeadLetterStream, UnreadableEntry
@@ -57,7 +57,7 @@ class UnreadableEntries:
         name = agent or entry.tool_name
         if not name:
             raise BadInput("the entry does not say which agent", hint="name it: --agent NAME", field="agent")
-        payload = edited(_payload(entry, replacement), replacement.edits)
+        payload = apply_edits(_payload(entry, replacement), replacement.edits)
         task = await self._submit(name, payload, f"{KEY}{entry.id}")
         await _answer_of(self._stream.remove_unreadable(entry_id))
         return task

@@ -84,7 +84,7 @@ async def _check_tasks(
 ) -> list[Problem]:
     """The problems of these tasks; without ids, of cards and side rows after the last task."""
     wrong: list[Problem] = []
-    for task_id, record in sorted((await _records(store, namespace, ids, after)).items()):
+    for task_id, record in sorted((await _read_records(store, namespace, ids, after)).items()):
         if _looks_wrong(task_id, record):
             wrong += await _check_again(store, namespace, task_id)
         elif any(event.type.startswith("effect.") for event in record.events):
@@ -92,7 +92,7 @@ async def _check_tasks(
     return wrong
 
 
-async def _records(store: Store, namespace: str, ids: list[str], after: str) -> dict[str, TaskRecord]:
+async def _read_records(store: Store, namespace: str, ids: list[str], after: str) -> dict[str, TaskRecord]:
     """What the store has of these tasks; without ids, what lies after the last task."""
     found: defaultdict[str, TaskRecord] = defaultdict(TaskRecord)
     for task in await store.tasks_by_ids(namespace, ids):
@@ -101,21 +101,21 @@ async def _records(store: Store, namespace: str, ids: list[str], after: str) -> 
         found[event.task_id].events.append(event)
     # ids of a task's cards and side rows are its own id, or begin with it and a dot
     first, end = f"{after}/" if after else "", f"{ids[-1]}/" if ids else _END
-    async for card in _cards(store, namespace, first, end):
-        found[_owner(card)].cards.append(CardDigest.of(card))
+    async for card in _read_cards(store, namespace, first, end):
+        found[_owner_of(card)].cards.append(CardDigest.of(card))
     async for key, row in store.side_rows(namespace, first, end):
         found[key[1].partition(".")[0]].side_rows.append((key, row))
     return found
 
 
-async def _cards(store: Store, namespace: str, first: str, end: str) -> AsyncIterator[Card]:
+async def _read_cards(store: Store, namespace: str, first: str, end: str) -> AsyncIterator[Card]:
     while page := await store.cards_page(namespace, first, end, CARDS):
         for card in page:
             yield card
         first = page[-1].id
 
 
-def _owner(card: Card) -> str:
+def _owner_of(card: Card) -> str:
     """The task that a card says it belongs to, if its id says so as well."""
     return card.task_id if card.id.startswith(f"{card.task_id}.") else card.id.partition(".")[0]
 

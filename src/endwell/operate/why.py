@@ -66,14 +66,14 @@ async def why(store: Store, namespace: str, task_id: str, *, pace: WhyPace) -> d
         "meaning": s.MEANING[task.status],
         "reason": task.reason,
         "error": _error(task),
-        "holder": _holder(session),
-        "executing": executing(task, session),
+        "holder": _holder_shape(session),
+        "executing": executing_steps(task, session),
         "waiting_for": waits,
         "next": {"rule": rule, "at": moment(at)},
         "ends_by": moment(task.ends_by),
         "ended_at_the_latest": moment(latest_end(task, pace.tick_seconds)),
         "owner": task.owner,
-        "actions": _actions(task, {wait["kind"] for wait in waits}),
+        "actions": _possible_actions(task, {wait["kind"] for wait in waits}),
         "notes": await _all_notes(store, task, live, session, now, pace.tick_seconds),
     }
 
@@ -95,7 +95,7 @@ async def _all_notes(
     notes = [f"{locks_text(one)}. To end it: {ending_command(one)}" for one in locking]
     if any(one.hides_life for one in locking):
         return notes
-    return notes + _notes(task, live, holder, now, tick_seconds)
+    return notes + _make_notes(task, live, holder, now, tick_seconds)
 
 
 async def _write_lock_notes(store: Store, task: Task, holder: Session | None) -> list[str]:
@@ -108,7 +108,7 @@ async def _write_lock_notes(store: Store, task: Task, holder: Session | None) ->
     return [f"{problem}: continue it with `kill -CONT {pid}`, or end it"]
 
 
-def _notes(
+def _make_notes(
     task: Task, live: list[Session], holder: Session | None, now: int, tick_seconds: float
 ) -> list[str]:
     """Reasons why nothing happens, for a person who wonders."""
@@ -190,7 +190,7 @@ def _error(task: Task) -> dict[str, Any] | None:
     return {key: value for key, value in fields.items() if value}
 
 
-def _holder(session: Session | None) -> dict[str, Any] | None:
+def _holder_shape(session: Session | None) -> dict[str, Any] | None:
     if session is None:
         return None
     return {
@@ -203,7 +203,7 @@ def _holder(session: Session | None) -> dict[str, Any] | None:
     }
 
 
-def executing(task: Task, session: Session | None) -> list[dict[str, Any]]:
+def executing_steps(task: Task, session: Session | None) -> list[dict[str, Any]]:
     """The steps that its worker has been running for a while, as of the last heartbeat."""
     if session is None:
         return []
@@ -214,7 +214,7 @@ def executing(task: Task, session: Session | None) -> list[dict[str, Any]]:
     ]
 
 
-def _actions(task: Task, waits: set[str]) -> list[str]:
+def _possible_actions(task: Task, waits: set[str]) -> list[str]:
     if task.dead_letter == "open":
         return ["dlq replay", "dlq abandon"]
     if task.superseded_by is not None:

@@ -51,7 +51,7 @@ class InboxWatch:
                 self._actor.namespace, now - self.patience, after, PAGE
             )
             if self._ring_after > 0:
-                agents |= _targets(page)
+                agents |= _ring_targets(page)
             commands = [command for row in page if (command := self._command_for(row, now)) is not None]
             if commands:
                 await self._actor.commit(commands)
@@ -67,15 +67,15 @@ class InboxWatch:
         if row.message_type == "stop" and row.task_id is not None:
             return self._actor.command(c.SettleChildren, parent_id=row.task_id, message_id=row.id)
         if row.is_of_a_past_turn:
-            return self._skip(row, TURN_OVER)
+            return self._skip_message(row, TURN_OVER)
         if row.target_channel is not None:
             return None
         if self._skip_after > 0 and row.created_at <= now - self._skip_after:
-            return self._skip(row, MISSING_CHANNEL)
+            return self._skip_message(row, MISSING_CHANNEL)
         log.warning("message %s to %s has no channel", row.id, row.agent, extra={"task_id": row.task_id})
         return None
 
-    def _skip(self, row: PendingRow, why: str) -> c.Command:
+    def _skip_message(self, row: PendingRow, why: str) -> c.Command:
         self.skipped += 1
         if row.task_id is None or row.task_status is None:  # there is no task whose log could record it
             log.error("message %s to %s is skipped: %s", row.id, row.agent, why)
@@ -83,6 +83,6 @@ class InboxWatch:
         return self._actor.command(c.SkipMessage, task_id=row.task_id, message_id=row.id, why=why)
 
 
-def _targets(page: list[PendingRow]) -> set[str]:
+def _ring_targets(page: list[PendingRow]) -> set[str]:
     targets = {(row.agent, row.target_channel) for row in page}
     return {by_channel(agent, channel) for agent, channel in targets if channel is not None}

@@ -1,4 +1,4 @@
-"""The agents of `endwell selftest redis`. What they do outside leaves lines in a file beside the store."""
+"""The agents of `endwell selftest redis`. Their effects leave lines in a file beside the store."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ app = Endwell()
 
 
 @app.agent("echo")
-async def echo(payload: int) -> int:
-    """Give it back."""
+async def return_payload(payload: int) -> int:
+    """Return the payload."""
     return payload
 
 
 @app.agent("fails")
-async def fails() -> None:
+async def always_fail() -> None:
     """Never succeeds."""
     raise RuntimeError("as it should")
 
 
 @app.agent("held")
-async def held() -> str:
-    """The first time it holds its turn until somebody ends its worker; after that it is quick."""
-    if _line("held") == 1:
+async def hold_once() -> str:
+    """Hold the turn the first time, until its worker is killed; then return at once."""
+    if _append_line("held") == 1:
         await app.runtime.sleep(HOLD_SECONDS)
     return "done"
 
 
 @app.agent("pays")
-async def pays(ctx: Context, order: str) -> int:
+async def pay_once(ctx: Context, order: str) -> int:
     """One effect, whose key is the order's."""
-    paid: int = await ctx.effect("pay", _line, f"paid {order}", key=f"pay:{order}")
+    paid: int = await ctx.effect("pay", _append_line, f"paid {order}", key=f"pay:{order}")
     return paid
 
 
-def _line(text: str) -> int:
-    """Append a line to the world outside; how many like it there are now."""
+def _append_line(text: str) -> int:
+    """Append a line to the sink; return how many equal lines it has now."""
     path = Path(os.environ[SINK])
     with open(path, "a") as sink:
         sink.write(f"{text}\n")

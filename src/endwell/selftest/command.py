@@ -15,12 +15,12 @@ import click
 
 from endwell.cli.base.loading import settings_of
 from endwell.cli.base.options import EndwellGroup, Options, pass_options
-from endwell.cli.base.output import show, table
+from endwell.cli.base.output import show, table_text
 from endwell.demo.crew import run_interruptibly
 from endwell.errors import EndwellError, UsageError
 from endwell.runtime.base import Runtime
 from endwell.selftest.redis import CRITERIA, Bed
-from endwell.settings import masked
+from endwell.settings import mask_url
 
 Criterion = Callable[[Bed], Awaitable[str]]
 
@@ -54,35 +54,35 @@ def redis_server(options: Options, url: str | None) -> int:
             field="url",
         )
     with tempfile.TemporaryDirectory(prefix="endwell-selftest-", ignore_cleanup_errors=True) as made:
-        items = run_interruptibly(_tried(Bed(Runtime.system(), Path(made), server)))
-    document = {"ok": all(item["ok"] for item in items), "server": masked(server), "items": items}
-    show(options, {**document, "next": None}, _text)
+        items = run_interruptibly(_try_criteria(Bed(Runtime.system(), Path(made), server)))
+    document = {"ok": all(item["ok"] for item in items), "server": mask_url(server), "items": items}
+    show(options, {**document, "next": None}, _result_text)
     return 0 if document["ok"] else 1
 
 
-async def _tried(bed: Bed) -> list[dict[str, Any]]:
-    trouble = await bed.trouble()
+async def _try_criteria(bed: Bed) -> list[dict[str, Any]]:
+    trouble = await bed.find_trouble()
     if trouble is not None:
         return [{"criterion": 0, "what": "the server answers", "ok": False, "detail": trouble}]
     async with bed:
         return [
-            {"criterion": number, "what": what, **await _outcome(bed, criterion)}
+            {"criterion": number, "what": what, **await _try_criterion(bed, criterion)}
             for number, (what, criterion) in enumerate(CRITERIA.items(), 1)
         ]
 
 
-async def _outcome(bed: Bed, criterion: Criterion) -> dict[str, Any]:
-    """One that fails does not keep the others from being tried."""
+async def _try_criterion(bed: Bed, criterion: Criterion) -> dict[str, Any]:
+    """A failed criterion does not keep the others from being tried."""
     try:
         return {"ok": True, "detail": await criterion(bed)}
     except (AssertionError, EndwellError, TimeoutError) as error:
         return {"ok": False, "detail": str(error) or type(error).__name__}
 
 
-def _text(document: dict[str, Any]) -> str:
+def _result_text(document: dict[str, Any]) -> str:
     rows = [
         (item["criterion"], "ok" if item["ok"] else "FAILED", item["what"], item["detail"])
         for item in document["items"]
     ]
     verdict = "all hold" if document["ok"] else "NOT all hold"
-    return f"{table(('', '', 'criterion', 'seen'), rows, empty='')}\n{verdict} at {document['server']}"
+    return f"{table_text(('', '', 'criterion', 'seen'), rows, empty='')}\n{verdict} at {document['server']}"

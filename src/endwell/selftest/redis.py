@@ -15,7 +15,7 @@ from endwell.model.facts import TaskReclaimed
 from endwell.redis_client import RedisClient, Refusal, Unreachable
 from endwell.runtime.base import Runtime
 from endwell.selftest import agents
-from endwell.settings import Settings, masked, override
+from endwell.settings import Settings, mask_url, override
 from endwell.streams.protocol import WORKERS_GROUP, Names
 
 PATIENCE_SECONDS = 60.0
@@ -51,18 +51,18 @@ class Bed:
         self.redis = RedisClient(url)
         self.node: Node
 
-    async def trouble(self) -> str | None:
+    async def find_trouble(self) -> str | None:
         """Why the server cannot be tried at all."""
         try:
             await self.redis.ask("PING")
         except (Unreachable, Refusal) as error:
-            return f"{masked(self._url)} does not answer: {error}"
+            return f"{mask_url(self._url)} does not answer: {error}"
         return None
 
     async def __aenter__(self) -> Self:
         self.node = await self._app.connect().__aenter__()
         await self.crew.wait_ready([self.crew.start("pmo", "pmo")])
-        await self.worker("first")
+        await self.start_worker("first")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -71,7 +71,7 @@ class Bed:
         await self.redis.remove_keys(self._prefix)
         await self.redis.close()
 
-    async def worker(self, name: str) -> CrewMember:
+    async def start_worker(self, name: str) -> CrewMember:
         """A worker process that is ready."""
         member = self.crew.start(name, "worker", "--app", "endwell.selftest.agents:app", "--name", name)
         await self.crew.wait_ready([member])
@@ -82,108 +82,110 @@ class Bed:
         events = await self.node.store.events_of_task(self._app.namespace, handle.id)
         return [event.type for event in events]
 
-    async def pending(self) -> int:
+    async def count_pending(self) -> int:
         """How many entries are pending."""
         return int((await self.redis.ask("XPENDING", self.names.task, WORKERS_GROUP))[0])
 
-    async def until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    async def wait_until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
         """Wait for it; a criterion that never comes true has failed."""
         limit = self.runtime.clock.monotonic() + PATIENCE_SECONDS
         while not await condition():
-            expect(self.runtime.clock.monotonic() < limit, f"not within {PATIENCE_SECONDS:g} s: {what}")
+            require_that(self.runtime.clock.monotonic() < limit, f"not within {PATIENCE_SECONDS:g} s: {what}")
             await self.runtime.sleep(LOOK_SECONDS)
 
-    async def nothing_pending(self) -> None:
+    async def wait_acknowledged(self) -> None:
         """Until everything is acknowledged."""
 
         async def is_none() -> bool:
-            return await self.pending() == 0
+            return await self.count_pending() == 0
 
-        await self.until(is_none, "pending = 0")
+        await self.wait_until(is_none, "pending = 0")
 
-    def lines(self, text: str) -> int:
+    def count_lines(self, text: str) -> int:
         """How often something was done outside."""
         return self.sink.read_text().splitlines().count(text) if self.sink.exists() else 0
 
 
-def expect(holds: bool, what: str) -> None:
+def require_that(holds: bool, what: str) -> None:
     """A criterion fails by what it did not see."""
     if not holds:
         raise AssertionError(what)
 
 
-async def succeeds(bed: Bed) -> str:
+async def check_success(bed: Bed) -> str:
     """created, claimed, succeeded, acknowledged."""
     handles = await bed.node.client.submit_many("echo", range(10))
     results = [await handle.result(timeout=PATIENCE_SECONDS) for handle in handles]
-    expect(results == list(range(10)), f"the results were {results}")
+    require_that(results == list(range(10)), f"the results were {results}")
     wanted = ["task.created", "task.claimed", "task.succeeded"]
     for handle in handles:
         history = [kind for kind in await bed.history(handle) if kind in wanted]
-        expect(history == wanted, f"task {handle.id} went {' -> '.join(history)}")
-    await bed.nothing_pending()
+        require_that(history == wanted, f"task {handle.id} went {' -> '.join(history)}")
+    await bed.wait_acknowledged()
     return "10 tasks: created -> claimed -> succeeded, pending = 0"
 
 
-async def retries_then_dies(bed: Bed) -> str:
+async def check_retries(bed: Bed) -> str:
     """MAX_RETRIES, then a dead letter, and all of it in the log."""
     handle = await bed.node.client.submit("fails")
     with contextlib.suppress(TaskNotSucceeded):
         await handle.result(timeout=PATIENCE_SECONDS)
     history = await bed.history(handle)
-    expect(history.count("task.claimed") == EXECUTIONS, f"{history.count('task.claimed')} executions")
-    expect(history.count("task.retry_scheduled") == EXECUTIONS - 1, "a retry is missing in the log")
-    expect(history[-2:] == ["task.failed", "task.dlq"], f"it ended with {history[-2:]}")
+    require_that(history.count("task.claimed") == EXECUTIONS, f"{history.count('task.claimed')} executions")
+    require_that(history.count("task.retry_scheduled") == EXECUTIONS - 1, "a retry is missing in the log")
+    require_that(history[-2:] == ["task.failed", "task.dlq"], f"it ended with {history[-2:]}")
 
     async def is_told() -> bool:
         entries = await bed.redis.ask("XRANGE", bed.names.dlq, "-", "+")
         return any(handle.id.encode() in fields for _, fields in entries)
 
-    await bed.until(is_told, "the dead letter is on stream:dlq")
-    await bed.nothing_pending()
+    await bed.wait_until(is_told, "the dead letter is on stream:dlq")
+    await bed.wait_acknowledged()
     return f"{EXECUTIONS} executions, then failed and dead-lettered"
 
 
-async def survives_a_restart(bed: Bed) -> str:
+async def check_restart(bed: Bed) -> str:
     """A worker is killed and another started: what was pending is reclaimed and completes."""
     handle = await bed.node.client.submit("held")
 
     async def is_held() -> bool:
-        return bed.lines("held") == 1
+        return bed.count_lines("held") == 1
 
-    await bed.until(is_held, "a worker has begun")
+    await bed.wait_until(is_held, "a worker has begun")
     bed.crew.members["first"].kill()
-    expect(await bed.pending() == 1, "the dead worker's entry is not pending")
-    await bed.worker("second")
+    require_that(await bed.count_pending() == 1, "the dead worker's entry is not pending")
+    await bed.start_worker("second")
     result = await handle.result(timeout=PATIENCE_SECONDS)
-    expect(result == "done", f"the result was {result!r}")
+    require_that(result == "done", f"the result was {result!r}")
     events = await bed.node.store.events_of_task("default", handle.id)
     reclaims = [event.fact for event in events if isinstance(event.fact, TaskReclaimed)]
-    expect(len(reclaims) == 1, f"{len(reclaims)} reclaims in the log")
+    require_that(len(reclaims) == 1, f"{len(reclaims)} reclaims in the log")
     (fact,) = reclaims
-    expect(bool(fact.message_id and fact.new_consumer), "the log does not say which entry, or by whom")
-    expect(str(fact.old_consumer).startswith("first-"), f"the log says it was taken from {fact.old_consumer}")
-    await bed.nothing_pending()
+    require_that(bool(fact.message_id and fact.new_consumer), "the log does not say which entry, or by whom")
+    require_that(
+        str(fact.old_consumer).startswith("first-"), f"the log says it was taken from {fact.old_consumer}"
+    )
+    await bed.wait_acknowledged()
     return f"taken from {fact.old_consumer}, entry {fact.message_id}, then done"
 
 
-async def pays_once(bed: Bed) -> str:
+async def check_single_payment(bed: Bed) -> str:
     """The same key asks for the same task; the same effect key has one effect."""
     client = bed.node.client
     first = await client.submit("pays", "42", key="order-42")
     again = await client.submit("pays", "42", key="order-42")
-    expect(first.id == again.id, "the same key made two tasks")
+    require_that(first.id == again.id, "the same key made two tasks")
     other = await client.submit("pays", "42", key="order-42-again")
     for handle in (first, other):
         await handle.result(timeout=PATIENCE_SECONDS)
-    expect(bed.lines("paid 42") == 1, f"it was paid {bed.lines('paid 42')} times")
-    await bed.nothing_pending()
+    require_that(bed.count_lines("paid 42") == 1, f"it was paid {bed.count_lines('paid 42')} times")
+    await bed.wait_acknowledged()
     return "asked for three times, paid once"
 
 
 CRITERIA: dict[str, Callable[[Bed], Awaitable[str]]] = {
-    "a task succeeds and is acknowledged": succeeds,
-    "a failing task is retried, then dead": retries_then_dies,
-    "a killed worker's task is reclaimed": survives_a_restart,
-    "one key, one side effect": pays_once,
+    "a task succeeds and is acknowledged": check_success,
+    "a failing task is retried, then dead": check_retries,
+    "a killed worker's task is reclaimed": check_restart,
+    "one key, one side effect": check_single_payment,
 }

@@ -22,7 +22,7 @@ from endwell.settings.sections import (
     TaskSettings,
     WorkerSettings,
 )
-from endwell.settings.show import Described, describe, each_url, masked
+from endwell.settings.show import Described, describe, each_url, mask_url
 from endwell.settings.sources import FILE_NAME, load, override
 
 __all__ = [
@@ -47,6 +47,6 @@ __all__ = [
     "describe",
     "each_url",
     "load",
-    "masked",
+    "mask_url",
     "override",
 ]

@@ -190,18 +190,18 @@ class Key(NamedTuple):
     read: Callable[[object], Any]
 
 
-def _keys() -> dict[str, Key]:
-    keys = {"store": _key(get_type_hints(Settings, include_extras=True)["store"])}
+def _all_keys() -> dict[str, Key]:
+    keys = {"store": _key_of(get_type_hints(Settings, include_extras=True)["store"])}
     for section, kind in get_type_hints(Settings).items():
         if isinstance(kind, type) and issubclass(kind, Section):
             for name, hint in get_type_hints(kind, include_extras=True).items():
-                keys[f"{section}.{name}"] = _key(hint)
+                keys[f"{section}.{name}"] = _key_of(hint)
     return keys
 
 
-def _key(hint: Any) -> Key:
+def _key_of(hint: Any) -> Key:
     return Key(hint.__origin__, hint.__metadata__[0])
 
 
-KEYS = _keys()
+KEYS = _all_keys()
 """Every setting by its full name."""

@@ -45,15 +45,15 @@ class Described(NamedTuple):
 
 def describe(settings: Settings) -> list[Described]:
     """Every setting with its value, passwords masked, and its source."""
-    return [Described(key, _shown(key, settings.value(key)), settings.source(key)) for key in KEYS]
+    return [Described(key, _shown_value(key, settings.value(key)), settings.source(key)) for key in KEYS]
 
 
-def brief(text: str, limit: int = 200) -> str:
+def shorten(text: str, limit: int = 200) -> str:
     """The text, cut at the limit."""
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
-def masked(url: str) -> str:
+def mask_url(url: str) -> str:
     """The URL, or several, with passwords and tokens replaced by `***`."""
     return ",".join(_masked_one(part) for part in each_url(url))
 
@@ -93,12 +93,12 @@ def _masked_web(rest: str) -> str:
 
 def _masked_relay(url: str) -> str:
     """A webhook without its scheme looks like a path."""
-    return masked(url) if ":" in url.partition("/")[0] else _masked_web(url)
+    return mask_url(url) if ":" in url.partition("/")[0] else _masked_web(url)
 
 
-def _shown(key: str, value: Any) -> Any:
+def _shown_value(key: str, value: Any) -> Any:
     if key in _SECRET_KEYS:
         return "***" if value else ""
     if key == "relay.url":
         return _masked_relay(value)
-    return masked(value) if key in _URL_KEYS else value
+    return mask_url(value) if key in _URL_KEYS else value

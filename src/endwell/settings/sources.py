@@ -12,7 +12,7 @@ import msgspec
 
 from endwell.errors import BadSetting
 from endwell.settings.sections import KEYS, Settings
-from endwell.settings.show import brief
+from endwell.settings.show import shorten
 
 FILE_NAME = "endwell.toml"
 STORE_VARIABLE = "ENDWELL_STORE"
@@ -28,7 +28,9 @@ def load(environ: Mapping[str, str], directory: Path) -> Settings:
     """The settings for a program started in `directory` with this environment."""
     settings = _with_file(Settings(), directory / FILE_NAME)
     for variable, key in _variables_in(environ):
-        settings = override(settings, {key: _parsed(key, environ[variable], variable)}, source=variable)
+        settings = override(
+            settings, {key: _parse_variable(key, environ[variable], variable)}, source=variable
+        )
     return settings
 
 
@@ -36,8 +38,8 @@ def override(settings: Settings, values: Mapping[str, object], *, source: str) -
     """The settings with some values, by full key, replaced."""
     for key, raw in values.items():
         if key not in KEYS:
-            raise _unknown(key, KEYS, source)
-        settings = _replaced(settings, key, _read(key, raw, source), source)
+            raise _unknown_key(key, KEYS, source)
+        settings = _replace_value(settings, key, _read(key, raw, source), source)
     return settings
 
 
@@ -50,17 +52,17 @@ def _with_file(settings: Settings, path: Path) -> Settings:
     except RecursionError:
         raise BadSetting(f"{path} cannot be read: it is nested too deeply") from None
     except (OSError, ValueError) as error:  # not UTF-8, not TOML, a number that Python refuses to read
-        raise BadSetting(f"{path} cannot be read: {brief(str(error))}") from error
-    return override(settings, _flattened(found, str(path)), source=str(path))
+        raise BadSetting(f"{path} cannot be read: {shorten(str(error))}") from error
+    return override(settings, _flatten(found, str(path)), source=str(path))
 
 
-def _flattened(found: Mapping[str, Any], source: str) -> dict[str, object]:
+def _flatten(found: Mapping[str, Any], source: str) -> dict[str, object]:
     flat: dict[str, object] = {}
     for name, value in found.items():
         if isinstance(value, dict) and (value or name in _SECTIONS):
             flat |= {f"{name}.{key}": item for key, item in value.items()}
         elif name in _SECTIONS:
-            raise _refusal(name, source, f"is a section: write [{name}] and its keys below")
+            raise _bad_value(name, source, f"is a section: write [{name}] and its keys below")
         else:
             flat[name] = value
     return flat
@@ -73,12 +75,12 @@ def _variables_in(environ: Mapping[str, str]) -> list[tuple[str, str]]:
         named.append((STORE_VARIABLE, "store"))
     for variable in sorted(name for name in environ if name.startswith(PREFIX)):
         if variable.upper() not in _VARIABLES:
-            raise _unknown(variable, [*_VARIABLES, STORE_VARIABLE], "environment")
+            raise _unknown_key(variable, [*_VARIABLES, STORE_VARIABLE], "environment")
         named.append((variable, _VARIABLES[variable.upper()]))
     return named
 
 
-def _parsed(key: str, text: str, source: str) -> object:
+def _parse_variable(key: str, text: str, source: str) -> object:
     """A variable's text as a value of the type that the file would have."""
     kind = KEYS[key].type
     try:
@@ -89,7 +91,7 @@ def _parsed(key: str, text: str, source: str) -> object:
         return text if kind is str else _list(text)
     except (ValueError, msgspec.DecodeError, RecursionError):
         wanted = {float: "a number", int: "a whole number"}.get(kind, "a list such as 1,5,30")
-        raise _refusal(key, source, f"must be {wanted}, not {text!r}") from None
+        raise _bad_value(key, source, f"must be {wanted}, not {text!r}") from None
 
 
 def _list(text: str) -> object:
@@ -102,12 +104,12 @@ def _read(key: str, raw: object, source: str) -> Any:
     try:
         return KEYS[key].read(raw)
     except OverflowError:
-        raise _refusal(key, source, "is too large") from None
+        raise _bad_value(key, source, "is too large") from None
     except ValueError as error:
-        raise _refusal(key, source, str(error)) from None
+        raise _bad_value(key, source, str(error)) from None
 
 
-def _replaced(settings: Settings, key: str, value: Any, source: str) -> Settings:
+def _replace_value(settings: Settings, key: str, value: Any, source: str) -> Settings:
     section, _, name = key.rpartition(".")
     changes = {name: value}
     if section:
@@ -115,18 +117,18 @@ def _replaced(settings: Settings, key: str, value: Any, source: str) -> Settings
     return msgspec.structs.replace(settings, **changes, sources={**settings.sources, key: source})
 
 
-def _refusal(key: str, source: str, problem: str) -> BadSetting:
-    return BadSetting(f"{key} (from {source}) {brief(problem)}.", field=key)
+def _bad_value(key: str, source: str, problem: str) -> BadSetting:
+    return BadSetting(f"{key} (from {source}) {shorten(problem)}.", field=key)
 
 
-def _unknown(key: str, valid: Iterable[str], source: str) -> BadSetting:
-    key = brief(key)
-    spelled = {_spelling(candidate): candidate for candidate in valid}
-    near = difflib.get_close_matches(_spelling(key), spelled, n=1, cutoff=0.5)
+def _unknown_key(key: str, valid: Iterable[str], source: str) -> BadSetting:
+    key = shorten(key)
+    spelled = {_spelling_of(candidate): candidate for candidate in valid}
+    near = difflib.get_close_matches(_spelling_of(key), spelled, n=1, cutoff=0.5)
     hint = f"did you mean {spelled[near[0]]}?" if near else "`endwell config show` lists all settings"
     return BadSetting(f"{key} (from {source}) is not a setting; {hint}", field=key, hint=hint)
 
 
-def _spelling(key: str) -> str:
+def _spelling_of(key: str) -> str:
     """The key without the common prefix, which would make all variables look alike."""
     return key.lower().removeprefix(PREFIX.lower())

@@ -16,7 +16,7 @@ from endwell.redis_client import Connect, Refusal, Unreachable, Word
 from endwell.runtime.backoff import Backoff
 from endwell.runtime.base import Runtime
 from endwell.runtime.recent import Recent
-from endwell.settings import Settings, masked
+from endwell.settings import Settings, mask_url
 from endwell.streams.consumer_group import GroupReader
 from endwell.streams.entries import Delivery, Malformed, RawFields, read_task
 from endwell.streams.protocol import Names
@@ -46,7 +46,7 @@ class StreamIntake:
         agents: Container[str],
     ) -> None:
         self.consumer = consumer
-        self._shown_url = masked(settings.redis.url)
+        self._shown_url = mask_url(settings.redis.url)
         self._runtime = runtime
         self._agents = agents
         self._block_seconds = settings.redis.block_seconds

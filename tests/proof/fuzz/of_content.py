@@ -18,7 +18,7 @@ from endwell.model import content, names, schema_check, schema_fit
 from endwell.model.commands import FailTurn, Finish
 from endwell.model.task import Task
 from endwell.model.typed import Shape
-from endwell.operate.repair import edit_of, edited
+from endwell.operate.repair import apply_edits, edit_of
 from endwell.policy.submitting import microseconds
 from endwell.turn import endings
 from endwell.turn.agents import agent_of
@@ -280,7 +280,7 @@ def _edit(data: bytes) -> bool:
     text = data.decode("utf-8", "surrogateescape")
     try:
         edit = edit_of(text)
-        changed = edited({"a": {"b": [1, {"c": 2}]}, "x.y": 1}, (edit,))
+        changed = apply_edits({"a": {"b": [1, {"c": 2}]}, "x.y": 1}, (edit,))
         content.encode(changed)
     except Refused as refusal:
         return told(refusal)

@@ -9,9 +9,9 @@ from typing import Final
 
 import click
 
-from endwell.cli.base.values import duration
+from endwell.cli.base.values import parse_duration
 from endwell.errors import EndwellError
-from endwell.settings import Settings, describe, load, masked, override
+from endwell.settings import Settings, describe, load, mask_url, override
 from endwell.settings.check import check
 from endwell.settings.sections import KEYS
 from endwell.settings.sources import FILE_NAME
@@ -94,7 +94,7 @@ def _environment(home: Path) -> Target:
 
 def _url(data: bytes) -> bool:
     text = data.decode("utf-8", "surrogateescape")
-    assert not _SECRET.search(masked(text))
+    assert not _SECRET.search(mask_url(text))
     try:
         settings = override(Settings(), {"store": text}, source="--store")
         url = store_url(settings, None)
@@ -107,7 +107,7 @@ def _url(data: bytes) -> bool:
 
 def _duration(data: bytes) -> bool:
     try:
-        duration(data.decode("utf-8", "surrogateescape"))
+        parse_duration(data.decode("utf-8", "surrogateescape"))
     except click.BadParameter:
         return False
     return True

@@ -15,7 +15,7 @@ from msgspec.structs import astuple
 
 from endwell.model import commands as c
 from endwell.operate.verify import verify
-from endwell.pmo.relay.service import lag
+from endwell.pmo.relay.service import relay_lag
 from endwell.store.contract import Store
 from endwell.store.log import Event, EventRow
 from endwell.store.postgres.reading import Reading
@@ -164,7 +164,7 @@ async def test_an_open_transaction_of_another_program_holds_nobody_up(
     assert await tail(here.store) == events
     assert sum(b'"event"' in line for line in await exported(here.store)) == len(events)
     assert len(await relayed(here.store)) > 0
-    assert await lag(here.store, "default", await here.store.now()) == 0
+    assert await relay_lag(here.store, "default", await here.store.now()) == 0
     await other.execute("ROLLBACK")
     if not is_same_database:
         await other.close()
@@ -182,7 +182,7 @@ async def test_a_writer_of_events_that_stays_open_holds_up_followers_and_nothing
 
     assert await tail(here.store, start) == []
     assert await relayed(here.store) == []
-    assert await lag(here.store, "default", await here.store.now()) >= 100_000_000  # type: ignore[operator]
+    assert await relay_lag(here.store, "default", await here.store.now()) >= 100_000_000  # type: ignore[operator]
     events = [line for line in await exported(here.store) if b'"event"' in line]
     assert len(events) == len(await here.store.events_of_task("default", task.id))
     (holder,) = await here.store.log_holders(0)

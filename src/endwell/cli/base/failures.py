@@ -35,22 +35,22 @@ def report_error(error: BaseException, style: ErrorStyle) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if is_interruption(error) or isinstance(error, click.Abort):
-        say("interrupted")
+        write_remark("interrupted")
         return INTERRUPTED
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
     if style.debug:
-        say("".join(traceback.format_exception(error)).rstrip())
+        write_remark("".join(traceback.format_exception(error)).rstrip())
     known = _as_endwell_error(error)
     if style.json:
         from endwell.cli.base import output
 
         output.write_json({"error": known.as_dict()})
-    say(f"error: {known.message} ({known.code})")
+    write_remark(f"error: {known.message} ({known.code})")
     if known.hint:
-        say(f"hint: {known.hint}")
+        write_remark(f"hint: {known.hint}")
     return known.exit_code
 
 
@@ -77,7 +77,7 @@ def _as_endwell_error(error: BaseException) -> EndwellError:
 
 def _usage_error(error: click.ClickException) -> UsageError:
     if isinstance(error, click.exceptions.NoArgsIsHelpError) and error.ctx is not None:
-        say(error.ctx.get_help())
+        write_remark(error.ctx.get_help())
         return UsageError("a command is missing", hint=f"{error.ctx.command_path} --help")
     ctx = getattr(error, "ctx", None)
     parameter = getattr(error, "param", None)
@@ -88,8 +88,8 @@ def _usage_error(error: click.ClickException) -> UsageError:
     )
 
 
-def say(text: str) -> None:
+def write_remark(text: str) -> None:
     """A remark on stderr. Imports what that needs only now, so that the command line starts fast."""
     from endwell.cli.base import output
 
-    output.say(text)
+    output.write_remark(text)

@@ -32,16 +32,16 @@ def settings_of(options: Options) -> Settings:
 
 def with_node(options: Options, ask: Callable[[Node], Awaitable[T]], *, may_be_new: bool = False) -> T:
     """Open the store, ask, and close it. Only commands that write tasks make a new store."""
-    app = installation(options)
+    app = open_installation(options)
     if not may_be_new:
         _refuse_if_missing(app.url)
 
-    async def connected() -> T:
+    async def ask_node() -> T:
         async with app.connect() as node:
             return await ask(node)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        return runner.run(connected())
+        return runner.run(ask_node())
 
 
 def show_answer(
@@ -58,7 +58,7 @@ def show_answer(
 
 
 def _refuse_if_missing(url: str) -> None:
-    """Opening a missing SQLite file would make a new, empty store, which is not the one that was meant."""
+    """Opening a missing SQLite file would make a new, empty store, not the intended one."""
     path = sqlite_path(url) if url.startswith("sqlite:") else None
     if path is not None and path.parent.exists() and not path.exists():
         raise StoreError(
@@ -68,7 +68,7 @@ def _refuse_if_missing(url: str) -> None:
         )
 
 
-def installation(options: Options) -> Endwell:
+def open_installation(options: Options) -> Endwell:
     """The installation that most commands need. The app is loaded only if it is named, or has the URL."""
     settings = settings_of(options)
     if options.app or (settings.source("store") == "default" and _may_have_url(settings)):
@@ -102,7 +102,7 @@ def load_app(target: str) -> Endwell:
     module_name, _, name = target.partition(":")
     if not module_name or not name:
         raise UsageError(f"{target!r} does not name an app", hint="write it as MODULE:NAME", field="app")
-    module = _imported(module_name)
+    module = _import_module(module_name)
     found = getattr(module, name, None)
     if isinstance(found, Endwell):
         return found
@@ -112,7 +112,7 @@ def load_app(target: str) -> Endwell:
     raise UsageError(f"{name} in module {module_name} {what}", hint=hint, field="app")
 
 
-def _imported(name: str) -> Any:
+def _import_module(name: str) -> Any:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -121,15 +121,15 @@ def _imported(name: str) -> Any:
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise _broken(name, error) from error
+            raise _import_error(name, error) from error
         raise UsageError(f"there is no module {name} in {here}", hint=_HINT, field="app") from error
     except EndwellError:
         raise  # its message says what is wrong
     except (Exception, SystemExit) as error:
-        raise _broken(name, error) from error
+        raise _import_error(name, error) from error
 
 
-def _broken(name: str, error: BaseException) -> UsageError:
+def _import_error(name: str, error: BaseException) -> UsageError:
     return UsageError(
         f"importing {name} failed: {type(error).__name__}: {error}",
         hint="--debug shows where",

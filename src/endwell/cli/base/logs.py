@@ -20,13 +20,13 @@ IDS = ("task_id", "attempt_id")
 _LEVELS = ("debug", "info", "warning", "error")
 
 
-def configure(options: Options) -> None:
+def configure_logs(options: Options) -> None:
     """Set one handler for all logs of this process, agents' own loggers included."""
     handler = StderrHandler()
     handler.setFormatter(JsonFormatter() if options.log_format == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers = [other for other in root.handlers if not isinstance(other, StderrHandler)] + [handler]
-    root.setLevel(_level(options.verbose))
+    root.setLevel(_level_of(options.verbose))
 
 
 class StderrHandler(logging.Handler):
@@ -47,7 +47,7 @@ def log_services() -> None:
         root.setLevel(logging.INFO)
 
 
-def _level(verbose: int) -> int:
+def _level_of(verbose: int) -> int:
     if verbose:
         return logging.INFO if verbose == 1 else logging.DEBUG
     name = os.environ.get(LEVEL_VARIABLE, "warning").lower()
@@ -61,11 +61,11 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "at": _moment(record),
+            "at": _moment_of(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": without_secrets(record.getMessage()),
-            **_ids(record),
+            **_ids_of(record),
         }
         if record.exc_info:
             line["traceback"] = without_secrets(self.formatException(record.exc_info))
@@ -76,8 +76,8 @@ class TextFormatter(logging.Formatter):
     """One line per record, and its traceback below."""
 
     def format(self, record: logging.LogRecord) -> str:
-        ids = "".join(f" {name}={value}" for name, value in _ids(record).items())
-        text = f"{_moment(record)} {record.levelname:<7} {record.name}: {record.getMessage()}{ids}"
+        ids = "".join(f" {name}={value}" for name, value in _ids_of(record).items())
+        text = f"{_moment_of(record)} {record.levelname:<7} {record.name}: {record.getMessage()}{ids}"
         text = shown(without_secrets(text))
         if record.exc_info:
             details = without_secrets(self.formatException(record.exc_info))
@@ -85,11 +85,11 @@ class TextFormatter(logging.Formatter):
         return text
 
 
-def _moment(record: logging.LogRecord) -> str:
+def _moment_of(record: logging.LogRecord) -> str:
     return moment(int(record.created * 1_000_000)) or ""
 
 
-def _ids(record: logging.LogRecord) -> dict[str, str]:
+def _ids_of(record: logging.LogRecord) -> dict[str, str]:
     """The ids of the record, else those of the turn that logged it."""
     turn = {name: str(value) for name, value in zip(IDS, CURRENT_TURN.get() or (), strict=False)}
     own = {name: str(getattr(record, name)) for name in IDS if getattr(record, name, None)}

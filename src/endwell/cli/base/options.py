@@ -31,7 +31,7 @@ class Options:
 pass_options = click.make_pass_decorator(Options, ensure=True)
 
 
-def _keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+def _keep_value(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
     """Keep only given values, so that an option before the command survives its absence after it."""
     options = ctx.ensure_object(Options)
     if value:
@@ -52,7 +52,9 @@ def _shared_options() -> list[click.Parameter]:
         ("--verbose", "-v"): {"count": True, "help": "Log more on stderr; -vv logs everything."},
         ("--debug",): {"is_flag": True, "default": None, "help": "Show the traceback of an error."},
     }
-    return [SharedOption(names, expose_value=False, callback=_keep, **rest) for names, rest in about.items()]
+    return [
+        SharedOption(names, expose_value=False, callback=_keep_value, **rest) for names, rest in about.items()
+    ]
 
 
 class EndwellCommand(click.Command):
@@ -67,9 +69,9 @@ class EndwellCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Configure the log, then run."""
-        from endwell.cli.base.logs import configure
+        from endwell.cli.base.logs import configure_logs
 
-        configure(ctx.ensure_object(Options))
+        configure_logs(ctx.ensure_object(Options))
         return super().invoke(ctx)
 
 
@@ -131,11 +133,11 @@ class LazyGroup(EndwellGroup):
 
 
 _LIMIT = click.IntRange(1, 1000)
-limited = click.option("--limit", type=_LIMIT, default=50, help="Items of a page; default 50.")
-of_task = click.option("--task", "task_id", metavar="TASK", help="Only those of this task.")
-namely = click.option("--as", "who", metavar="NAME", help="In this person's name; default: your user.")
+limit_option = click.option("--limit", type=_LIMIT, default=50, help="Items of a page; default 50.")
+task_option = click.option("--task", "task_id", metavar="TASK", help="Only those of this task.")
+as_option = click.option("--as", "who", metavar="NAME", help="In this person's name; default: your user.")
 
 
-def paged(function: F) -> F:
+def paged_options(function: F) -> F:
     """The options of a list that comes in pages."""
-    return limited(click.option("--cursor", help="The `next` of the previous page.")(function))
+    return limit_option(click.option("--cursor", help="The `next` of the previous page.")(function))

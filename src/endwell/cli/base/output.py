@@ -14,7 +14,7 @@ from typing import Any
 
 from endwell.cli.base.options import Options
 from endwell.model.content import shown
-from endwell.settings.show import masked
+from endwell.settings.show import mask_url
 
 _WORD = re.compile(r"[^\s'\"]+")
 _URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*://|\b(?:https?|wss?):).+", re.DOTALL | re.IGNORECASE)
@@ -42,7 +42,7 @@ def write(text: str) -> None:
     _write_to(sys.stdout, shown(text, keep_lines=True))
 
 
-def say(text: str) -> None:
+def write_remark(text: str) -> None:
     """Write a remark to stderr, without secrets."""
     _write_to(sys.stderr, shown(without_secrets(text), keep_lines=True))
 
@@ -63,9 +63,9 @@ def _masked_word(word: str) -> str:
     if _ID_IN_TURN.match(word):
         return word
     if _URL.search(word):
-        return _URL.sub(lambda found: masked(found[0]), word)
+        return _URL.sub(lambda found: mask_url(found[0]), word)
     before = word.rpartition("@")[0]
-    return masked(word) if ":" in before or "//" in before else word
+    return mask_url(word) if ":" in before or "//" in before else word
 
 
 def _without_secrets_in_error(document: Any) -> Any:
@@ -75,7 +75,7 @@ def _without_secrets_in_error(document: Any) -> Any:
     return {"error": {key: without_secrets(value) if value else value for key, value in fields}}
 
 
-def plain(value: Any) -> str:
+def one_line(value: Any) -> str:
     """A value in one line."""
     if value is None:
         return "-"
@@ -89,19 +89,19 @@ def block(value: Any) -> str:
     return shown(json.dumps(value, ensure_ascii=False, indent=2), keep_lines=True)
 
 
-def pairs(items: dict[str, Any]) -> str:
+def pairs_text(items: dict[str, Any]) -> str:
     """Names and values, one per line."""
     width = max((len(name) for name in items), default=0)
-    return "\n".join(f"{name:<{width}}  {plain(value)}" for name, value in items.items())
+    return "\n".join(f"{name:<{width}}  {one_line(value)}" for name, value in items.items())
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str) -> str:
+def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str) -> str:
     """Rows under their headings; drawn by rich on a terminal, aligned elsewhere."""
     if not rows:
         return empty
-    cells = [[plain(value) for value in row] for row in rows]
+    cells = [[one_line(value) for value in row] for row in rows]
     if sys.stdout.isatty():
-        return _drawn(columns, cells)
+        return _draw_table(columns, cells)
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in (columns, *cells))
     return "\n".join(lines)
@@ -111,23 +111,25 @@ def page_text(columns: Sequence[str], *, empty: str) -> Callable[[dict[str, Any]
     """Makes the text of a page whose columns are fields of its items."""
 
     def text(page: dict[str, Any]) -> str:
-        rows = [[_cell(item[column]) for column in columns] for item in page["items"]]
-        return listed(columns, rows, page["next"], empty=empty)
+        rows = [[_cell_value(item[column]) for column in columns] for item in page["items"]]
+        return list_text(columns, rows, page["next"], empty=empty)
 
     return text
 
 
-def _cell(value: Any) -> Any:
+def _cell_value(value: Any) -> Any:
     return ", ".join(value) or None if isinstance(value, list) else value
 
 
-def listed(columns: Sequence[str], rows: Sequence[Sequence[Any]], cursor: str | None, *, empty: str) -> str:
+def list_text(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], cursor: str | None, *, empty: str
+) -> str:
     """A page of a list, and the option that asks for the next page, ready to be pasted into a shell."""
-    text = table(columns, rows, empty=empty)
-    return text if cursor is None else f"{text}\nmore: --cursor {shlex.quote(plain(cursor))}"
+    text = table_text(columns, rows, empty=empty)
+    return text if cursor is None else f"{text}\nmore: --cursor {shlex.quote(one_line(cursor))}"
 
 
-def _drawn(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+def _draw_table(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

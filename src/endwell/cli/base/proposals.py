@@ -6,54 +6,54 @@ import shlex
 from typing import Any, Final
 
 from endwell.cli.base.options import Options
-from endwell.cli.base.output import plain
-from endwell.settings import masked
+from endwell.cli.base.output import one_line
+from endwell.settings import mask_url
 
 MOST_WAITS: Final = 3
 """Waits of one kind for which commands are shown."""
 _VERDICTS: Final = ("done", "not-done", "abandon")
 
 
-def proposals(options: Options, answer: dict[str, Any]) -> list[str]:
+def propose_commands(options: Options, answer: dict[str, Any]) -> list[str]:
     """The commands for the actions that `why` names, on the same store, namespace and app."""
-    where = _where(options)
+    where = _shared_options(options)
     return [
         " ".join(["endwell", action, *words, *where])
         for action in answer["actions"]
-        for words in _words(action, answer)
+        for words in _words_of(action, answer)
     ]
 
 
-def _words(action: str, answer: dict[str, Any]) -> list[list[str]]:
+def _words_of(action: str, answer: dict[str, Any]) -> list[list[str]]:
     """The words after the action's name, once for each thing that it can be done to."""
     kind = action.split()[0]
     waits = [wait for wait in answer["waiting_for"] if wait["kind"] == kind][:MOST_WAITS]
-    task = _quoted(answer["task_id"])
+    task = _quote(answer["task_id"])
     if action == "signal":
-        return [[task, _quoted(wait.get("name") or "NAME"), "JSON"] for wait in waits]
+        return [[task, _quote(wait.get("name") or "NAME"), "JSON"] for wait in waits]
     if action == "tool answer":
-        return [[_quoted(wait["id"]), "JSON"] for wait in waits]
+        return [[_quote(wait["id"]), "JSON"] for wait in waits]
     if action == "effect settle":
-        return [[_quoted(wait["id"]), verdict] for wait in waits for verdict in _VERDICTS]
+        return [[_quote(wait["id"]), verdict] for wait in waits for verdict in _VERDICTS]
     if kind == "approval":
-        return [[_quoted(wait["id"]), *_as_whom(wait["by"])] for wait in waits]
+        return [[_quote(wait["id"]), *_as_whom(wait["by"])] for wait in waits]
     return [[task, "--to", "NAME"]] if action == "task assign" else [[task]]
 
 
 def _as_whom(names: list[str]) -> list[str]:
     """If people are named, one of them must decide."""
-    return ["--as", _quoted(names[0])] if names else []
+    return ["--as", _quote(names[0])] if names else []
 
 
-def _where(options: Options) -> list[str]:
+def _shared_options(options: Options) -> list[str]:
     """The options of this command line; what settings say holds for the next command too."""
     given = (
-        ("--store", masked(options.store) if options.store else None),
+        ("--store", mask_url(options.store) if options.store else None),
         ("--namespace", options.namespace),
         ("--app", options.app),
     )
-    return [word for option, value in given if value for word in (option, _quoted(value))]
+    return [word for option, value in given if value for word in (option, _quote(value))]
 
 
-def _quoted(text: str) -> str:
-    return shlex.quote(plain(text))
+def _quote(text: str) -> str:
+    return shlex.quote(one_line(text))

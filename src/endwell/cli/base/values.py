@@ -18,7 +18,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _KEPT_IN_MEMORY = 16 * 1024 * 1024
 
 
-def duration(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds, or a number with s, m, h or d. The submission checks its range."""
     unit = _UNITS.get(text.strip()[-1:].lower())
     try:

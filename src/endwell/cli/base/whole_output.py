@@ -31,10 +31,10 @@ def replace_standard_streams() -> None:
             setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
             stream.flush()
-            setattr(sys, name, _whole(stream))
+            setattr(sys, name, _whole_stream(stream))
 
 
-def _whole(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+def _whole_stream(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     is_unbuffered = isinstance(stream.buffer, io.RawIOBase)
     return io.TextIOWrapper(
         io.BufferedWriter(_WholeWrites(stream.fileno(), "wb", closefd=False)),

@@ -9,26 +9,26 @@ import msgspec
 
 from endwell.errors import EndwellError
 from endwell.operate.doctor import processes, record, storage, streams
-from endwell.operate.doctor.finding import Finding, Patient, error
+from endwell.operate.doctor.finding import Finding, Patient, error_of
 
 Check = Callable[[Patient], Awaitable[list[Finding]]]
 
 CHECKS: Final[dict[str, Check]] = {
-    "settings": processes.settings,
-    "schema": storage.schema,
-    "database": storage.database,
-    "integrity": storage.integrity,
-    "disk": storage.disk,
-    "clock": storage.clock,
-    "supervisors": processes.supervisors,
-    "workers": processes.workers,
-    "bounds": processes.bounds,
-    "doorbells": processes.doorbells,
+    "settings": processes.check_settings,
+    "schema": storage.check_schema,
+    "database": storage.check_database,
+    "integrity": storage.check_integrity,
+    "disk": storage.check_disk,
+    "clock": storage.check_clock,
+    "supervisors": processes.check_supervisors,
+    "workers": processes.check_workers,
+    "bounds": processes.check_bounds,
+    "doorbells": processes.check_doorbells,
     "streams": streams.find_stream_problems,
-    "relay": processes.relay,
-    "hash_chains": record.hash_chains,
-    "conservation": record.conservation,
-    "for_people": record.for_people,
+    "relay": processes.check_relay,
+    "hash_chains": record.check_hash_chains,
+    "conservation": record.check_conservation,
+    "for_people": record.check_for_people,
 }
 
 
@@ -65,4 +65,4 @@ async def _run_check(name: str, check: Check, patient: Patient) -> list[Finding]
 def of_error(problem: EndwellError, what: str = "") -> Finding:
     """An error as a finding: its code, and its hint as the remedy."""
     remedy = problem.hint or "see the logs of the processes that use the store"
-    return error(problem.code, f"{what}{problem.message}", remedy)
+    return error_of(problem.code, f"{what}{problem.message}", remedy)

@@ -28,14 +28,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-def error(code: str, message: str, remedy: str, *, namespace: str | None = None, **facts: Any) -> Finding:
+def error_of(code: str, message: str, remedy: str, *, namespace: str | None = None, **facts: Any) -> Finding:
     """A finding that makes the report fail."""
     return Finding(
         code=code, severity="error", message=message, remedy=remedy, namespace=namespace, facts=facts
     )
 
 
-def warning(code: str, message: str, remedy: str, *, namespace: str | None = None, **facts: Any) -> Finding:
+def warn_of(code: str, message: str, remedy: str, *, namespace: str | None = None, **facts: Any) -> Finding:
     """A finding that leaves the report good."""
     return Finding(
         code=code, severity="warning", message=message, remedy=remedy, namespace=namespace, facts=facts

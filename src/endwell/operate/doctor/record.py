@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from endwell.operate.doctor.finding import Finding, Patient, error, warning
+from endwell.operate.doctor.finding import Finding, Patient, error_of, warn_of
 from endwell.operate.verify import COUNT_DIFFERS, verify
 from endwell.policy.limits import SECOND
 
@@ -12,14 +12,14 @@ SKIPPED_SECONDS = 86_400
 MOST_COUNTED = 1000
 
 
-async def hash_chains(patient: Patient) -> list[Finding]:
+async def check_hash_chains(patient: Patient) -> list[Finding]:
     """Every task's log is whole, and every row is what its log folds to."""
     answer = await verify(patient.store, patient.namespaces)
     kinds = {one["kind"] for one in answer["problems"]}
     if kinds <= {COUNT_DIFFERS}:  # `conservation` reports that in detail
         return []
     return [
-        error(
+        error_of(
             "record_broken",
             f"{answer['found']} problems in the logs of {answer['checked']} tasks",
             "`endwell events verify` lists them; restore a backup, and find out which program wrote to the "
@@ -29,7 +29,7 @@ async def hash_chains(patient: Patient) -> list[Finding]:
     ]
 
 
-async def conservation(patient: Patient) -> list[Finding]:
+async def check_conservation(patient: Patient) -> list[Finding]:
     """Accepted = ended + live: the commits counted the tasks that there are."""
     found = []
     for namespace in patient.namespaces:
@@ -37,7 +37,7 @@ async def conservation(patient: Patient) -> list[Finding]:
         if not counted.is_conserved:
             live = counted.tasks - counted.ended_tasks
             found.append(
-                error(
+                error_of(
                     "conservation_broken",
                     f"{counted.accepted} tasks were accepted and {counted.ended} ended, "
                     f"but the store has {counted.ended_tasks} ended and {live} live ones",
@@ -52,7 +52,7 @@ async def conservation(patient: Patient) -> list[Finding]:
     return found
 
 
-async def for_people(patient: Patient) -> list[Finding]:
+async def check_for_people(patient: Patient) -> list[Finding]:
     """Dead letters, blocked tasks, unknown effects and skipped messages."""
     store, found = patient.store, []
     for namespace in patient.namespaces:
@@ -69,7 +69,7 @@ async def for_people(patient: Patient) -> list[Finding]:
             if count:
                 one, many, remedy = _FOR_PEOPLE[code]
                 message = many.format(count=count) if count > 1 else one
-                found.append(warning(code, message, remedy, namespace=namespace, count=count))
+                found.append(warn_of(code, message, remedy, namespace=namespace, count=count))
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from endwell.model.moments import moment
 from endwell.model.session import Session
-from endwell.operate.doctor.finding import Finding, Patient, error, warning
+from endwell.operate.doctor.finding import Finding, Patient, error_of, warn_of
 from endwell.operate.lock_holders import age_text, ending_command, holder_text, locks_text
 from endwell.policy.limits import SECOND
 from endwell.runtime.processes import has_lost_locks, host_name
@@ -32,7 +32,7 @@ _CHANGE: Final = re.compile(
 )
 
 
-async def schema(patient: Patient) -> list[Finding]:
+async def check_schema(patient: Patient) -> list[Finding]:
     """Every table, index and trigger of the migrations exists."""
     dialect = "sqlite" if patient.facts["store"] == "sqlite" else "postgres"
     wanted = wanted_objects("\n".join(step.sql for step in all_migrations(dialect)))
@@ -40,7 +40,7 @@ async def schema(patient: Patient) -> list[Finding]:
     if not missing:
         return []
     return [
-        error(
+        error_of(
             "schema_incomplete",
             f"the schema lacks {', '.join(missing)}, which the migrations had made",
             "restore a backup, or export the events and import them into a new store",
@@ -68,7 +68,7 @@ def wanted_objects(sql: str) -> set[str]:
     return set(table_of)
 
 
-async def database(patient: Patient) -> list[Finding]:
+async def check_database(patient: Patient) -> list[Finding]:
     """The database's version, and whether its commits are durable."""
     if patient.facts["store"] == "sqlite":
         return [*sqlite_settings(patient.facts), *await _write_lock(patient), *await _lost_locks(patient)]
@@ -88,7 +88,7 @@ async def _write_lock(patient: Patient) -> list[Finding]:
     last = max((session.heartbeat_at for session in await _open_sessions(patient)), default=None)
     since = "" if last is None else f"; the last heartbeat was stored at {moment(last)}"
     return [
-        error(
+        error_of(
             "write_lock_held",
             f"process {pid} holds SQLite's write lock{since}, and all others wait for it",
             f"continue it (kill -CONT {pid}) or end it (kill -KILL {pid}): its commit is rolled back",
@@ -104,7 +104,7 @@ async def _lost_locks(patient: Patient) -> list[Finding]:
         return []
     pids = {session.pid for session in await _open_sessions(patient) if session.host == host_name()}
     return [
-        error(
+        error_of(
             "locks_lost",
             f"process {pid} has {patient.path.name} open, but no longer holds SQLite's lock on it: "
             "other processes may damage what it writes",
@@ -124,7 +124,7 @@ async def _open_sessions(patient: Patient) -> list[Session]:
 async def _idle_transactions(patient: Patient) -> list[Finding]:
     """No idle transaction keeps old rows from being vacuumed, which every claim would read past."""
     return [
-        warning(
+        warn_of(
             "idle_in_transaction",
             f"process {pid} of PostgreSQL ({name or 'nameless'}) has been idle in an open transaction "
             f"for {seconds} s: old rows pile up, and claims get slower",
@@ -144,7 +144,7 @@ async def _log_holders(patient: Patient) -> list[Finding]:
 
 def log_held_back(holder: LogHolder) -> Finding:
     """The finding for a transaction that wrote events and stays open."""
-    return error(
+    return error_of(
         "log_held_back",
         f"{holder_text(holder)} wrote events and has kept its transaction open{age_text(holder)}: "
         "relay and tail wait for it",
@@ -156,7 +156,7 @@ def log_held_back(holder: LogHolder) -> Finding:
 def locks_held(holder: LockHolder) -> Finding:
     """The finding for a transaction that keeps other processes from writing."""
     tables = holder.tables.split(", ")
-    return error("locks_held", locks_text(holder), ending_command(holder), **_facts(holder), tables=tables)
+    return error_of("locks_held", locks_text(holder), ending_command(holder), **_facts(holder), tables=tables)
 
 
 def _facts(holder: LogHolder) -> dict[str, Any]:
@@ -175,13 +175,13 @@ def sqlite_settings(facts: Mapping[str, Any]) -> list[Finding]:
     version = tuple(int(part) for part in str(facts["sqlite_version"]).split("."))
     if version < OLDEST_SQLITE:
         problem = f"SQLite {facts['sqlite_version']} can damage a file that several processes write"
-        found.append(error("sqlite_too_old", problem, "pip install --upgrade apsw"))
+        found.append(error_of("sqlite_too_old", problem, "pip install --upgrade apsw"))
     if facts["journal_mode"] != "wal" or facts["synchronous"] != FULL:
         problem = (
             f"journal_mode={facts['journal_mode']}, synchronous={facts['synchronous']}: "
             "a power failure may lose committed work"
         )
-        found.append(error("sqlite_unsafe", problem, "let only Endwell open the file, on a local disk"))
+        found.append(error_of("sqlite_unsafe", problem, "let only Endwell open the file, on a local disk"))
     return found
 
 
@@ -192,32 +192,32 @@ def postgres_settings(facts: Mapping[str, Any]) -> list[Finding]:
         return []
     problem = f"the server runs with {', '.join(off)} off: a crash may lose committed work"
     return [
-        error("postgres_unsafe", problem, "switch it on in postgresql.conf and reload the server", off=off)
+        error_of("postgres_unsafe", problem, "switch it on in postgresql.conf and reload the server", off=off)
     ]
 
 
-async def integrity(patient: Patient) -> list[Finding]:
+async def check_integrity(patient: Patient) -> list[Finding]:
     """The database's own check of its file passes."""
     wrong = await patient.store.integrity_faults()
     if not wrong:
         return []
     remedy = "stop everything, keep a copy, restore a backup, then `endwell events verify`"
-    return [error("store_damaged", f"the store is damaged: {wrong[0]}", remedy, problems=wrong)]
+    return [error_of("store_damaged", f"the store is damaged: {wrong[0]}", remedy, problems=wrong)]
 
 
-async def disk(patient: Patient) -> list[Finding]:
+async def check_disk(patient: Patient) -> list[Finding]:
     """The disk of the store's file has room; a server's disk cannot be seen from here."""
     if patient.path is None:
         return []
     free = shutil.disk_usage(patient.path.parent).free
     if free >= patient.least_free_bytes:
         return []
-    finding = error if free < patient.least_free_bytes // 4 else warning
+    finding = error_of if free < patient.least_free_bytes // 4 else warn_of
     problem = f"only {free // 1_000_000} MB are free on the store's disk"
     return [finding("disk_low", problem, "free some space; a full disk refuses new tasks", free_bytes=free)]
 
 
-async def clock(patient: Patient) -> list[Finding]:
+async def check_clock(patient: Patient) -> list[Finding]:
     """This machine's clock agrees with the store's, and neither is behind the record."""
     ours, theirs = patient.clock.now_us(), await patient.store.now()
     skew = (ours - theirs) / SECOND
@@ -244,4 +244,4 @@ async def clock(patient: Patient) -> list[Finding]:
 
 
 def _by_size(seconds: float) -> Callable[..., Finding]:
-    return error if abs(seconds) > DANGEROUS_SKEW_SECONDS else warning
+    return error_of if abs(seconds) > DANGEROUS_SKEW_SECONDS else warn_of

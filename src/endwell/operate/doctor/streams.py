@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from endwell.operate.doctor.finding import Finding, Patient
 from endwell.redis_client import RedisClient, Refusal, Unreachable
-from endwell.settings import masked
+from endwell.settings import mask_url
 from endwell.streams.dead_letter_stream import KEPT_LETTERS
 from endwell.streams.orchestrator.free_slots import AHEAD_SLOTS
 from endwell.streams.protocol import Names
@@ -34,7 +34,7 @@ async def find_stream_problems(patient: Patient) -> list[Finding]:
         for namespace in patient.namespaces:
             found += await _about_namespace(patient, redis, namespace)
     except (Unreachable, Refusal) as error:
-        message = f"no task stream at {masked(settings.redis.url)}: {error}"
+        message = f"no task stream at {mask_url(settings.redis.url)}: {error}"
         remedy = "see whether the server runs; until then workers ask the store itself, and foreign ones wait"
         return [Finding(code="queue_unreachable", severity="error", message=message, remedy=remedy)]
     finally:

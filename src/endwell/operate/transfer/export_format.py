@@ -170,16 +170,16 @@ def card_of(line: CardLine) -> Card:
         line.kind,
         bytes(line.content),
         line.hash,
-        _microseconds(line.created_at),
+        _parse_moment(line.created_at),
     )
 
 
 def event_of(line: EventLine) -> Event:
     values = {name: getattr(line, name) for name in _PLAIN}
-    return Event(**values, at=_microseconds(line.at), data=bytes(line.data), hash=bytes.fromhex(line.hash))
+    return Event(**values, at=_parse_moment(line.at), data=bytes(line.data), hash=bytes.fromhex(line.hash))
 
 
-def _microseconds(text: str) -> int:
+def _parse_moment(text: str) -> int:
     since = datetime.fromisoformat(text) - _BEGINNING
     return (since.days * 86400 + since.seconds) * MICROSECONDS + since.microseconds
 

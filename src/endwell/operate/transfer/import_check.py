@@ -65,21 +65,21 @@ def check(file: Iterable[bytes]) -> CheckedImport:
     checked = CheckedImport()
     for number, text in enumerate(file, 1):
         if len(text) > LONGEST:
-            raise _bad(number, f"the line is longer than {LONGEST} bytes")
+            raise _bad_line(number, f"the line is longer than {LONGEST} bytes")
         try:
             checked.take(decode_line(text))
         except EndwellError as error:
-            raise _bad(number, error.message) from error
+            raise _bad_line(number, error.message) from error
         except Exception as error:  # any decoder may fail in its own way on foreign lines
-            raise _bad(number, str(error) or type(error).__name__) from error
+            raise _bad_line(number, str(error) or type(error).__name__) from error
     if not checked.is_over:
-        raise _bad(checked.count + 1, "the file was cut off: its last line is missing")
-    for number in checked.unnamed():
-        raise _bad(number, "no event names this card")
+        raise _bad_line(checked.count + 1, "the file was cut off: its last line is missing")
+    for number in checked.unnamed_lines():
+        raise _bad_line(number, "no event names this card")
     return checked
 
 
-def _bad(number: int, problem: str) -> BadInput:
+def _bad_line(number: int, problem: str) -> BadInput:
     problem = content.clean_text(problem, 400)
     return BadInput(f"line {number}: {problem}", code="bad_line", hint=_HINT, field=f"line {number}")
 
@@ -113,36 +113,36 @@ class CheckedImport:
         if sum(getattr(line, name) is not None for name in line.__struct_fields__) > 1:
             raise ValueError("the line is of two kinds at once")
         if line.head is not None:
-            self._begin(line.head)
+            self._check_head(line.head)
         elif line.card is not None:
-            self._card(line.card)
+            self._check_card(line.card)
         elif line.event is not None:
-            self._event(line.event)
+            self._check_event(line.event)
         elif line.message is not None:
-            self._message(line.message)
+            self._check_message(line.message)
         elif line.end is not None:
-            self._finish(line.end)
+            self._check_end(line.end)
         else:
             raise ValueError("the line is neither card, event nor message")
 
-    def unnamed(self) -> list[int]:
+    def unnamed_lines(self) -> list[int]:
         """Numbers of the lines with cards that no event names."""
         return sorted(self._not_named.values())
 
     @property
-    def parted(self) -> dict[EventRun, int]:
+    def runs_in_parts(self) -> dict[EventRun, int]:
         """Runs of events in several parts, with the version of the last event of each."""
         return self._runs.last
 
-    def _begin(self, head: Head) -> None:
+    def _check_head(self, head: Head) -> None:
         if head.format != FORMAT or head.version != VERSION:
             raise ValueError(f"this release reads {FORMAT} version {VERSION}")
         if len(set(head.namespaces)) != len(head.namespaces):
             raise ValueError("the head names a namespace twice")
         self.namespaces = [names.namespace_name(each) for each in head.namespaces]
 
-    def _card(self, line: CardLine) -> None:
-        card, digest = card_of(line), _digest(self._in_export(line.namespace), line.id)
+    def _check_card(self, line: CardLine) -> None:
+        card, digest = card_of(line), _digest_of(self._in_export(line.namespace), line.id)
         actual = sha256(card.content)
         if actual.hexdigest() != card.hash:
             raise ValueError(f"the content of card {card.id} does not match its hash")
@@ -158,7 +158,7 @@ class CheckedImport:
             self._not_named[digest] = self.count
         self._counted.cards += 1
 
-    def _event(self, line: EventLine) -> None:
+    def _check_event(self, line: EventLine) -> None:
         event = event_of(line)
         key = (self._in_export(event.namespace), event.task_id)
         version, head = self.heads.get(key, (0, b""))
@@ -204,7 +204,7 @@ class CheckedImport:
             self._live[key] = task
 
     def _fold_effect(self, namespace: str, fact: Any) -> None:
-        digest = _digest(namespace, fact.key)
+        digest = _digest_of(namespace, fact.key)
         if isinstance(fact, f.EffectIntended):
             self._effects.add(digest)
         elif digest not in self._effects:
@@ -219,7 +219,7 @@ class CheckedImport:
             names.agent_key(fact.agent_key)
         if fact.key is not None:
             names.idempotency_key(fact.key)
-        for digest in {_digest(key[0], fact.key or key[1]), _digest(*key)}:
+        for digest in {_digest_of(key[0], fact.key or key[1]), _digest_of(*key)}:
             if digest in self._keys:
                 raise ValueError(f"another task has the key {fact.key or key[1]}")
             self._keys.add(digest)
@@ -228,7 +228,7 @@ class CheckedImport:
         """An agent key is held by one turn at a time."""
         if task.agent_key is None:
             return
-        digest = _digest(namespace, f"{task.agent}/{task.agent_key}")
+        digest = _digest_of(namespace, f"{task.agent}/{task.agent_key}")
         holder = self._holders.get(digest)
         if task.turn_id is None or task.is_ended:
             if holder == task.id:
@@ -238,7 +238,7 @@ class CheckedImport:
 
     def _check_cards(self, key: Key, fact: f.Fact) -> None:
         for naming in namings_of(fact, key[1]):
-            digest = _digest(key[0], naming.card_id)
+            digest = _digest_of(key[0], naming.card_id)
             known = self._cards.get(digest)
             is_first = self._not_named.pop(digest, None) is not None
             if known is None:
@@ -252,7 +252,7 @@ class CheckedImport:
             if known[1] not in naming.kinds:
                 raise ValueError(f"the kind of card {naming.card_id} was changed: it names another kind")
 
-    def _message(self, message: Message) -> None:
+    def _check_message(self, message: Message) -> None:
         if (self._in_export(message.namespace), message.task_id) not in self.heads:
             raise ValueError("the message is for a task that is not in the file before it")
         names.agent_name(message.agent)
@@ -260,13 +260,13 @@ class CheckedImport:
             names.agent_key(message.agent_key)
         if message.channel is not None:
             names.channel_name(message.channel)
-        if message.card_id is not None and _digest(message.namespace, message.card_id) not in self._cards:
+        if message.card_id is not None and _digest_of(message.namespace, message.card_id) not in self._cards:
             raise ValueError(f"it names card {message.card_id}, which is not in the file before it")
         _check_columns(astuple(message))
         _check_printable(message)
         self._counted.messages += 1
 
-    def _finish(self, end: End) -> None:
+    def _check_end(self, end: End) -> None:
         if end != self._counted:
             raise ValueError(f"lines are missing: the end counts {msgspec.to_builtins(end)}")
         self.is_over = True
@@ -277,7 +277,7 @@ class CheckedImport:
         return namespace
 
 
-def _digest(namespace: str, name: str) -> bytes:
+def _digest_of(namespace: str, name: str) -> bytes:
     return blake2b(f"{namespace}\n{name}".encode(), digest_size=16).digest()
 
 

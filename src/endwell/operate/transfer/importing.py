@@ -49,7 +49,7 @@ async def import_lines(store: Store, read: Lines, new_id: Callable[[], str]) -> 
         )
     if not taken:
         await mark_restored(store, checked.namespaces, new_id, actor="import")
-        await _write(store, read, checked.parted, new_id)
+        await _write(store, read, checked.runs_in_parts, new_id)
         # Again, since the clock that made these tasks may be ahead of ours.
         await mark_restored(store, checked.namespaces, new_id, actor="import")
     return {**amount, "namespaces": checked.namespaces, "already_there": bool(taken)}
@@ -93,7 +93,7 @@ async def _write(
     batch: list[Adopt] = []
     count = 0
     try:
-        for command in _commands(read(), parted, new_id):
+        for command in _make_commands(read(), parted, new_id):
             batch.append(command)
             if len(batch) == BATCH:
                 await _commit(store, batch)
@@ -101,14 +101,14 @@ async def _write(
         await _commit(store, batch)
     except EndwellError as error:
         raise StoreError(
-            f"the import stopped: {error.message}", code="import_incomplete", hint=_remains(count)
+            f"the import stopped: {error.message}", code="import_incomplete", hint=_remains_text(count)
         ) from error
     except asyncio.CancelledError:
-        log.warning("the import was interrupted: %s", _remains(count))
+        log.warning("the import was interrupted: %s", _remains_text(count))
         raise
 
 
-def _remains(count: int) -> str:
+def _remains_text(count: int) -> str:
     return f"this store has the first {count} events or a few more; import the file into a new store"
 
 
@@ -118,7 +118,7 @@ async def _commit(store: Store, commands: list[Adopt]) -> None:
             raise reply.refusal
 
 
-def _commands(
+def _make_commands(
     file: Iterable[bytes], parted: Mapping[EventRun, int], new_id: Callable[[], str]
 ) -> Iterator[Adopt]:
     """One command for the events of one commit, in the order of the log."""

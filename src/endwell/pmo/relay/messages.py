@@ -59,10 +59,10 @@ class _Scene(NamedTuple):
     commit: list[f.Fact]
     turn: str | None
 
-    def first(self, *kinds: type[f.Fact]) -> Any:
+    def first_fact(self, *kinds: type[f.Fact]) -> Any:
         return next((fact for fact in self.commit if isinstance(fact, kinds)), None)
 
-    def head(self, turn: str | None, epoch: int) -> dict[str, Any]:
+    def common_fields(self, turn: str | None, epoch: int) -> dict[str, Any]:
         """Fields of every message."""
         return {
             "event_id": self.event.event_id,
@@ -85,9 +85,9 @@ def messages_of(
         facts = [event.fact for event in events]
         for event, fact in zip(events, facts, strict=True):
             _follow_turn(turns, task, fact)
-            for suffix, data in _parts(_Scene(task, event, facts, turns.get(task.id)), fact):
+            for suffix, data in _parts_of(_Scene(task, event, facts, turns.get(task.id)), fact):
                 if suffix in suffixes:
-                    yield _outgoing(task, event, suffix, data)
+                    yield _make_outgoing(task, event, suffix, data)
 
 
 def _follow_turn(turns: Turns, task: Task, fact: f.Fact) -> None:
@@ -105,33 +105,33 @@ def turn_after(facts: Iterable[f.Fact]) -> str | None:
     return turn
 
 
-def _parts(scene: _Scene, fact: f.Fact) -> list[Part]:
+def _parts_of(scene: _Scene, fact: f.Fact) -> list[Part]:
     if isinstance(fact, f.TurnEnded):
         return _turn_ended(scene, fact)
-    if isinstance(fact, (*_ENDINGS, f.TaskBlocked)) and scene.first(f.TurnEnded):
+    if isinstance(fact, (*_ENDINGS, f.TaskBlocked)) and scene.first_fact(f.TurnEnded):
         return []  # the turn's end has published it
     if type(fact) in _ENDINGS:
-        return [("task", _ended(scene, fact, None))]
+        return [("task", _ended_data(scene, fact, None))]
     part = _PARTS.get(type(fact))
     return [] if part is None else [part(scene, fact)]
 
 
 def _turn_ended(scene: _Scene, fact: f.TurnEnded) -> list[Part]:
     """The agent is idle again; then comes the one `task` message of the turn."""
-    ended = _ended(scene, scene.first(*_ENDINGS), fact)
-    state = _state(scene, "idle", {"error": ended["error"]}, fact.epoch)
+    ended = _ended_data(scene, scene.first_fact(*_ENDINGS), fact)
+    state = _state_part(scene, "idle", {"error": ended["error"]}, fact.epoch)
     return [state, ("task", ended)]
 
 
-def _ended(scene: _Scene, last: f.Fact | None, turn: f.TurnEnded | None) -> dict[str, Any]:
+def _ended_data(scene: _Scene, last: f.Fact | None, turn: f.TurnEnded | None) -> dict[str, Any]:
     """The end of a turn, of a task (`last`), or of both."""
     status, task_status = (turn.outcome if turn else "", None) if last is None else _ENDINGS[type(last)]
-    again = scene.first(f.TaskRetryScheduled)
-    error = _cause(scene.commit)
+    again = scene.first_fact(f.TaskRetryScheduled)
+    error = _cause_of(scene.commit)
     epoch = scene.event.epoch if turn is None else turn.epoch
     reason = _why_not_final(scene) if last is None else getattr(last, "reason", None)
     return {
-        **scene.head(None if turn is None else turn.turn_id, epoch),
+        **scene.common_fields(None if turn is None else turn.turn_id, epoch),
         "agent_key": scene.task.agent_key,
         "epoch": epoch,
         "status": status,
@@ -147,69 +147,69 @@ def _ended(scene: _Scene, last: f.Fact | None, turn: f.TurnEnded | None) -> dict
     }
 
 
-def _state(scene: _Scene, status: str, metadata: dict[str, Any], epoch: int | None = None) -> Part:
+def _state_part(scene: _Scene, status: str, metadata: dict[str, Any], epoch: int | None = None) -> Part:
     epoch = scene.event.epoch if epoch is None else epoch
     return "state", {
-        **scene.head(scene.turn, epoch),
+        **scene.common_fields(scene.turn, epoch),
         "agent_key": scene.task.agent_key,
         "status": status,
         "epoch": epoch,
         "updated_at": moment(scene.event.at),
         "error": metadata.get("error"),
-        "metadata": _given(metadata),
+        "metadata": _given_values(metadata),
     }
 
 
-def _step(scene: _Scene, step: str, phase: str, cards: Sequence[str] = (), **metadata: Any) -> Part:
+def _step_part(scene: _Scene, step: str, phase: str, cards: Sequence[str] = (), **metadata: Any) -> Part:
     return "step", {
-        **scene.head(scene.turn, scene.event.epoch),
+        **scene.common_fields(scene.turn, scene.event.epoch),
         "step_id": step,
         "phase": phase,
-        "metadata": _given(metadata),
+        "metadata": _given_values(metadata),
         "new_card_ids": list(cards),
     }
 
 
-def _given(metadata: dict[str, Any]) -> dict[str, Any]:
+def _given_values(metadata: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in metadata.items() if value is not None}
 
 
-def _dispatched(scene: _Scene, fact: f.TaskDispatched) -> Part:
-    return _state(scene, "dispatched", {}, fact.epoch)
+def _dispatched_part(scene: _Scene, fact: f.TaskDispatched) -> Part:
+    return _state_part(scene, "dispatched", {}, fact.epoch)
 
 
-def _claimed(scene: _Scene, fact: f.TaskClaimed) -> Part:
+def _claimed_part(scene: _Scene, fact: f.TaskClaimed) -> Part:
     about = {"activity": "thinking", "attempt_id": fact.attempt_id, "worker_id": fact.session_id}
-    return _state(scene, "running", about)
+    return _state_part(scene, "running", about)
 
 
-def _suspended(scene: _Scene, fact: f.TaskSuspended) -> Part:
+def _suspended_part(scene: _Scene, fact: f.TaskSuspended) -> Part:
     about = {"activity": "awaiting_tool_result", "waiting_tool_count": fact.wait_count}
-    return _state(scene, "suspended", about)
+    return _state_part(scene, "suspended", about)
 
 
-def _blocked(scene: _Scene, fact: f.TaskBlocked) -> Part:
+def _blocked_part(scene: _Scene, fact: f.TaskBlocked) -> Part:
     """A turn that has not ended waits for a person, or for the end of a cooldown."""
     activity = "cooling_down" if fact.recover_at is not None else "awaiting_person"
     about = {"activity": activity, "reason": fact.reason, "owner": fact.owner, "error": fact.reason}
-    return _state(scene, "suspended", about)
+    return _state_part(scene, "suspended", about)
 
 
 def _offered_again(reason: str) -> Callable[[_Scene, f.Fact], Part]:
     """The turn waits for another worker: seen from outside it is dispatched."""
-    return lambda scene, fact: _state(scene, "dispatched", {"reason": reason})
+    return lambda scene, fact: _state_part(scene, "dispatched", {"reason": reason})
 
 
 def _step_started(scene: _Scene, fact: f.StepStarted) -> Part:
-    return _step(scene, fact.step, "started")
+    return _step_part(scene, fact.step, "started")
 
 
 def _effect_intended(scene: _Scene, fact: f.EffectIntended) -> Part:
-    return _step(scene, fact.step, "executing", key=fact.key)
+    return _step_part(scene, fact.step, "executing", key=fact.key)
 
 
 def _step_recorded(scene: _Scene, fact: f.StepRecorded) -> Part:
-    return _step(
+    return _step_part(
         scene,
         fact.step,
         "completed" if is_completed(fact.result_type) else "failed",
@@ -221,30 +221,30 @@ def _step_recorded(scene: _Scene, fact: f.StepRecorded) -> Part:
     )
 
 
-def _reaped(scene: _Scene, fact: f.TaskReaped) -> Part:
+def _reaped_part(scene: _Scene, fact: f.TaskReaped) -> Part:
     """A turn that was ended by force leaves a step of its own in the audit."""
-    step, error = f"step_reap_{(scene.turn or scene.task.id)[-8:]}", _cause(scene.commit)
-    return _step(scene, step, "failed", error=error.code if error else fact.reason)
+    step, error = f"step_reap_{(scene.turn or scene.task.id)[-8:]}", _cause_of(scene.commit)
+    return _step_part(scene, step, "failed", error=error.code if error else fact.reason)
 
 
 def _why_not_final(scene: _Scene) -> str | None:
     """Why the turn ended and its task did not: a retry is scheduled, or a person must act."""
-    found = scene.first(f.TaskRetryScheduled, f.TaskBlocked)
+    found = scene.first_fact(f.TaskRetryScheduled, f.TaskBlocked)
     return None if found is None else found.reason
 
 
-def _cause(commit: list[f.Fact]) -> ErrorInfo | None:
+def _cause_of(commit: list[f.Fact]) -> ErrorInfo | None:
     """Why the turn ended: the error that made it fail, not that it was the last turn."""
     carriers = (f.Ending, f.TaskRetryScheduled, f.TaskBlocked)
     return next((fact.error for fact in commit if isinstance(fact, carriers) and fact.error), None)
 
 
 _PARTS: Final[dict[type[f.Fact], Callable[[_Scene, Any], Part]]] = {
-    f.TaskDispatched: _dispatched,
-    f.TaskClaimed: _claimed,
-    f.TaskSuspended: _suspended,
-    f.TaskBlocked: _blocked,
-    f.TaskReaped: _reaped,
+    f.TaskDispatched: _dispatched_part,
+    f.TaskClaimed: _claimed_part,
+    f.TaskSuspended: _suspended_part,
+    f.TaskBlocked: _blocked_part,
+    f.TaskReaped: _reaped_part,
     f.TaskResumed: _offered_again("resumed"),
     f.TaskReclaimed: _offered_again("reclaimed"),
     f.TaskHandedBack: _offered_again("handed_back"),
@@ -254,7 +254,7 @@ _PARTS: Final[dict[type[f.Fact], Callable[[_Scene, Any], Part]]] = {
 }
 
 
-def _outgoing(task: Task, event: Event, suffix: str, data: dict[str, Any]) -> Outgoing:
+def _make_outgoing(task: Task, event: Event, suffix: str, data: dict[str, Any]) -> Outgoing:
     place = agent_subject(task.namespace, task.channel, "evt", task.agent, suffix)
     message_id = f"{event.event_id}.{suffix}"
     envelope = {

@@ -1,7 +1,7 @@
-"""Messages on NATS: plain subjects, or into a JetStream stream that acknowledges each.
+"""Messages on NATS: plain subjects, or a JetStream stream that acknowledges each message.
 
-`Nats-Msg-Id` is the message's id: a stream that is told twice keeps it once. With plain subjects "sent" means
-that the server has it; whoever does not listen at that moment misses it.
+`Nats-Msg-Id` is the message's id, so that a stream keeps a repetition once. With plain subjects "sent" means
+that the server has the message; subscribers that are away miss it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from endwell.doorbell.nats import flush_all, nats_client, nats_module
 from endwell.errors import BadSetting
 from endwell.pmo.relay.messages import Outgoing
 from endwell.pmo.relay.sink import SinkError
-from endwell.settings import masked
+from endwell.settings import mask_url
 
 CONTENT_TYPE = "application/cloudevents+json"
 
@@ -25,8 +25,8 @@ class NatsSink:
     def __init__(self, url: str, *, is_stream: bool, timeout_seconds: float) -> None:
         if not url:
             raise BadSetting("relay.url or nats.url must name the NATS server", field="relay.url")
-        nats_module()  # a missing package is told at once
-        self.shown = masked(url)
+        nats_module()  # a missing package must show at start
+        self.shown = mask_url(url)
         self._url = url
         self._is_stream = is_stream
         self._timeout = timeout_seconds
@@ -36,7 +36,7 @@ class NatsSink:
     async def send(self, messages: Sequence[Outgoing]) -> None:
         taken = 0
         try:
-            client = await self._connected()
+            client = await self._connect()
             for message in messages:
                 await self._publish(client, message)
                 taken += 1
@@ -55,7 +55,7 @@ class NatsSink:
         else:
             await client.publish(message.subject, message.body, headers=headers)
 
-    async def _connected(self) -> Any:
+    async def _connect(self) -> Any:
         if self._client is None or self._lost.is_set():
             self._lost = asyncio.Event()
             self._client = await nats_client(self._url, self._lost)

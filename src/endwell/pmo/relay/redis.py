@@ -13,7 +13,7 @@ from endwell.errors import BadSetting
 from endwell.pmo.relay.messages import Outgoing
 from endwell.pmo.relay.sink import SinkError
 from endwell.redis_client import RedisClient, Word
-from endwell.settings import masked
+from endwell.settings import mask_url
 
 LONGEST_STREAM: Final = 100_000
 """About how many messages stay in a stream."""
@@ -25,7 +25,7 @@ class RedisSink:
     def __init__(self, url: str, *, prefix: str, is_stream: bool) -> None:
         if not url:
             raise BadSetting("relay.url or redis.url must name the Redis server", field="relay.url")
-        self.shown = masked(url)
+        self.shown = mask_url(url)
         self._prefix = prefix
         self._is_stream = is_stream
         self._client = RedisClient(url)

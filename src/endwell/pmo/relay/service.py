@@ -72,7 +72,7 @@ class Relay:
             try:
                 self._rung.clear()
                 await self.run_once()
-                await self._rest()
+                await self._wait_for_ring()
                 continue
             except SinkError:
                 pass  # logged where it happened; another PMO may reach the receiver in the pause
@@ -83,7 +83,7 @@ class Relay:
                 log.exception("the relay failed")
             await self._runtime.wait(self._stopped, self._settings.pause_seconds)
 
-    async def _rest(self) -> None:
+    async def _wait_for_ring(self) -> None:
         """Wait for a ring. It comes a moment before its commit can be read everywhere."""
         if await self._runtime.wait(self._rung, self._settings.poll_seconds):
             await self._runtime.sleep(SHORTEST_REST_SECONDS)
@@ -96,7 +96,7 @@ class Relay:
                 page = await self._store.next_page(self._namespace, cursor.position, self._settings.batch)
                 if not page:
                     break
-                outgoing = await self._without_skipped(await self._messages(page))
+                outgoing = await self._without_skipped(await self._make_messages(page))
                 await self._send(outgoing)
                 await self._move_cursor(page[-1].cursor)
                 count += len(outgoing)
@@ -127,7 +127,7 @@ class Relay:
         lease = int(self._lease * SECOND)
         return self._actor.command(c.TakeCursor, name=CURSOR, holder=self.holder, lease=lease, start=start)
 
-    async def _messages(self, page: Sequence[Logged]) -> list[Outgoing]:
+    async def _make_messages(self, page: Sequence[Logged]) -> list[Outgoing]:
         ids = sorted({one.event.task_id for one in page})
         tasks = {task.id: task for task in await self._store.tasks_by_ids(self._namespace, ids)}
         if len(self._turns) > MOST_TURNS:
@@ -234,7 +234,7 @@ class Relay:
             await self._sink.close()
 
 
-async def lag(store: Store, namespace: str, now: int) -> int | None:
+async def relay_lag(store: Store, namespace: str, now: int) -> int | None:
     """Age of the oldest committed event that was not sent yet, in microseconds; None without a relay."""
     cursor = await store.cursor(namespace, CURSOR)
     if cursor is None:

@@ -1,7 +1,7 @@
-"""Messages as HTTP requests: one CloudEvent each, or several as a batch, signed if there is a secret.
+"""Messages as HTTP requests: one CloudEvent each, or a batch; signed if there is a secret.
 
 The signature is that of the Standard Webhooks scheme: `webhook-id`, `webhook-timestamp`, and HMAC-SHA256 over
-both and the body. Redirects are not followed: a message goes where the settings say, or nowhere.
+both and the body. Redirects are not followed: messages go only to the URL of the settings.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ SHORTEST_SECRET: Final = 8
 
 
 class Webhook:
-    """POST to one URL. Blocking, so it works in a thread, one request at a time: order is kept."""
+    """POSTs to one URL, in a thread, one request at a time, so that the order is kept."""
 
     def __init__(
         self, url: str, *, runtime: Runtime, secret: str = "", batch: int = 1, timeout_seconds: float = 10.0
     ) -> None:
-        self._parts = _checked(url)
+        self._parts = _checked_url(url)
         self.shown = f"{self._parts.scheme}://{self._parts.hostname}"
         self._runtime = runtime
-        self._secret = _key(secret)
+        self._secret = _signing_key(secret)
         self._batch = batch
         self._timeout = timeout_seconds
         self._connection: http.client.HTTPConnection | None = None
@@ -51,9 +51,9 @@ class Webhook:
     async def send(self, messages: Sequence[Outgoing]) -> None:
         for start in range(0, len(messages), self._batch):
             try:
-                await self._runtime.in_thread(self._post, messages[start : start + self._batch])
+                await self._runtime.in_thread(self._post_request, messages[start : start + self._batch])
             except (OSError, ValueError, http.client.HTTPException) as error:  # an answer may be any bytes
-                self._drop()
+                self._close_connection()
                 said = clean_text(str(error).strip() or type(error).__name__, _SHOWN_LIMIT)
                 raise SinkError(f"{self.shown}: {said}", sent=start) from error
             except SinkError as error:
@@ -61,25 +61,25 @@ class Webhook:
                 error.at = start if self._batch == 1 else None
                 raise
 
-    def _post(self, messages: Sequence[Outgoing]) -> None:
+    def _post_request(self, messages: Sequence[Outgoing]) -> None:
         body = messages[0].body if self._batch == 1 else b"[" + b",".join(m.body for m in messages) + b"]"
         deadline = self._runtime.clock.monotonic() + self._timeout
-        connection = self._connected(deadline)
+        connection = self._connect(deadline)
         target = self._parts.path or "/"
         connection.request(
             "POST",
             f"{target}?{self._parts.query}" if self._parts.query else target,
             body,
-            self._headers(messages[0].id, body),
+            self._make_headers(messages[0].id, body),
         )
         response = connection.getresponse()
         response.read(_READ_LIMIT)
-        if not response.isclosed():  # an endless answer is not for us
-            self._drop()
+        if not response.isclosed():  # do not read an endless answer
+            self._close_connection()
         if not 200 <= response.status < 300:
             raise SinkError(f"{self.shown} answered {response.status} to {messages[0].id}")
 
-    def _headers(self, message_id: str, body: bytes) -> dict[str, str]:
+    def _make_headers(self, message_id: str, body: bytes) -> dict[str, str]:
         headers = {"Content-Type": ONE if self._batch == 1 else MANY, "User-Agent": "endwell"}
         if self._parts.username is not None:
             login = f"{unquote(self._parts.username)}:{unquote(self._parts.password or '')}"
@@ -87,11 +87,11 @@ class Webhook:
         if self._secret:
             stamp = str(self._runtime.clock.now_us() // MICROSECONDS)
             headers |= {"webhook-id": message_id, "webhook-timestamp": stamp}
-            headers["webhook-signature"] = signature(self._secret, message_id, stamp, body)
+            headers["webhook-signature"] = sign_message(self._secret, message_id, stamp, body)
         return headers
 
-    def _connected(self, deadline: float) -> http.client.HTTPConnection:
-        """A connection whose every wait ends at the deadline: one for the whole request, answer included."""
+    def _connect(self, deadline: float) -> http.client.HTTPConnection:
+        """A connection whose waits all end at one deadline, for the request and the answer together."""
         if self._connection is None:
             kind = (
                 http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
@@ -112,17 +112,17 @@ class Webhook:
         connection.response_class = partial(_timed_response, seconds_left)  # type: ignore[assignment]
         return connection
 
-    def _drop(self) -> None:
+    def _close_connection(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     async def close(self) -> None:
-        self._drop()
+        self._close_connection()
 
 
 class _TimedReader(io.RawIOBase):
-    """Reads a socket until a deadline, however little comes at a time."""
+    """Reads a socket until a deadline, even if the answer drips."""
 
     def __init__(self, sock: socket.socket, seconds_left: Callable[[], float]) -> None:
         self._sock = sock
@@ -142,7 +142,7 @@ class _TimedReader(io.RawIOBase):
 
 
 class _TimedSocket:
-    """What an HTTP response asks of its socket."""
+    """The part of a socket that an HTTP response uses."""
 
     def __init__(self, sock: socket.socket, seconds_left: Callable[[], float]) -> None:
         self._reader = _TimedReader(sock, seconds_left)
@@ -157,16 +157,18 @@ def _timed_response(
     return http.client.HTTPResponse(_TimedSocket(sock, seconds_left), **options)  # type: ignore[arg-type]
 
 
-def signature(key: bytes, message_id: str, stamp: str, body: bytes) -> str:
-    """What a receiver that knows the secret computes as well."""
+def sign_message(key: bytes, message_id: str, stamp: str, body: bytes) -> str:
+    """The signature; a receiver that knows the secret computes the same."""
     signed = f"{message_id}.{stamp}.".encode() + body
     return "v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
 
 
-def _key(secret: str) -> bytes:
-    """`whsec_…` is the usual form: base64 behind a prefix. Anything else is taken as it stands."""
+def _signing_key(secret: str) -> bytes:
+    """The key of a secret: base64 after `whsec_`, or the text itself."""
     if _ODD_PREFIX.match(secret):
-        raise BadSetting("relay.secret must begin with exactly whsec_, or otherwise", field="relay.secret")
+        raise BadSetting(
+            "relay.secret begins with something like whsec_, but not exactly", field="relay.secret"
+        )
     try:
         key = secret.encode()
         if secret.startswith("whsec_"):
@@ -185,8 +187,8 @@ def _key(secret: str) -> bytes:
     return key
 
 
-def _checked(url: str) -> SplitResult:
-    parts = _taken_apart(url)
+def _checked_url(url: str) -> SplitResult:
+    parts = _split_url(url)
     if parts is None or not url.isascii() or not url.isprintable() or " " in url:
         raise BadSetting(
             "relay.url must be an http:// or https:// URL for a webhook",
@@ -196,8 +198,8 @@ def _checked(url: str) -> SplitResult:
     return parts
 
 
-def _taken_apart(url: str) -> SplitResult | None:
-    """Its parts, if a request can be sent there. An error of the library shows what stands for a port."""
+def _split_url(url: str) -> SplitResult | None:
+    """The parts of the URL, if a request can be sent there. An error of the library might show a password."""
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0

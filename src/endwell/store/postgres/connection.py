@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from endwell.errors import UsageError
 from endwell.runtime.base import Runtime
-from endwell.settings import masked
+from endwell.settings import mask_url
 from endwell.store.migrations import missing_migrations
 from endwell.store.postgres import errors
 from endwell.store.postgres.statements import QUERIES
@@ -79,7 +79,7 @@ async def connect(url: str, settings: dict[str, str]) -> Any:
     except (ValueError, asyncpg.ClientConfigurationError):
         # without asyncpg's words: they may quote a part of the password
         raise UsageError(
-            f"{masked(url)} is not a PostgreSQL URL", hint="postgresql://user@host/database"
+            f"{mask_url(url)} is not a PostgreSQL URL", hint="postgresql://user@host/database"
         ) from None
 
 

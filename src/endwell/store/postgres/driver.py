@@ -10,7 +10,7 @@ from endwell.errors import EndwellError, StoreError
 from endwell.model.commands import Command
 from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
-from endwell.settings import masked
+from endwell.settings import mask_url
 from endwell.store.postgres import errors
 from endwell.store.postgres.committing import CommittingConnection, SharedState
 from endwell.store.postgres.connection import (
@@ -144,7 +144,7 @@ class PostgresDriver:
         if self._away_since is None:
             self._away_since = now
             log.warning(
-                "lost the connection to %s: %s; trying again", masked(self._url), errors.text_of(error)
+                "lost the connection to %s: %s; trying again", mask_url(self._url), errors.text_of(error)
             )
         if now - self._away_since > OUTAGE_SECONDS:
             raise errors.meaning_of(error, self._url) from error

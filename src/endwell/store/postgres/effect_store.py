@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from endwell.errors import EndwellError, StoreError
-from endwell.settings import masked
+from endwell.settings import mask_url
 from endwell.store.effect_store import EffectStore
 from endwell.store.postgres import errors
 from endwell.store.postgres.connection import asyncpg_module, borrow, make_pool
@@ -57,7 +57,7 @@ class PostgresEffectStore(EffectStore):
                 if tries > MOST_CONNECTIONS or not errors.is_lost(error):
                     what = type(error).__name__
                     raise StoreError(
-                        f"the effect store {masked(self._url)} cannot be used: {what}"
+                        f"the effect store {mask_url(self._url)} cannot be used: {what}"
                     ) from error
 
     async def _open(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from endwell.errors import EndwellError, StoreError
-from endwell.settings import masked
+from endwell.settings import mask_url
 
 _LOST: Final = ("08", "57P01", "57P02", "57P03", "57P05", "25P03", "53300")
 _CONFLICT: Final = ("40001", "40P01")
@@ -106,18 +106,18 @@ def meaning_of(error: BaseException, url: str) -> EndwellError:
         return error
     for states, code, what, hint in _MEANINGS:
         if _has_state(error, states):
-            return StoreError(f"{masked(url)}: {what} ({error})", code=code, hint=hint)
+            return StoreError(f"{mask_url(url)}: {what} ({error})", code=code, hint=hint)
     if _is_pooler(error):
         text = str(error).partition("\n")[0]
         return StoreError(
-            f"{masked(url)}: a connection pooler answers, which Endwell cannot work through ({text})",
+            f"{mask_url(url)}: a connection pooler answers, which Endwell cannot work through ({text})",
             code="store_unsuitable",
             hint="name the PostgreSQL server itself; Endwell keeps few connections",
         )
     if is_lost(error):
         return StoreError(
-            f"{masked(url)}: the server cannot be reached ({text_of(error)})", hint="is it running?"
+            f"{mask_url(url)}: the server cannot be reached ({text_of(error)})", hint="is it running?"
         )
     if hasattr(error, "sqlstate"):
-        return StoreError(f"{masked(url)}: {error}", code="store_error")
+        return StoreError(f"{mask_url(url)}: {error}", code="store_error")
     return EndwellError(f"{type(error).__name__}: {error}")

@@ -11,7 +11,7 @@ from endwell.errors import StoreError
 from endwell.model.commands import Command
 from endwell.policy.limits import Limits
 from endwell.runtime.base import Runtime
-from endwell.settings import masked
+from endwell.settings import mask_url
 from endwell.store.claim_position import ClaimPosition
 from endwell.store.contract import Ring, Snapshot, Store
 from endwell.store.group_commit import Batch, CommitQueue, commands_of, fail, replies_of, settle
@@ -201,7 +201,7 @@ class PostgresStore(Store):
         ((position,),) = await self._rows("log_end")
         if position is None:
             raise StoreError(
-                f"{masked(self._url)}: a standby server cannot tell where the log ends",
+                f"{mask_url(self._url)}: a standby server cannot tell where the log ends",
                 code="store_read_only",
                 hint="follow the log on the primary server; an export may be taken here",
             )

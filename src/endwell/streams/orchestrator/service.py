@@ -17,7 +17,7 @@ from endwell.errors import StoreError
 from endwell.redis_client import Connect, Refusal, Unreachable
 from endwell.runtime.backoff import Backoff
 from endwell.runtime.base import Runtime
-from endwell.settings import Settings, masked
+from endwell.settings import Settings, mask_url
 from endwell.store.actor import Actor
 from endwell.store.reclaimer import Absence
 from endwell.streams.consumer_group import PAGE, GroupReader
@@ -58,7 +58,7 @@ class StreamOrchestratorService:
         self._runtime = runtime
         self._settings = settings
         self._absence = absence
-        self._shown_url = masked(settings.redis.url)
+        self._shown_url = mask_url(settings.redis.url)
         self._redis = connect()
         self._lead_seconds = LEAD_SECONDS
         again = settings.pmo.dispatched_retry_seconds or settings.queue.RECLAIM_INTERVAL_S
