@@ -229,17 +229,17 @@ class _Line:
 def test_a_lease_counts_from_the_moment_it_was_asked_for() -> None:
     clock, line = ManualClock(0), _Line()
     hold = RemoteHold(line, clock)  # type: ignore[arg-type]
-    assert not hold.covers(0), "nothing is covered before the first answer"
+    assert not hold.lasts_for(0), "nothing is covered before the first answer"
     asked_at = clock.monotonic()
     clock.advance(4)
     line.on_lease(asked_at, 10.0)
-    assert hold.covers(6)
-    assert not hold.covers(6.01), "a slow answer does not prolong it"
+    assert hold.lasts_for(6)
+    assert not hold.lasts_for(6.01), "a slow answer does not prolong it"
     line.on_lease(asked_at - 1, 100.0)
-    assert not hold.covers(6.01), "an older answer says nothing new"
+    assert not hold.lasts_for(6.01), "an older answer says nothing new"
     clock.advance(3)
     line.on_lease(clock.monotonic(), -1.0)
-    assert not hold.covers(0), "what is lost is lost"
+    assert not hold.lasts_for(0), "what is lost is lost"
 
 
 @pytest.mark.parametrize(

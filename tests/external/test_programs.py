@@ -297,7 +297,7 @@ async def test_cancelling_the_task_kills_its_program(world: World, tmp_path: Pat
     pids = await pids_in(tmp_path / "pids")
     await handle.cancel()
     await gone(pids)
-    await eventually(lambda: worker._turns.count == 0, "the slot is free")
+    await eventually(lambda: worker._turns.slots_taken == 0, "the slot is free")
     assert terminal(await world.history(handle)) == ["task.cancelled"]
 
 

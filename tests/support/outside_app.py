@@ -308,7 +308,7 @@ async def raw(ctx: Context, text: str) -> list[Any]:
             said.append(error.code)
     if "last" in given:
         line = json.dumps(given["last"]).replace("@task", ctx.task_id)
-        await link.say_last(line.encode())
+        await link.send_last(line.encode())
         os._exit(0)
     return said
 

@@ -77,7 +77,7 @@ def a_worker_without_a_session_does_not_rest(patch: pytest.MonkeyPatch) -> None:
             self._wake.clear()
             self._source.may_have_work = True
 
-    patch.setattr(worker.Worker, "_rest", rest)
+    patch.setattr(worker.Worker, "_wait_for_work", rest)
 
 
 def registered_rules_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:

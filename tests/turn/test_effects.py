@@ -248,7 +248,7 @@ async def test_what_nobody_can_tell_is_for_a_person_and_not_tried_again(quick: W
 
     assert (task.reason, task.owner) == ("effect_unknown", quick.app.owner)
     assert (await effect_of(quick, "order-1")).status == "unknown"
-    await eventually(lambda: worker._turns.count == 0)
+    await eventually(lambda: worker._turns.slots_taken == 0)
     assert pay.calls == 1
     await quick.client.settle_effect("order-1", "done", by="ada", result="by hand")
     assert await handle.result(PATIENCE_SECONDS) == "by hand"
@@ -457,9 +457,9 @@ async def test_a_function_that_is_still_running_may_yet_do_it(quick: World) -> N
     worker = await quick.working()
     handle = await quick.submitted("payer")
     await quick.in_status(handle, "blocked")
-    assert worker._turns.count == 1, "its thread keeps the slot"
+    assert worker._turns.slots_taken == 1, "its thread keeps the slot"
     let_go.set()
-    await eventually(lambda: worker._turns.count == 0)
+    await eventually(lambda: worker._turns.slots_taken == 0)
     assert calls.calls == ["call"]
     assert (await effect_of(quick, "slow")).status == "unknown"
 

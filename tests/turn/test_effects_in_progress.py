@@ -213,7 +213,7 @@ async def test_a_person_s_not_done_is_refused_while_the_call_runs_and_after_its_
     await eventually(is_named)
     with pytest.raises(WrongStatus, match="still in progress"):
         await settle()
-    worker._session.lose(worker.session_id, "the test says so")  # the next session names the call too
+    worker._session.lose_lease(worker.session_id, "the test says so")  # the next session names the call too
     await eventually(is_named)
     with pytest.raises(WrongStatus, match="still in progress"):
         await settle()

@@ -235,10 +235,10 @@ async def test_a_lost_turn_takes_its_parts_with_it(world: World) -> None:
 
     worker = await world.working()
     handle = await world.submitted("clerk")
-    await eventually(lambda: len(worker._turns.doing()) == 2)
+    await eventually(lambda: len(worker._turns.running_steps()) == 2)
     await handle.cancel()
     await eventually(lambda: ended == ["part", "part"])
-    await eventually(lambda: worker._turns.count == 0)
+    await eventually(lambda: worker._turns.slots_taken == 0)
 
 
 async def test_what_leaves_a_task_group_counts_as_what_is_in_it(world: World) -> None:

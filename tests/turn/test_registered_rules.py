@@ -268,7 +268,7 @@ class TestSubmissions:
 
     async def test_a_worker_that_lost_its_session_registers_its_rule_again(self, site: Site) -> None:
         strict = await site.worker(site.copy(Approval(by=("ada",))))
-        strict._session.lose(strict.session_id, "the test says so")
+        strict._session.lose_lease(strict.session_id, "the test says so")
         await eventually(lambda: bool(strict.session_id), "it has a session again")
         await site.world.let_pass(3600, strict)  # the lease of the lost one has lapsed
         await site.worker(site.copy())

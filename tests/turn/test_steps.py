@@ -300,7 +300,7 @@ async def test_a_step_that_takes_too_long_is_a_retryable_failure(hasty: World, a
     (fact,) = await recorded(hasty, handle)
     assert (fact.result_type, fact.card, fact.error.code) == ("retryable_failure", None, "step_timeout")
     let_go.set()
-    await eventually(lambda: worker._turns.count == 0)
+    await eventually(lambda: worker._turns.slots_taken == 0)
     assert len(await recorded(hasty, handle)) == 1, "what came late is discarded"
 
 
@@ -424,8 +424,8 @@ async def test_a_late_thread_keeps_the_slot_of_its_turn_and_the_turn_ends_at_onc
     second = await hasty.submitted("clerk")
     await hasty.store.now()
 
-    assert worker._turns.count == 1
-    assert worker._turns.live() == ()
+    assert worker._turns.slots_taken == 1
+    assert worker._turns.live_turns() == ()
     assert (await second.task()).status == "queued"
     let_go.set()
     await second.result(PATIENCE_SECONDS)
@@ -543,7 +543,7 @@ async def test_everybody_sees_who_executes_which_step_since_when(world: World) -
     handle = await world.submitted("clerk")
     await world.in_status(handle, "running")
     began = world.clock.now_us()
-    await eventually(lambda: bool(worker._turns.doing()))
+    await eventually(lambda: bool(worker._turns.running_steps()))
     world.clock.advance(2)
 
     async def is_told() -> bool:
@@ -598,7 +598,7 @@ async def test_a_stale_attempt_records_nothing(world: World) -> None:
     await world.in_status(handle, "running")
     await handle.cancel()
     go_on.set()
-    await eventually(lambda: worker._turns.count == 0)
+    await eventually(lambda: worker._turns.slots_taken == 0)
     assert all(isinstance(error, StaleAttempt | asyncio.CancelledError) for error in seen)
     assert await recorded(world, handle) == []
 
@@ -622,7 +622,7 @@ async def test_a_thread_whose_turn_is_lost_hears_of_it_at_its_next_verb(world: W
     await eventually(inside.is_set)
     worker._turns.abandon_all()
     go_on.set()
-    await eventually(lambda: worker._turns.count == 0)
+    await eventually(lambda: worker._turns.slots_taken == 0)
     assert len(seen) == 1
     assert await recorded(world, handle) == []
 
@@ -647,7 +647,7 @@ async def test_a_thread_that_waits_in_a_verb_hears_of_the_loss_at_once(world: Wo
     await world.submitted("clerk")
     await eventually(inside.is_set)
     worker._turns.abandon_all()
-    await eventually(lambda: worker._turns.count == 0)
+    await eventually(lambda: worker._turns.slots_taken == 0)
     assert len(seen) == 1
 
 

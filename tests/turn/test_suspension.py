@@ -52,7 +52,7 @@ class TestSleeping:
         task = await suspended(world, handle)
 
         assert (task.attempt_id, task.session_id) == (None, None)
-        await eventually(lambda: worker._turns.count == 0, "the worker's slot is free")
+        await eventually(lambda: worker._turns.slots_taken == 0, "the worker's slot is free")
         assert task.clock_rule == "inject_timeout"
         assert task.clock_at is not None
         assert task.clock_at - task.updated_at == 3 * DAYS * SECOND

@@ -298,7 +298,7 @@ async def test_turns_abandoned_before_their_first_step_give_their_slots_back(sql
     worker._turns.abandon_all()  # what the heartbeat does when it learns of a loss
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert worker._turns.count == 0
+    assert worker._turns.slots_taken == 0
     assert ran == []
     assert [await handle.status() for handle in lost] == ["running", "running"]
 

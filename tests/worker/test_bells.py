@@ -76,7 +76,7 @@ async def until_it_takes_something(worker: Worker, clock: ManualClock) -> float:
     """How many seconds it took the worker, by the clock, to claim a task."""
     begin = clock.monotonic()
     while not await worker.run_once():
-        await worker._rest()
+        await worker._wait_for_work()
     return clock.monotonic() - begin
 
 
@@ -95,7 +95,7 @@ async def test_with_every_ring_dropped_work_starts_late_by_at_most_the_poll_inte
         node = await with_bell(world, bell)
         worker = leaping(await world.started_worker(node))
         assert not await worker.run_once()
-        await worker._rest()  # and looks at the end of it
+        await worker._wait_for_work()  # and looks at the end of it
         world.clock.advance(since * interval)
         await node.client.submit("echo", 7)
         late = await until_it_takes_something(worker, world.clock)
@@ -108,7 +108,7 @@ async def test_being_woken_for_something_else_does_not_put_off_the_look(world: W
     node = await with_bell(world, DeafBell)
     worker = leaping(await world.started_worker(node))
     assert not await worker.run_once()
-    await worker._rest()  # and looks at the end of it
+    await worker._wait_for_work()  # and looks at the end of it
     pace = worker._source.pace_seconds
     await node.client.submit("echo", 7)
     leaping(worker, woken_after=0.4 * pace)
@@ -119,10 +119,10 @@ async def test_a_worker_that_has_no_room_does_not_look_and_does_not_spin(world: 
     echo(world)
     node = await with_bell(world, DeafBell)
     worker = leaping(await world.started_worker(node, concurrency=1))
-    worker._claims["another"] = PendingClaim("another", worker._capacity(), limit=1)
+    worker._claims["another"] = PendingClaim("another", worker._next_capacity(), limit=1)
     begin = world.clock.monotonic()
     for _ in range(3):
-        await worker._rest()
+        await worker._wait_for_work()
     assert world.clock.monotonic() - begin >= 2 * world.app.settings.worker.poll_seconds
 
 

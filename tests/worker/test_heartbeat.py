@@ -144,11 +144,11 @@ async def test_an_idle_worker_beats_half_as_often_and_always_within_its_lease(
 ) -> None:
     bench.held = HeldWork(attempts=(("task", "attempt"),))
     heartbeat, waited = resting_heartbeat(bench, interval=interval)
-    await heartbeat._rest()
+    await heartbeat._wait_for_next_beat()
     assert sum(waited) == pytest.approx(held)
     bench.held = HeldWork()
     heartbeat, waited = resting_heartbeat(bench, interval=interval)
-    await heartbeat._rest()
+    await heartbeat._wait_for_next_beat()
     assert sum(waited) == pytest.approx(idle)
 
 
@@ -162,5 +162,5 @@ async def test_an_idle_heartbeat_beats_soon_once_something_is_held(bench: Heartb
         return usual()
 
     heartbeat._pace_seconds = claim_during_the_rest  # type: ignore[method-assign]
-    await heartbeat._rest()
+    await heartbeat._wait_for_next_beat()
     assert 12 < sum(waited) < 12 + 2 * heartbeat._look_seconds

@@ -481,4 +481,4 @@ async def test_a_worker_s_watchdog_reclaims_too_and_is_patient_after_it_slept(sq
             world.clock.advance(5)
             await look.run_once()
         task = await handle.task()
-        assert (task.status, task.crash_count, look.abandoned.reclaimed) == ("queued", 1, 1)
+        assert (task.status, task.crash_count, look.abandoned.reclaimed_count) == ("queued", 1, 1)

@@ -328,7 +328,7 @@ async def test_losing_the_session_while_claiming_starts_over_once(world: World) 
         handle = await world.submitted("echo", round_)
         assert await handle.result(PATIENCE_SECONDS) == round_
         await eventually(lambda old=old: worker.session_id not in ("", old))  # type: ignore[misc]
-    worker._session.lose(old, "late news of a session that is long gone")
+    worker._session.lose_lease(old, "late news of a session that is long gone")
     assert worker.session_id not in ("", old)
     open_workers = [s for s in await world.store.open_sessions(world.namespace) if s.kind == "worker"]
     assert [session.id for session in open_workers] == [worker.session_id]
@@ -349,7 +349,7 @@ async def test_what_a_claim_brings_after_its_lease_was_lost_is_not_begun(world: 
     async def losing(commands: Sequence[c.Command]) -> list[Reply]:
         replies = await usual(commands)
         if any(reply.taken for reply in replies):
-            worker._session.lose(worker.session_id, "while we asked")
+            worker._session.lose_lease(worker.session_id, "while we asked")
         return replies
 
     node.store.commit = losing  # type: ignore[method-assign]  # the test comes in between

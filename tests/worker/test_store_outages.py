@@ -54,7 +54,7 @@ async def outlive(url: str, begin: Begin, *, is_supervised: bool = True) -> None
         worker = await world.working(await world.another_node())
         stop = await supervised(world, await world.another_node()) if is_supervised else None
         handles = await world.client.submit_many("long", range(TASKS), deadline=3600)
-        await eventually(lambda: len(worker._turns.live()) == TASKS, "all tasks run")
+        await eventually(lambda: len(worker._turns.live_turns()) == TASKS, "all tasks run")
         for _ in range(OUTAGES):
             await live_through_one(worker, begin)
         gate.set()
@@ -72,7 +72,7 @@ async def live_through_one(worker: Worker, begin: Begin) -> None:
     finally:
         end()
     await eventually(lambda: worker.session_id not in ("", session), "the worker has a new session")
-    await eventually(lambda: len(worker._turns.live()) == TASKS, "all tasks run again")
+    await eventually(lambda: len(worker._turns.live_turns()) == TASKS, "all tasks run again")
 
 
 async def assert_no_crash_was_counted(

@@ -139,7 +139,7 @@ async def test_an_outage_is_told_once_although_a_session_is_tried_for_twice_a_se
 
     monkeypatch.setattr(WorkerSession, "open", fails_thrice)
     monkeypatch.setattr(session, "PAUSE_SECONDS", 0.001)
-    worker._session.lose(worker.session_id, "the test says so")
+    worker._session.lose_lease(worker.session_id, "the test says so")
     await eventually(lambda: bool(worker.session_id), "it has a session again")
     told = [record.message for record in caplog.records if record.name == "endwell.worker.session"]
     assert [message.split(": ")[0].removeprefix(f"worker {worker.name} ") for message in told[1:]] == [

@@ -56,7 +56,7 @@ async def resting(world: World) -> tuple[Worker, Asked]:
     assert worker._session._heartbeat is not None
     await worker._session._heartbeat.stop()  # a heartbeat is a commit as well
     assert not await worker.run_once()
-    await worker._rest()
+    await worker._wait_for_work()
     return worker, Asked(node)
 
 
@@ -64,14 +64,14 @@ async def test_looks_at_a_file_to_which_nobody_commits_ask_nothing(world: World)
     worker, asked = await resting(world)
     begin = world.clock.monotonic()
     for _ in range(10):
-        await worker._rest()
+        await worker._wait_for_work()
     assert world.clock.monotonic() - begin == pytest.approx(10.0), "it has looked once per second"
     assert asked.count == 0
 
 
 async def test_the_first_look_after_a_commit_asks_and_finds_the_work(world: World) -> None:
     worker, asked = await resting(world)
-    await worker._rest()
+    await worker._wait_for_work()
     other = await with_bell(world, SilentBell)
     world.clock.advance(0.3)
     await other.client.submit("echo", 7)
@@ -114,13 +114,13 @@ async def test_a_tick_of_the_watchdog_that_is_near_is_made_when_a_look_is_due(wo
     worker = await world.started_worker(node)
     watch = worker.watchdog
     ticks = Asked(node)
-    assert not watch.hasten(1000), "it does not even run"
+    assert not watch.tick_if_due(1000), "it does not even run"
     running = world.app.runtime.spawn(watch.run(), "watching")
     await eventually(lambda: watch._rests_until is not None, "it has ticked and rests")
     assert ticks.count == 1
-    assert not watch.hasten(2.1), "it is not near"
+    assert not watch.tick_if_due(2.1), "it is not near"
     world.clock.advance(599)
-    assert watch.hasten(2.1)
+    assert watch.tick_if_due(2.1)
     await eventually(lambda: ticks.count == 2, "it ticks now")
     await eventually(lambda: watch._rests_until is not None, "it rests again")
     assert ticks.count == 2, "once"

@@ -265,11 +265,11 @@ async def test_who_has_found_nothing_claims_again_only_after_a_ring_or_a_look(wo
     listener = Listener(world.store)
     for _ in range(10):
         assert not await worker.run_once()
-        await worker._source.look(has_room=True)  # ten polls in vain
+        await worker._source.look_for_work(has_room=True)  # ten polls in vain
     assert listener.work == []
     assert await world.store.events_after(world.namespace, "", 1) == []
     await world.submitted("a")
-    await worker._source.look(has_room=True)
+    await worker._source.look_for_work(has_room=True)
     assert await worker.run_once()
 
 

@@ -38,8 +38,8 @@ def location_of(app: object, function: Callable[..., Any], agent: str) -> AppLoc
         raise UsageError(problem, hint='start it under: if __name__ == "__main__":')
     own = getattr(function, "__module__", None) or "__main__"
     for module in [own, *sys.modules]:
-        for variable in _variables(module, app):
-            places = [_place(module, agent), _place(own, agent)]
+        for variable in _variables_holding(module, app):
+            places = [_place_of(module, agent), _place_of(own, agent)]
             return AppLocation(places=places, variable=variable)
     raise UsageError(f"another process cannot find the app of agent {agent!r}", hint=_HINT)
 
@@ -50,13 +50,13 @@ def load_app(location: AppLocation) -> Any:
     return getattr(modules[0], location["variable"])
 
 
-def _variables(module: str, app: object) -> Iterator[str]:
+def _variables_holding(module: str, app: object) -> Iterator[str]:
     for name, value in list(getattr(sys.modules.get(module), "__dict__", {}).items()):
         if value is app and isinstance(name, str):
             yield name
 
 
-def _place(module: str, agent: str) -> AppPlace:
+def _place_of(module: str, agent: str) -> AppPlace:
     if module != "__main__":
         return AppPlace(module=module, file=None)
     main = sys.modules["__main__"]

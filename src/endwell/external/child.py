@@ -34,7 +34,7 @@ from endwell.turn.directory import Directory
 from endwell.turn.endings import error_info, refused_result
 from endwell.turn.held_turn import current_turn
 from endwell.turn.recorder import LONG_STEP_SECONDS, Recorder, TurnResources
-from endwell.turn.suspension import HandedOver, Suspended, captured, unwrapped
+from endwell.turn.suspension import HandedOver, Suspended, capture_outcome, unwrap_group
 from endwell.turn.threads import TurnThreads, with_step_threads
 
 _order_decoder = msgspec.json.Decoder(TurnOrder)
@@ -51,9 +51,9 @@ def main(order: str) -> None:
     except BaseException as error:
         if not isinstance(error, errors.UsageError):
             traceback.print_exc()
-        pipe.say_first({"broken": _load_error(error)})
+        pipe.send_first({"broken": _load_error(error)})
         return
-    pipe.say_first({"ready": True})
+    pipe.send_first({"ready": True})
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_serve(app, agent, pipe, runtime, about["memory_mb"]))
 
@@ -90,7 +90,7 @@ async def _serve(app: Any, agent: Agent, pipe: ChildPipe, runtime: Runtime, memo
     runtime.spawn(pipe.listen(), "endwell-answers")
     CURRENT_TURN.set(current_turn(order.task))
     turn = ChildTurn(app, agent, pipe, runtime, order)
-    await pipe.say_last(await turn.run(None if memory_mb is None else memory_mb * MEGABYTE))
+    await pipe.send_last(await turn.run(None if memory_mb is None else memory_mb * MEGABYTE))
     if app.effects is not None:
         await app.effects.close()
 
@@ -112,7 +112,7 @@ class ChildTurn:
             value = await self._call(payload, memory_bytes)
         except BaseException as raised:  # even SystemExit is the turn's failure
             lift_memory_limit()
-            return _exception_message(self._agent, unwrapped(raised))
+            return _exception_message(self._agent, unwrap_group(raised))
         lift_memory_limit()
         return _result_message(value)
 
@@ -130,9 +130,9 @@ class ChildTurn:
         agent = self._agent
         if not agent.signature.is_async:
             blocking = None if recorder is None else SyncContext(recorder, _verb_waiter(self._runtime))
-            arguments = agent.arguments(blocking, payload)
+            arguments = agent.call_arguments(blocking, payload)
             return await self._runtime.in_thread(_call_limited, limit, agent.function, arguments)
-        arguments = agent.arguments(None if recorder is None else Context(recorder), payload)
+        arguments = agent.call_arguments(None if recorder is None else Context(recorder), payload)
         _cancel_on_stop_signal()
         return await _call_limited(limit, agent.function, arguments)
 
@@ -153,7 +153,7 @@ class ChildTurn:
             RemoteHold(self._pipe, runtime.clock),
             TurnThreads(with_step_threads(runtime), lambda: None),
             actor=order.actor,
-            steps=self._agent.steps,
+            steps=self._agent.step_defaults,
         )
         await recorder.load_records()
         self._runtime.spawn(self._report_steps(recorder), "endwell-doing")
@@ -166,7 +166,7 @@ class ChildTurn:
             await self._runtime.sleep(LONG_STEP_SECONDS)
             if recorder.doing != reported:
                 reported = dict(recorder.doing)
-                self._pipe.say({"doing": reported})
+                self._pipe.send({"doing": reported})
 
 
 def _verb_waiter(runtime: Runtime) -> Callable[[Coroutine[Any, Any, Any]], Any]:
@@ -174,7 +174,7 @@ def _verb_waiter(runtime: Runtime) -> Callable[[Coroutine[Any, Any, Any]], Any]:
     wait = runtime.make_waiter()
 
     def wait_for(verb: Coroutine[Any, Any, Any]) -> Any:
-        value, error = wait(captured(verb))
+        value, error = wait(capture_outcome(verb))
         if error is not None:
             raise error
         return value

@@ -60,15 +60,15 @@ class ChildPipe:
         transport.set_write_buffer_limits(0)
         self._output = asyncio.StreamWriter(transport, flow, None, loop)
 
-    def say_first(self, message: Mapping[str, Any]) -> None:
+    def send_first(self, message: Mapping[str, Any]) -> None:
         """Write a message before the event loop runs."""
         self._writing.write(msgspec.json.encode(message) + b"\n")
 
-    def say(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         """Write a message that is not answered."""
         self._output.write(msgspec.json.encode(message) + b"\n")
 
-    async def say_last(self, line: bytes) -> None:
+    async def send_last(self, line: bytes) -> None:
         """Write how the turn ended; returns when the worker has all of it, or has hung up."""
         self._output.write(line + b"\n")
         with contextlib.suppress(ConnectionError):
@@ -88,7 +88,7 @@ class ChildPipe:
             answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
             self._asked[number] = self._clock.monotonic(), answer
             try:
-                self.say({"ask": verb, "id": number, "with": given or {}})
+                self.send({"ask": verb, "id": number, "with": given or {}})
                 return await answer
             finally:
                 del self._asked[number]
@@ -133,11 +133,11 @@ class RemoteHold:
         self._sent = self._good_until = float("-inf")
         pipe.on_lease = self._on_lease
 
-    def covers(self, seconds: float) -> bool:
+    def lasts_for(self, seconds: float) -> bool:
         """Whether the lease surely holds for this long."""
         return self._good_until - self._clock.monotonic() >= seconds
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Ask: the worker renews the lease without telling its child."""
         await self._pipe.ask("lease")
 

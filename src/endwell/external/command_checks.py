@@ -59,7 +59,7 @@ COMMANDS: Final[Mapping[str, type[c.TaskCommand]]] = {
 """The only commands that a child may hand in."""
 
 
-def refused(why: str) -> Refused:
+def not_allowed(why: str) -> Refused:
     """The refusal of what a turn in a process of its own may not ask for."""
     return Refused(why, code="not_of_this_turn")
 
@@ -68,16 +68,16 @@ def checked_command(recorder: Recorder, message: CommandMessage) -> c.TaskComman
     """The command, if this attempt may hand it in."""
     kind = COMMANDS.get(message.type)
     if kind is None:
-        raise refused(f"a turn may not hand in {message.type[:ERROR_CODE_LIMIT]!r}")
+        raise not_allowed(f"a turn may not hand in {message.type[:ERROR_CODE_LIMIT]!r}")
     try:
         command = msgspec.json.decode(message.fields, type=kind)
     except UNREADABLE as error:
-        raise refused(f"this is no {message.type}: {error}") from None
+        raise not_allowed(f"this is no {message.type}: {error}") from None
     _check_attempt(recorder, command)
     for name in command.__struct_fields__:
         check = _CHECKS.get(name)
         if check is not None and not check(recorder, getattr(command, name)):
-            raise refused(f"{message.type} has a {name} that a turn may not hand in")
+            raise not_allowed(f"{message.type} has a {name} that a turn may not hand in")
     _check_content(command)
     if isinstance(command, c.RecordStep) and command.error is not None:
         return msgspec.structs.replace(command, error=child_error(command.error))
@@ -93,7 +93,7 @@ def _check_attempt(recorder: Recorder, command: c.TaskCommand) -> None:
         attempt == recorder.attempt_id and number.isascii() and number.isdigit() and len(number) < 19
     )
     if theirs != ours or not is_numbered:
-        raise refused("a turn may hand in commands of its own attempt only")
+        raise not_allowed("a turn may hand in commands of its own attempt only")
 
 
 def _check_content(command: c.TaskCommand) -> None:
@@ -107,11 +107,11 @@ def _check_sealed(data: bytes | None, digest: str) -> None:
     if data is None and not digest:
         return
     if data is None or len(data) > content.MAX_BYTES + WRAPPING_BYTES or content.fingerprint(data) != digest:
-        raise refused("a turn may hand in content with its own hash only, and of a bounded size")
+        raise not_allowed("a turn may hand in content with its own hash only, and of a bounded size")
     try:
         content.decode_stored(data)
     except UNREADABLE as error:
-        raise refused(f"this content is no JSON: {error}") from None
+        raise not_allowed(f"this content is no JSON: {error}") from None
 
 
 def _is_time(_: Recorder, value: int) -> bool:
@@ -157,23 +157,23 @@ _CHECKS: Final[Mapping[str, Callable[[Recorder, Any], bool]]] = {
 def check_block(command: c.Block) -> None:
     """Check a hand-over to a person: only an effect is a reason."""
     if command.reason != EFFECT_UNKNOWN:
-        raise refused("a turn may ask a person about an effect of its own only")
+        raise not_allowed("a turn may ask a person about an effect of its own only")
 
 
 def check_call(recorder: Recorder, call: c.Call) -> None:
     """Check one call of a suspension: named after a step of this run, with the content of its kind."""
     is_own = call.tool_call_id.startswith(record_id(recorder.task.id, f"{recorder.run}:("))
     if not is_own or not _is_line(call.tool_call_id, STEP_LIMIT):
-        raise refused("a turn may wait for calls of its own steps only")
+        raise not_allowed("a turn may wait for calls of its own steps only")
     if not _is_time(recorder, call.within) or not _is_text(recorder, call.name):
-        raise refused("a turn may wait for a bounded time only, and by a name that can be stored")
+        raise not_allowed("a turn may wait for a bounded time only, and by a name that can be stored")
     _check_sealed(call.content, call.content_hash)
     checked_quorum(call.quorum, checked_names(call.by))
     asked = None if call.content is None else content.decode_stored(call.content)
     if not _ASKS[call.kind](call.name, asked if isinstance(asked, dict) else {}):
-        raise refused(f"a wait for a {call.kind} must ask for what it names")
+        raise not_allowed(f"a wait for a {call.kind} must ask for what it names")
     if call.is_child and call.kind not in ("tool", "call"):
-        raise refused("only tools and agents are answered by another task")
+        raise not_allowed("only tools and agents are answered by another task")
 
 
 def _asks_tool(name: str, asked: Mapping[str, Any]) -> bool:
@@ -198,7 +198,7 @@ def check_child(call: c.Call, child: ChildTask) -> None:
     """Check that the task which answers a call is for the agent or tool that the call names."""
     named = (call.name, None) if call.kind == "tool" else names.agent_reference(call.name)
     if named != (child.agent, child.agent_key):
-        raise refused("a call must come with a task of the agent that it names")
+        raise not_allowed("a call must come with a task of the agent that it names")
 
 
 def child_error(info: ErrorInfo) -> ErrorInfo:

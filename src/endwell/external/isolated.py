@@ -37,8 +37,8 @@ from endwell.external.runner import (
     BadOutput,
     checked_memory,
     checked_seconds,
-    failure,
     listen,
+    outside_failure,
 )
 from endwell.model.content import MAX_BYTES
 from endwell.model.task import ErrorInfo
@@ -90,7 +90,7 @@ class Isolated:
         except ReportedFailure as broken:
             problem = f"agent {self.agent!r} cannot run in a process of its own: {broken.info.message}"
             raise UsageError(problem, hint="register it at the top level of a module") from None
-        self._spare = self.runtime.spawn(_returned(child), f"endwell-spare-{self.agent}")
+        self._spare = self.runtime.spawn(_already_loaded(child), f"endwell-spare-{self.agent}")
 
     async def run(self, recorder: Recorder, turn: HeldTurn) -> Any:
         """One turn in one child, which is gone when this returns, however it does."""
@@ -139,7 +139,7 @@ class Isolated:
                 on_stderr=_copy_to_stderr,
             )
         except ProgramNotStarted as error:
-            raise failure("agent_not_loaded", f"no process could be started: {error}") from None
+            raise outside_failure("agent_not_loaded", f"no process could be started: {error}") from None
         try:
             child.limit_time(LOAD_SECONDS)
             first = await _first_output(child)
@@ -154,7 +154,7 @@ class Isolated:
         with contextlib.suppress(*UNREADABLE):
             return ReportedFailure(child_error(msgspec.json.decode(first.broken, type=ErrorInfo)))
         child.stop()
-        return failure(
+        return outside_failure(
             "agent_not_loaded", f"its process {await child.wait_ended()} while loading", child.error_tail
         )
 
@@ -186,14 +186,14 @@ class ChildConversation:
         if self._raised is not None:
             raise self._raised
         if isinstance(problem, BadOutput):
-            raise _unreadable(problem)
+            raise _unreadable_output(problem)
         if self._last.result:
-            return self._value(self._last.result, ended)
-        raise await self._error(self._last) or self._died(ended)
+            return self._decode_result(self._last.result, ended)
+        raise await self._error(self._last) or self._death_failure(ended)
 
     async def _on_line(self, line: bytes) -> bool:
         """Handle one line. The line that says how the turn ended is the last."""
-        output = _decoded(line)
+        output = _decode_output(line)
         if not output.doing and not output.ask:
             self._last = output
             return True
@@ -209,19 +209,19 @@ class ChildConversation:
             raise BadOutput(str(error)) from None
         return False
 
-    def _value(self, result: msgspec.Raw, ended: ProgramEnd) -> Any:
+    def _decode_result(self, result: msgspec.Raw, ended: ProgramEnd) -> Any:
         if len(result) > MAX_BYTES:
-            raise failure("result_not_storable", f"its result has more than {MAX_BYTES:,} bytes")
+            raise outside_failure("result_not_storable", f"its result has more than {MAX_BYTES:,} bytes")
         try:
             return msgspec.json.decode(result)
         except UNREADABLE:
-            raise self._died(ended) from None
+            raise self._death_failure(ended) from None
 
     async def _error(self, last: ChildOutput) -> BaseException | None:
         """What left the agent's function, as it would have inside the worker; the child is not believed."""
         try:
             if last.suspended:
-                return await self._gateway.suspended(last.suspended)
+                return await self._gateway.checked_suspension(last.suspended)
             if last.handed_over and self._gateway.is_handed_over:
                 return HandedOver("the task is in a person's hands")
             if last.lost:  # it could not see that the lease holds; a deceitful child gains nothing by it
@@ -231,18 +231,18 @@ class ChildConversation:
                 after = last.after if 0 < len(last.after) < MAX_AFTER_BYTES else b"null"
                 return ReportedFailure(info, msgspec.json.decode(after))
         except UNREADABLE as error:
-            return _unreadable(error)
+            return _unreadable_output(error)
         except Refused as refusal:
-            return failure(refusal.code, refusal.message)
+            return outside_failure(refusal.code, refusal.message)
         if last.handed_over:
-            return failure("agent_gave_turn_up", "its process left its turn, which it still held")
+            return outside_failure("agent_gave_turn_up", "its process left its turn, which it still held")
         return None
 
-    def _died(self, ended: ProgramEnd) -> ReportedFailure:
+    def _death_failure(self, ended: ProgramEnd) -> ReportedFailure:
         if ended.cause == "timeout":
             late = f"it did not end within {self._isolated.timeout:g} s and was killed"
-            return failure("agent_timeout", late)
-        return failure("agent_died", f"its process {ended}", self._child.error_tail)
+            return outside_failure("agent_timeout", late)
+        return outside_failure("agent_died", f"its process {ended}", self._child.error_tail)
 
     def _begin_answer(self, request: ChildRequest) -> None:
         answering = self._isolated.runtime.spawn(self._answer(request), f"endwell-ask-{request.ask}")
@@ -313,16 +313,16 @@ def _order_line(turn: HeldTurn, recorder: Recorder) -> bytes:
 async def _first_output(child: GuardedProgram) -> ChildOutput:
     """What the child says when it has loaded the app, or could not."""
     try:
-        return _decoded(await child.read_line())
+        return _decode_output(await child.read_line())
     except LineTooLong:
         return ChildOutput()
 
 
-async def _returned(child: GuardedProgram) -> GuardedProgram:
+async def _already_loaded(child: GuardedProgram) -> GuardedProgram:
     return child
 
 
-def _decoded(line: bytes | None) -> ChildOutput:
+def _decode_output(line: bytes | None) -> ChildOutput:
     """One message; empty at the end of the output, or when the line was cut by the child's death."""
     try:
         return _output_decoder.decode(line or b"{}")
@@ -330,8 +330,8 @@ def _decoded(line: bytes | None) -> ChildOutput:
         return ChildOutput()
 
 
-def _unreadable(error: Exception) -> ReportedFailure:
-    return failure("agent_bad_word", f"its process wrote a message that cannot be read: {error}")
+def _unreadable_output(error: Exception) -> ReportedFailure:
+    return outside_failure("agent_bad_word", f"its process wrote a message that cannot be read: {error}")
 
 
 def _copy_to_stderr(data: bytes) -> None:

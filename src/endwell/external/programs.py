@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from endwell.errors import BadInput, UsageError
-from endwell.external.runner import GRACE_SECONDS, MEGABYTE, BadOutput, failure, listen
+from endwell.external.runner import GRACE_SECONDS, MEGABYTE, BadOutput, listen, outside_failure
 from endwell.model import content
 from endwell.runtime.base import Runtime
 from endwell.runtime.guarded_program import (
@@ -71,13 +71,15 @@ class Program:
         try:
             process = await self._start(turn)
         except ProgramNotStarted as error:
-            raise failure("program_not_started", f"{self.argv[0]} could not be started: {error}") from None
+            raise outside_failure(
+                "program_not_started", f"{self.argv[0]} could not be started: {error}"
+            ) from None
         async with process:
             if self.timeout is not None:
                 process.limit_time(self.timeout)
             process.write(turn.payload)
             process.write_end()
-            return await ProgramConversation(self, process, recorder).deliverable()
+            return await ProgramConversation(self, process, recorder).read_result()
 
     async def _start(self, turn: HeldTurn) -> GuardedProgram:
         task = turn.task
@@ -108,7 +110,7 @@ class ProgramConversation:
         self._output = ProgramOutput()
         self._pulse = _Pulse(program.runtime, self._output, recorder, process.stop)
 
-    async def deliverable(self) -> Any:
+    async def read_result(self) -> Any:
         """The program's result; a failure is raised."""
         pulse = self._program.runtime.spawn(self._pulse.run(), "endwell-program-progress")
         try:
@@ -120,7 +122,7 @@ class ProgramConversation:
             pulse.cancel()
         if self._pulse.error is not None:
             raise self._pulse.error
-        if (failed := self._failure(problem, ended)) is not None:
+        if (failed := self._end_failure(problem, ended)) is not None:
             raise failed
         return self._output.results[0]
 
@@ -132,7 +134,7 @@ class ProgramConversation:
             report = self._output.take(line)
             if report is not None:
                 await self._count_repeats(report)
-            self._pulse.beat()
+            self._pulse.note_output()
         return False
 
     async def _count_repeats(self, report: ProgramReport) -> None:
@@ -142,19 +144,19 @@ class ProgramConversation:
         else:
             await self._recorder.report_repeat(repeats.on_call(report.name, report.about, is_new=True))
 
-    def _failure(self, problem: Exception | None, ended: ProgramEnd) -> ReportedFailure | None:
+    def _end_failure(self, problem: Exception | None, ended: ProgramEnd) -> ReportedFailure | None:
         name, tail = self._program.argv[0], self._process.error_tail
         if isinstance(problem, LineTooLong):
             problem = BadOutput(f"it wrote a line of more than {_LINE_BYTES:,} bytes")
         if problem is not None:
-            return failure("program_bad_output", f"{name}: {problem}", tail)
+            return outside_failure("program_bad_output", f"{name}: {problem}", tail)
         if ended.cause == "timeout":
             timeout = f"{name} did not end within {self._program.timeout:g} s"
-            return failure("program_timeout", timeout, tail)
+            return outside_failure("program_timeout", timeout, tail)
         if ended.code:
-            return failure("program_failed", f"{name} {ended}", tail)
+            return outside_failure("program_failed", f"{name} {ended}", tail)
         if not self._output.results:
-            return failure("program_no_result", f"{name} ended without a result line", tail)
+            return outside_failure("program_no_result", f"{name} ended without a result line", tail)
         return None
 
 
@@ -180,7 +182,7 @@ class ProgramOutput:
         try:
             said = content.decode(line, what="line")
         except BadInput as error:
-            raise BadOutput(f"it wrote {_excerpt(line)}: {error.message}") from None
+            raise BadOutput(f"it wrote {_line_excerpt(line)}: {error.message}") from None
         match said:
             case {"progress": str(text), **rest} if not rest:
                 self.progress = text[:NOTE_LIMIT]
@@ -200,11 +202,11 @@ class ProgramOutput:
             case {"result": _, **rest} if not rest:
                 raise BadOutput("it wrote a second result line")
             case _:
-                raise BadOutput(f"it wrote {_excerpt(line)}, which is none of {_KINDS}")
+                raise BadOutput(f"it wrote {_line_excerpt(line)}, which is none of {_KINDS}")
         return None
 
     @property
-    def note(self) -> str:
+    def progress_note(self) -> str:
         """The text of a sign of progress: the last text, and what was used up to now."""
         used = ", ".join(f"{key} {amount:g}" for key, amount in self.usage.items())
         return "; ".join(part for part in (self.progress, used and f"used {used}") if part)
@@ -235,7 +237,7 @@ class _Pulse:
         self._kept = output.drafts
         self.error: Exception | None = None
 
-    def beat(self) -> None:
+    def note_output(self) -> None:
         """The program has written something."""
         self._has_news.set()
 
@@ -251,7 +253,7 @@ class _Pulse:
                 await self._has_news.wait()
                 self._has_news.clear()
                 is_last = self._finished.is_set()
-                await self._store(is_last)
+                await self._store_news(is_last)
                 if is_last:
                     return
                 await self._runtime.wait(self._finished, PULSE_SECONDS)
@@ -259,19 +261,19 @@ class _Pulse:
             self.error = error
             self._on_error()
 
-    async def _store(self, is_last: bool) -> None:
+    async def _store_news(self, is_last: bool) -> None:
         """Store what is new since the last time; at the end nothing is stored twice."""
         if self._output.drafts is not self._kept:
             self._kept = self._output.drafts
             await Context(self._recorder).draft(self._kept[0])
-        if not is_last or self._output.note != self._note:
-            self._note = self._output.note
+        if not is_last or self._output.progress_note != self._note:
+            self._note = self._output.progress_note
             # usage is worth storing, but only new text counts as progress of the work
             note = content.clean_text(self._note, NOTE_LIMIT)
             await self._recorder.tell_progress(note, news=self._output.progress)
 
 
-def _excerpt(line: bytes) -> str:
+def _line_excerpt(line: bytes) -> str:
     text = line[:80].decode(errors="replace").strip()
     return content.shown(f"{text}…" if len(line) > 80 else text)
 

@@ -42,7 +42,7 @@ async def listen(
     return None
 
 
-def failure(code: str, message: str, tail: str = "") -> ReportedFailure:
+def outside_failure(code: str, message: str, tail: str = "") -> ReportedFailure:
     """A failure with the end of the error output: its last line in the message, all of it as traceback."""
     shown = content.shown(tail.strip("\n"), keep_lines=True)
     last = shown.rpartition("\n")[2].strip()

@@ -1,4 +1,4 @@
-"""Which turn the running code belongs to: so that whatever it logs or submits can be traced to its task."""
+"""The turn that the running code belongs to, so that log lines and submissions can be traced to it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import NamedTuple
 
 
 class CurrentTurn(NamedTuple):
-    """`deliveries` is how often its task, and the chain of tasks that led to it, were delivered.
-
-    `origin_at` is when the first task of that chain was submitted.
-    """
+    """A turn, and how often and since when the chain of tasks that led to it was delivered."""
 
     task_id: str
     attempt_id: str

@@ -2,9 +2,9 @@
 
 Python has no single place where work begins, so each entry point is wrapped once. On an event loop that
 makes effect calls: asyncio tasks, subprocesses, and executors given to `loop.run_in_executor`. In the whole
-process: `submit` of the standard executors, threads that are not said to be daemons, what is handed to
-another thread's loop, and `anyio.to_thread.run_sync`. What followed threads start is followed too.
-Not seen are threads that are said to be daemons, and processes that are not started by the event loop.
+process: `submit` of the standard executors, threads that are not daemons, callbacks for another thread's
+loop, and `anyio.to_thread.run_sync`. What followed threads start is followed too. Not seen are daemon
+threads, and processes that are not started by the event loop.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ _installing = threading.Lock()
 
 
 def follow_work(loop: asyncio.AbstractEventLoop) -> None:
-    """Have everything that starts work on this loop, and in this process, tell the current effect call."""
-    if _is_first(loop):
+    """Count work that is started on this loop, and in this process, as part of the current call."""
+    if _mark_followed(loop):
         _follow_loop(loop)
     if not getattr(threading.Thread, _FOLLOWED, False):
         with _installing:
-            if _is_first(threading.Thread):
+            if _mark_followed(threading.Thread):
                 _follow_process()
 
 
-def _is_first(place: object) -> bool:
+def _mark_followed(place: object) -> bool:
+    """Mark a place whose entry points are wrapped; False if it was marked before."""
     if getattr(place, _FOLLOWED, False):
         return False
     setattr(place, _FOLLOWED, True)
@@ -73,7 +74,7 @@ def _run_in_executor(
     function: Callable[..., Any],
     *args: Any,
 ) -> Any:
-    """An executor of any kind. The default one is a `ThreadPoolExecutor`, whose `submit` is followed."""
+    """Follow an executor of any kind; the default executor's `submit` is followed already."""
     call = CURRENT_CALL.get()
     if call is None or executor is None:
         return run(executor, function, *args)
@@ -105,7 +106,7 @@ def _follow_process() -> None:
 
 def _followed_submit(submit: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
     @wraps(submit)
-    def followed(self: Executor, *args: Any, **named: Any) -> Future[Any]:
+    def submit_followed(self: Executor, *args: Any, **named: Any) -> Future[Any]:
         call = CURRENT_CALL.get()
         if call is None:
             return submit(self, *args, **named)
@@ -117,92 +118,96 @@ def _followed_submit(submit: Callable[..., Future[Any]]) -> Callable[..., Future
         call.add(lambda: not future.done())
         return future
 
-    return followed
+    return submit_followed
 
 
 def _with_call(submit: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
-    """The executor's threads know nothing of the caller's context; what they start is followed too."""
+    """Follow what the executor's threads start: they do not have the caller's context."""
 
     @wraps(submit)
-    def followed(self: Executor, function: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+    def submit_with_call(
+        self: Executor, function: Callable[..., Any], /, *args: Any, **named: Any
+    ) -> Future[Any]:
         call = CURRENT_CALL.get()
         if call is None:
             return submit(self, function, *args, **named)
-        return submit(self, partial(_inside, call, function), *args, **named)
+        return submit(self, partial(_run_inside, call, function), *args, **named)
 
-    return followed
+    return submit_with_call
 
 
 def _followed_init(init: Callable[..., None]) -> Callable[..., None]:
-    """Threads of `def` effects inherit that they are daemons; only those that are said to be are services."""
+    """Follow threads that only inherit being daemons from the thread of a `def` effect."""
 
     @wraps(init)
-    def followed(self: threading.Thread, *args: Any, daemon: bool | None = None, **named: Any) -> None:
+    def init_followed(self: threading.Thread, *args: Any, daemon: bool | None = None, **named: Any) -> None:
         inherits = daemon is None and CURRENT_CALL.get() is not None and threading.current_thread().daemon
         init(self, *args, daemon=False if inherits else daemon, **named)
         if inherits:
             setattr(self, _INHERITS, True)
 
-    return followed
+    return init_followed
 
 
 def _followed_start(start: Callable[..., None]) -> Callable[..., None]:
     @wraps(start)
-    def followed(self: threading.Thread) -> None:
+    def start_followed(self: threading.Thread) -> None:
         call = CURRENT_CALL.get()
         if call is None or self.daemon:  # a daemon thread is a service that outlives the work
             start(self)
             return
-        self.run = partial(_inside, call, self.run)  # type: ignore[method-assign]
+        self.run = partial(_run_inside, call, self.run)  # type: ignore[method-assign]
         if getattr(self, _INHERITS, False):
             self.daemon = True
         start(self)
         call.add(self.is_alive)
 
-    return followed
+    return start_followed
 
 
 def _followed_handover(hand_over: Callable[..., asyncio.Handle]) -> Callable[..., asyncio.Handle]:
-    """What is handed to another loop counts until it has run there, and what it starts there as well."""
+    """Follow a callback for another loop until it has run there, and what it starts there."""
 
     @wraps(hand_over)
-    def followed(
+    def call_followed(
         self: asyncio.BaseEventLoop, callback: Callable[..., Any], *args: Any, **named: Any
     ) -> asyncio.Handle:
         call = CURRENT_CALL.get()
         if call is None:
             return hand_over(self, callback, *args, **named)
-        if _is_first(self):
+        if _mark_followed(self):
             _follow_loop(self)
         handed = ThreadCall(partial(callback, *args))
         handle = hand_over(self, handed.run, **named)
         call.add(lambda: handed.is_open and not handle.cancelled() and not self.is_closed())
         return handle
 
-    return followed
+    return call_followed
 
 
 def _followed_anyio(run_sync: Callable[..., Any]) -> Callable[..., Any]:
-    """AnyIO's threads wait for further work when a function has ended, so the function itself is followed."""
+    """Follow the function itself: AnyIO's threads wait for further work when it has ended."""
 
     @wraps(run_sync)
-    async def followed(function: Callable[..., Any], args: tuple[Any, ...], *rest: Any, **named: Any) -> Any:
+    async def run_followed(
+        function: Callable[..., Any], args: tuple[Any, ...], *rest: Any, **named: Any
+    ) -> Any:
         call = CURRENT_CALL.get()
         if call is None:
             return await run_sync(function, args, *rest, **named)
-        thread = ThreadCall(partial(_inside, call, function, *args))
+        thread = ThreadCall(partial(_run_inside, call, function, *args))
         call.add(lambda: thread.is_open)
         token = CURRENT_CALL.set(None)  # nor are AnyIO's threads
         try:
             return await run_sync(thread.run, (), *rest, **named)
         finally:
             CURRENT_CALL.reset(token)
-            thread.leave()
+            thread.stop_waiting()
 
-    return followed
+    return run_followed
 
 
-def _inside(call: RunningCall, function: Callable[..., Any], *args: Any) -> Any:
+def _run_inside(call: RunningCall, function: Callable[..., Any], *args: Any) -> Any:
     token = CURRENT_CALL.set(call)
     try:
         return function(*args)

@@ -1,4 +1,4 @@
-"""How many of something there were within the last second: how far ahead of it one may go."""
+"""The rate of something within the last second, to tell how much of it to expect."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ WINDOW_SECONDS = 1.0
 
 
 class Recent:
-    """`note(count)` when it happens; `within(seconds)` is how many to expect in so much time."""
+    """Counts what happened within the last second."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._noted: deque[tuple[float, int]] = deque()
         self._sum = 0
 
-    def note(self, count: int) -> None:
-        """So many just now."""
+    def add(self, count: int) -> None:
+        """Count what happened just now."""
         if count:
             self._noted.append((self._clock.monotonic(), count))
             self._sum += count
 
     def forget(self) -> None:
-        """What was is no longer to be expected."""
+        """Reset the count."""
         self._noted.clear()
         self._sum = 0
 
-    def within(self, seconds: float) -> int:
-        """At the pace of the last second; none at a slow one."""
+    def expected_within(self, seconds: float) -> int:
+        """How many to expect in this time at the rate of the last second."""
         since = self._clock.monotonic() - WINDOW_SECONDS
         while self._noted and self._noted[0][0] < since:
             self._sum -= self._noted.popleft()[1]

@@ -29,8 +29,8 @@ class RunningCall:
         return self.has_returned and not any(is_open() for is_open in self._parts)
 
     def add(self, is_open: Callable[[], bool]) -> None:
-        """Count something that the function started, until `is_open` says no."""
-        with self._lock:  # its threads start work too
+        """Count something that the function started, until `is_open` returns False."""
+        with self._lock:  # threads of the function start work too
             self._parts = [*(part for part in self._parts if part()), is_open]
 
 
@@ -46,7 +46,7 @@ class RunningCalls:
         self._lock = threading.Lock()
 
     def begin(self, key: str, attempt_id: str, step: str, since_us: int) -> RunningCall | None:
-        """Register a call, which leaves the registry by itself when it is over.
+        """Register a call; it is in the registry until it is over.
 
         None while another call of the key is in progress: then this one must not be made.
         """

@@ -1,4 +1,4 @@
-"""One function in a thread, and whether it is still at work there."""
+"""One call of a function in a thread, and whether it is still running there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class ThreadCall:
-    """First each side makes its mark, then it looks for the other's."""
+    """Each side sets its own mark before it looks at the other's, so that one of them sees the other."""
 
     __slots__ = ("_function", "has_begun", "is_left", "is_over")
 
@@ -19,20 +19,20 @@ class ThreadCall:
 
     @property
     def is_running(self) -> bool:
-        """Whether the function is at work at this moment, for all we know."""
+        """Whether the function has begun and has not returned."""
         return self.has_begun and not self.is_over
 
     @property
     def is_open(self) -> bool:
-        """Whether the function is at work, or may still begin."""
+        """Whether the function is running, or may still begin."""
         return not self.is_over and (self.has_begun or not self.is_left)
 
-    def leave(self, _: object = None) -> None:
-        """Nothing waits for it any more: if it has not begun, it never will."""
+    def stop_waiting(self) -> None:
+        """Nothing waits for the call any more: if it has not begun, it never will."""
         self.is_left = True
 
     def run(self) -> Any:
-        """In the thread; a call that was left before it began never begins."""
+        """Call the function, in its thread; not if nothing waits for it any more."""
         self.has_begun = True
         try:
             return None if self.is_left else self._function()

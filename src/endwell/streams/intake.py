@@ -145,7 +145,7 @@ class StreamIntake:
     def release(self, attempts: Collection[str]) -> None:
         """Acknowledge the entries of attempts that have ended in the store, or that we have lost."""
         found = [self._held.pop(attempt, None) for attempt in attempts]
-        self._recent.note(len(found))
+        self._recent.add(len(found))
         self.drop([delivery for delivery in found if delivery is not None])
         self.look_for_room()
 
@@ -162,7 +162,7 @@ class StreamIntake:
     async def _keep_reading(self) -> None:
         backoff = Backoff(self._runtime)
         while not self._is_stopping:
-            ahead = self._recent.within(AHEAD_SECONDS)
+            ahead = self._recent.expected_within(AHEAD_SECONDS)
             count = min(self._room() + ahead - len(self._arrived), READ_LIMIT)
             if count <= 0:
                 self._expected_since = None  # without room, no work is overdue

@@ -190,7 +190,7 @@ class ClusterMember:
         """Count the turns that it holds."""
         if self.foreign is not None:
             return len(self.foreign.held)
-        return len(self.worker._turns.live()) if self.worker is not None else 0
+        return len(self.worker._turns.live_turns()) if self.worker is not None else 0
 
     def spawn(self, coro: Coroutine[Any, Any, Any], name: str) -> Any:
         """Run a coroutine in this process."""

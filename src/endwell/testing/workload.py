@@ -20,7 +20,7 @@ from endwell.testing.effect_sink import Outside
 from endwell.testing.foreign_worker import Tool
 from endwell.turn.context import Context, SyncContext
 from endwell.turn.effect_verdict import NOT_DONE, Done
-from endwell.turn.suspension import captured
+from endwell.turn.suspension import capture_outcome
 
 ANYTHING: Final = object()
 """Any result is right."""
@@ -161,7 +161,7 @@ class Workload:
 
     async def _give_up(self, job: Job, idempotency_key: str) -> Any:
         call = self._app.runtime.start(
-            captured(self._change_world(job, idempotency_key)), "a call that outlives its effect"
+            capture_outcome(self._change_world(job, idempotency_key)), "a call that outlives its effect"
         )
         async with self._app.runtime.timeout(job["seconds"] * 0.7):
             value, error = await asyncio.shield(call)

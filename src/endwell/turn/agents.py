@@ -69,7 +69,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             options=packed_options(self.options),
         )
 
-    def arguments(self, context: Any, payload: Any) -> tuple[Any, ...]:
+    def call_arguments(self, context: Any, payload: Any) -> tuple[Any, ...]:
         """What the function is called with."""
         given: tuple[Any, ...] = (context,) if self.signature.wants_context else ()
         if self.signature.takes_payload and not (payload is None and self.signature.payload_optional):
@@ -87,7 +87,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         return self.signature.result
 
     @property
-    def steps(self) -> StepDefaults:
+    def step_defaults(self) -> StepDefaults:
         """What its steps use unless they say otherwise."""
         return StepDefaults(timeout_seconds=self.step_timeout, give_up_on=self.give_up_on)
 

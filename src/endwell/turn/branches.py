@@ -12,7 +12,7 @@ from endwell.errors import UsageError
 from endwell.runtime.thread_call import ThreadCall
 from endwell.turn.recorder import Recorder
 from endwell.turn.step_ids import BRANCH
-from endwell.turn.suspension import HandedOver, Outcome, Suspended, captured, merged
+from endwell.turn.suspension import HandedOver, Outcome, Suspended, capture_outcome, merge_waits
 
 Branch = Callable[[], Awaitable[Any]]
 
@@ -36,7 +36,7 @@ async def run_branches(recorder: Recorder, branches: Sequence[Branch]) -> list[A
 
 async def _run_branch(path: str, branch: Branch) -> Outcome:
     BRANCH.set(path)  # in the context of this asyncio task and of what it starts
-    return await captured(branch())
+    return await capture_outcome(branch())
 
 
 async def _wait_for_all(tasks: list[asyncio.Task[Outcome]]) -> list[asyncio.Task[Outcome]]:
@@ -61,7 +61,7 @@ def _merge_outcomes(recorder: Recorder, outcomes: list[Outcome]) -> list[Any]:
             recorder.drop_wait(wait)
         raise next((error for error in failed if isinstance(error, HandedOver)), failed[0])
     if waiting:
-        raise merged(waiting)
+        raise merge_waits(waiting)
     return [value for value, _ in outcomes]
 
 

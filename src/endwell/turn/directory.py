@@ -57,11 +57,11 @@ class Directory:
         self.approval = approval
         self._specs: dict[str, AgentSpec] = {}
 
-    def local(self, name: str) -> Callee | None:
+    def local_agent(self, name: str) -> Callee | None:
         """The agent or tool itself, if this process has it."""
         return self._agents.get(name)
 
-    async def spec(self, name: str) -> AgentSpec | None:
+    async def spec_of(self, name: str) -> AgentSpec | None:
         """What an agent was registered with; None when no worker has registered it."""
         local = self._agents.get(name)
         if local is None:
@@ -70,11 +70,11 @@ class Directory:
             self._specs[name] = local.spec()
         return self._specs[name]
 
-    async def names(self) -> list[str]:
+    async def agent_names(self) -> list[str]:
         """The names of all registered agents and tools."""
         return [spec.name for spec in await self._store.agents(self._namespace)]
 
-    def registration(self, served: Iterable[Callee], actor: Actor, session_id: str) -> RegisterAgents:
+    def registration_command(self, served: Iterable[Callee], actor: Actor, session_id: str) -> RegisterAgents:
         """What a worker registers for its agents, with approval rules as its settings resolve them."""
         specs, rules = list[AgentSpec](), list[tuple[str, str]]()
         for agent in served:
@@ -84,6 +84,6 @@ class Directory:
                 rules.append((agent.name, packed_guard(options.approval)))
         return actor.command(RegisterAgents, agents=tuple(specs), session_id=session_id, rules=tuple(rules))
 
-    def guard(self, spec: AgentSpec) -> Guard | None:
+    def approval_guard(self, spec: AgentSpec) -> Guard | None:
         """Who must agree before a call of this agent starts."""
         return guard_for(options_of(spec.options), self.approval)

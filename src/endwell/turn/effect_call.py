@@ -80,7 +80,7 @@ class EffectCall:
         await self._wait_until_covered()
         await self._refuse_beside_another()
         sent = self._recorder.runtime.clock.monotonic()
-        reply = await self._recorder.commit(self._intent())
+        reply = await self._recorder.commit(self._intent_command())
         match reply.ledger:
             case ledger.AllowExecute():
                 return await self._carry_out(sent)
@@ -98,12 +98,12 @@ class EffectCall:
     async def _wait_until_covered(self) -> None:
         """Wait for the heartbeat that renews the lease; without one this turn has lost its task."""
         hold = self._recorder.hold
-        await hold.look()
-        while not hold.covers(self._needed_lease_seconds):
-            if not hold.covers(0):
-                raise self._inquiry.lost("the lease does not cover the effect any more")
+        await hold.refresh()
+        while not hold.lasts_for(self._needed_lease_seconds):
+            if not hold.lasts_for(0):
+                raise self._inquiry.lost_error("the lease does not cover the effect any more")
             await self._recorder.runtime.sleep(PAUSE_SECONDS / 4)
-            await hold.look()
+            await hold.refresh()
 
     @property
     def _needed_lease_seconds(self) -> float:
@@ -119,7 +119,7 @@ class EffectCall:
             await self._inquiry.pause(left)
             left -= RECHECK_SECONDS
 
-    def _intent(self) -> c.IntendEffect:
+    def _intent_command(self) -> c.IntendEffect:
         request = self._request
         return self._recorder.command(
             c.IntendEffect,
@@ -140,7 +140,7 @@ class EffectCall:
         try:
             encoded = await self._execute(sent, began)
         except NotBegun:
-            await self._withdraw()
+            await self._withdraw_intent()
         except StaleAttempt:
             raise
         except Exception as error:
@@ -174,7 +174,7 @@ class EffectCall:
             EFFECT_KEY.reset(tokens[0])
             CURRENT_CALL.reset(tokens[1])
             del recorder.doing[request.step]
-        encoded = request.call.encoded(value)
+        encoded = request.call.encode_result(value)
         await self._store_result(encoded, began)
         return encoded
 
@@ -182,15 +182,15 @@ class EffectCall:
         """Only while the lease covers it by our own clock, and the intent still keeps others away."""
         recorder, seconds = self._recorder, self._request.call.seconds
         is_early = recorder.runtime.clock.monotonic() - sent < seconds / 2
-        return recorder.hold.covers(self._needed_lease_seconds) and is_early
+        return recorder.hold.lasts_for(self._needed_lease_seconds) and is_early
 
     async def _store_result(self, encoded: bytes, began: float) -> None:
-        """Put the result in the effect store; one that is away is asked again for the effect's time."""
+        """Put the result in the effect store; while that is away, try again for the effect's time."""
         recorder = self._recorder
         while recorder.effects is not None:
-            await recorder.hold.look()
-            if not recorder.hold.covers(0):
-                raise self._inquiry.lost("the lease ran out before its result was put away")
+            await recorder.hold.refresh()
+            if not recorder.hold.lasts_for(0):
+                raise self._inquiry.lost_error("the lease ran out before its result was put away")
             try:
                 await recorder.effects.put(self._inquiry.place, encoded, recorder.attempt_id)
                 return
@@ -213,16 +213,16 @@ class EffectCall:
                 is_checked=True,
             )
         )
-        return EffectResult(request.call.checked(encoded))
+        return EffectResult(request.call.check_result(encoded))
 
-    async def _withdraw(self) -> None:
+    async def _withdraw_intent(self) -> None:
         """The function was not called: take the intent back, if it still counts."""
         try:
             await self._settle("not_done", call_ended=True)
         except EndwellError as refusal:
-            raise self._inquiry.lost("the effect was not begun in time") from refusal
-        if not self._recorder.hold.covers(0):
-            raise self._inquiry.lost("the lease ran out before the effect was begun")
+            raise self._inquiry.lost_error("the effect was not begun in time") from refusal
+        if not self._recorder.hold.lasts_for(0):
+            raise self._inquiry.lost_error("the lease ran out before the effect was begun")
 
     async def _on_failure(self, error: Exception) -> None:
         if isinstance(error, NotDone) and not self._inquiry.is_running:
@@ -272,7 +272,7 @@ class EffectCall:
         inquiry = self._inquiry
         if not self._has_looked_early and await inquiry.is_holder_gone():
             self._has_looked_early = True
-            verdict = await inquiry.verdict()
+            verdict = await inquiry.ask_verdict()
             if isinstance(verdict, Done):
                 return await self._settle_done(verdict, holder_gone=True)
 
@@ -294,7 +294,7 @@ class EffectCall:
     # Settling
 
     async def _settle_done(self, verdict: Done, *, holder_gone: bool = False) -> None:
-        encoded = self._request.call.encoded(verdict.value)
+        encoded = self._request.call.encode_result(verdict.value)
         digest = content.fingerprint(encoded)
         try:
             await self._settle("done", content=encoded, content_hash=digest, holder_gone=holder_gone)

@@ -105,14 +105,14 @@ class EffectInquiry:
         """Whether the worker that began the effect is known to be gone."""
         return await is_holder_gone(self._recorder, self._request.key)
 
-    async def verdict(self) -> Verdict:
+    async def ask_verdict(self) -> Verdict:
         """What can be known now."""
         found = await self.stored_result()
         if found is not None:
             return Done(content.decode_stored(found))
         if self._request.reconcile is None:
             return NOT_DONE if self._request.deduplicates else CANNOT_TELL
-        return await self._reconcile(self._request.reconcile)
+        return await self._ask_reconcile(self._request.reconcile)
 
     async def verdict_when_over(self, *, call_ended: bool) -> Verdict:
         """What can be known. "Not done" is asked for again when the call's time and the margin are over.
@@ -120,7 +120,7 @@ class EffectInquiry:
         It counts only if no call was in progress when it was asked for: the call may have ended since.
         """
         until, asked_at, was_running = await self._surely_over_at(), await self.now(), self.is_running
-        verdict = await self.verdict()
+        verdict = await self.ask_verdict()
         may_count = asked_at >= until or call_ended or self._request.may_repeat
         if verdict is not NOT_DONE or (may_count and not was_running):
             return verdict
@@ -130,7 +130,7 @@ class EffectInquiry:
 
         await self.wait_until(max(until, await self.now() + self._recorder.limits.effect_margin), is_over)
         was_running = self.is_running
-        verdict = await self.verdict()
+        verdict = await self.ask_verdict()
         return CANNOT_TELL if verdict is NOT_DONE and was_running else verdict
 
     async def _surely_over_at(self) -> int:
@@ -138,17 +138,19 @@ class EffectInquiry:
         effect = await self.row()
         return 0 if effect is None else ledger.surely_over_at(effect, self._recorder.limits.effect_margin)
 
-    async def _reconcile(self, reconcile: FunctionCall) -> Verdict:
+    async def _ask_reconcile(self, reconcile: FunctionCall) -> Verdict:
         """What `reconcile` answers; a failure is retried by the step's policy, or the settings' own."""
         recorder, policy = self._recorder, self._request.policy
         if policy.max_retries == 0:
             policy = recorder.limits.retry
         for number in range(1, policy.max_retries + 2):
-            await recorder.announce(self._request.step, reconcile.seconds)
+            await recorder.announce_step(self._request.step, reconcile.seconds)
             try:
                 verdict = _verdict_of(await reconcile.run(recorder.runtime, recorder.threads))
                 if isinstance(verdict, Done):
-                    self._request.call.encoded(verdict.value)  # a result that cannot be kept is no answer
+                    self._request.call.encode_result(
+                        verdict.value
+                    )  # a result that cannot be kept is no answer
                 return verdict
             except Exception as error:
                 log.warning("reconcile of effect %r failed: %r", self._request.key, error)
@@ -162,7 +164,7 @@ class EffectInquiry:
     async def wait_until(self, until: int, is_over: Callable[[], Awaitable[bool]]) -> None:
         """Wait until that moment, or until `is_over`."""
         left = (until - await self.now()) / SECOND
-        await self._recorder.announce(self._request.step, max(left, 0))
+        await self._recorder.announce_step(self._request.step, max(left, 0))
         while left > 0 and not await is_over():
             await self.pause(left)
             left = (until - await self.now()) / SECOND
@@ -175,9 +177,9 @@ class EffectInquiry:
 
     def _refuse_lost(self) -> None:
         if self._recorder.hold.is_lost:
-            raise self.lost("another attempt took the task")
+            raise self.lost_error("another attempt took the task")
 
-    def lost(self, why: str) -> StaleAttempt:
+    def lost_error(self, why: str) -> StaleAttempt:
         """The error of a turn that may not continue with its effect."""
         return StaleAttempt(f"effect {self._request.key!r}: {why}", task_id=self._recorder.task.id)
 

@@ -61,29 +61,33 @@ class EffectVerbs:
         call_id = effect_call_id(name, fn, args, kwargs)
         step = recorder.ids.begin_step(name, call_id)
         try:
-            recorder.repeat_guard.on_wait()
-            recorder.repeat_guard.note_news()
             effect_key = _default_key(recorder, step) if key is None else _checked_key(key)
             seconds = seconds_of(timeout, recorder.settings.effect_timeout_seconds)
             bound = bind_arguments(fn, args, _with_key(fn, kwargs, effect_key))
-            call = FunctionCall.of(name, fn, bound, seconds, result)
-            card = await recorder.record_of(step)
-            if card is not None:
-                _refuse_other_arguments(recorder, effect_key, call_id, recorded_call(card))
-                return await replay_record(recorder, call, card)
             request = EffectRequest(
                 step=step,
                 key=effect_key,
                 args_hash=call_id,
-                call=call,
+                call=FunctionCall.for_step(name, fn, bound, seconds, result),
                 reconcile=_reconcile_call(name, reconcile, (effect_key, *args), kwargs, seconds),
                 policy=retry_policy_of(recorder, retry),
                 deduplicates=deduplicates,
                 accept_risk=accept_risk,
             )
-            return await recorder.runs.outcome(step, EffectCall(recorder, request).run)
+            return await _result_of(recorder, request)
         finally:
             recorder.ids.end_step(step, call_id)
+
+
+async def _result_of(recorder: Recorder, request: EffectRequest) -> Any:
+    """The recorded result of an effect, or that of carrying it out."""
+    recorder.repeat_guard.on_wait()
+    recorder.repeat_guard.note_news()
+    card = await recorder.record_of(request.step)
+    if card is None:
+        return await recorder.runs.outcome(request.step, EffectCall(recorder, request).run)
+    _refuse_other_arguments(recorder, request, recorded_call(card))
+    return await replay_record(recorder, request.call, card)
 
 
 def _reconcile_call(
@@ -96,13 +100,13 @@ def _reconcile_call(
     if reconcile is None:
         return None
     bound = bind_arguments(reconcile, args, kwargs)
-    return FunctionCall.of(f"{name} (reconcile)", reconcile, bound, seconds, Any)
+    return FunctionCall.for_step(f"{name} (reconcile)", reconcile, bound, seconds, Any)
 
 
-def _refuse_other_arguments(recorder: Recorder, key: str, call_id: str, recorded: str) -> None:
+def _refuse_other_arguments(recorder: Recorder, request: EffectRequest, recorded: str) -> None:
     """Refuse a recorded effect with other arguments; a function that was only renamed is the same one."""
-    if recorded and ledger.has_other_arguments(call_id, recorded):
-        rejected = ledger.conflict(key, recorder.task.id)
+    if recorded and ledger.has_other_arguments(request.args_hash, recorded):
+        rejected = ledger.conflict(request.key, recorder.task.id)
         raise EffectRejected(rejected.message, code=rejected.code, task_id=recorder.task.id)
 
 

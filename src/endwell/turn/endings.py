@@ -125,13 +125,13 @@ def error_info(agent: Agent, error: BaseException) -> ErrorInfo:
     return ErrorInfo(
         code=_error_code(error),
         type=type(error).__name__,
-        message=content.clean_text(_message(error), MESSAGE_LIMIT),
+        message=content.clean_text(_error_message(error), MESSAGE_LIMIT),
         retryable=is_retryable(error, agent.give_up_on),
-        traceback=_traceback(error),
+        traceback=_agent_traceback(error),
     )
 
 
-def _message(error: BaseException) -> str:
+def _error_message(error: BaseException) -> str:
     """What went wrong, with the error's hint: the exception itself is not kept."""
     if isinstance(error, MemoryError):
         return content.safe_str(error) or "there was not enough memory"
@@ -164,7 +164,7 @@ def _is_api_failure(error: BaseException) -> bool:
     return isinstance(status, int) and (status in _ASK_LATER or status >= _SERVER_ERRORS)
 
 
-def _traceback(error: BaseException) -> str | None:
+def _agent_traceback(error: BaseException) -> str | None:
     """The traceback from the agent's own code on, cut at its start; formatting must never fail the turn."""
     try:
         lines = traceback.format_exception(type(error), error, _agent_frames(error), limit=-20)

@@ -49,7 +49,7 @@ class FunctionCall:
         self._is_async = is_async(fn)
 
     @classmethod
-    def of(
+    def for_step(
         cls, name: str, fn: Callable[..., Any], call: Callable[[], Any], seconds: float, result: Any
     ) -> FunctionCall:
         """A call whose result is of the type `result`, or as the function is annotated."""
@@ -74,9 +74,9 @@ class FunctionCall:
         except TimeoutError:
             if not scope.expired():
                 raise  # the function's own
-            raise self._timeout() from None
+            raise self._timeout_error() from None
         if scope.expired():
-            raise self._timeout()
+            raise self._timeout_error()
         return value
 
     async def _in_thread(self, threads: TurnThreads, call: Callable[[], Any]) -> Any:
@@ -86,24 +86,24 @@ class FunctionCall:
         value = await threads.run(thread)
         return await value if inspect.isawaitable(value) else value
 
-    def _timeout(self) -> StepTimeout:
+    def _timeout_error(self) -> StepTimeout:
         return StepTimeout(f"step {self.name!r} took longer than {self.seconds:g} s")
 
-    def encoded(self, value: Any) -> bytes:
+    def encode_result(self, value: Any) -> bytes:
         """The result as it is kept."""
         return content.encode(value, what=f"result of step {self.name}")
 
-    def checked(self, encoded: bytes) -> Any:
+    def check_result(self, encoded: bytes) -> Any:
         """What was kept, as the declared type: the first run and every replay see the same value."""
         try:
             return self.shape.check(content.decode_stored(encoded), f"result of step {self.name}")
         except BadInput as refusal:
             raise TurnError(refusal.message, code="bad_step_result", hint=refusal.hint) from refusal
 
-    def replayed(self, encoded: bytes) -> Any:
+    def replay_result(self, encoded: bytes) -> Any:
         """A recorded result, as the declared type; refused if the type has changed since."""
         try:
-            return self.checked(encoded)
+            return self.check_result(encoded)
         except TurnError as refusal:
             raise ReplayMismatch(
                 f"what step {self.name!r} recorded does not fit any more: {refusal.message}",
@@ -186,7 +186,7 @@ def retry_policy_of(recorder: Recorder, retry: Tries) -> RetryPolicy:
 async def pause_before(recorder: Recorder, step: str, policy: RetryPolicy, number: int) -> None:
     """Wait for the backoff before retry `number` of a step; the turn is not reaped while it waits."""
     seconds = backoff(policy, number, recorder.runtime.ids.fraction()) / SECOND
-    await recorder.announce(step, seconds)
+    await recorder.announce_step(step, seconds)
     await recorder.runtime.sleep(seconds)
 
 
@@ -232,7 +232,7 @@ async def replay_record(recorder: Recorder, call: FunctionCall, card: Card, inpu
                     f"step {call.name!r} was recorded with other inputs",
                     hint="compute what a step is given from recorded values, or give the step a new name",
                 )
-            return call.replayed(bytes(checked.value))
+            return call.replay_result(bytes(checked.value))
         case "step.reference":
             return await replay_record(recorder, call, await recorder.referred_card(card))
-    return call.replayed(card.content)
+    return call.replay_result(card.content)

@@ -40,7 +40,7 @@ class HeldTurn:
     def attempt_id(self) -> str:
         return self.task.attempt_id or ""
 
-    def covers(self, seconds: float) -> bool:
+    def lasts_for(self, seconds: float) -> bool:
         """Whether the attempt keeps its task for this long, even if the store is not reached again."""
         return self.seconds_left >= seconds
 
@@ -49,7 +49,7 @@ class HeldTurn:
         """How long the attempt surely keeps its task; below zero when it is lost."""
         return -1.0 if self.is_lost else self.lease_left()
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Nothing to ask: the worker's own clock says what is left of the lease."""
 
     @property
@@ -57,7 +57,7 @@ class HeldTurn:
         """Whether a function of the turn is in a thread, where it cannot be ended."""
         return self.is_in_thread or (self.threads is not None and self.threads.is_busy)
 
-    def lose(self) -> None:
+    def mark_lost(self) -> None:
         """The attempt has lost its task: cancel what can be cancelled."""
         self.is_lost = True
         for task in (self.runner, *self.verbs):

@@ -73,10 +73,10 @@ class Hold(Protocol):
     def is_lost(self) -> bool:
         """Whether another attempt may hold the task."""
 
-    def covers(self, seconds: float) -> bool:
+    def lasts_for(self, seconds: float) -> bool:
         """Whether the lease holds for this long, by the worker's own clock."""
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Find out what is left of the lease, where that must be asked for."""
 
 
@@ -209,7 +209,7 @@ class Recorder:
             repeat = self.command(c.Repeat, about=report.about, count=report.times)
             self.refuse_ended(await self.commit(repeat))
 
-    async def announce(self, step: str, seconds: float) -> None:
+    async def announce_step(self, step: str, seconds: float) -> None:
         """Name a step that may take this long, if the turn would be reaped before it ends."""
         reap, grace = self.limits.active_reap, self.limits.step_grace
         silent = self.runtime.clock.monotonic() - self._progress_at
@@ -226,7 +226,7 @@ class Recorder:
     async def _read_records(self) -> dict[str, Card]:
         first, last = records_between(self.task.id, self.run)
         cards = await self.store.cards_between(self.task.namespace, first, last)
-        refs = [ref for card in cards if card.kind in REFERRING and (ref := reference(card))]
+        refs = [ref for card in cards if card.kind in REFERRING and (ref := referred_id(card))]
         if refs:
             found = await self.store.cards_by_ids(self.task.namespace, refs)
             self._referred = {card.id: card for card in found}
@@ -256,7 +256,7 @@ class Recorder:
 
     async def referred_card(self, record: Card) -> Card:
         """The card with the content that a record points to; read together with the records."""
-        return await self.card(reference(record) or "")
+        return await self.card(referred_id(record) or "")
 
     async def card(self, card_id: str) -> Card:
         """One card of this run, or of the task that it points to."""
@@ -270,15 +270,15 @@ class Recorder:
 
         Each branch is refused as it comes, so that its content does not stay in memory.
         """
-        too_much = refuse_too_many(wait.calls, self._asking_bytes + wait.size)
+        too_much = refuse_too_many(wait.calls, self._asking_bytes + wait.content_size)
         if too_much is None:
-            self._asking_bytes += wait.size
+            self._asking_bytes += wait.content_size
             self.ids.note_wait(step)
         return too_much or wait
 
     def drop_wait(self, wait: Suspended) -> None:
         """A branch would wait, but its gather fails."""
-        self._asking_bytes -= wait.size
+        self._asking_bytes -= wait.content_size
 
 
 def _failed_before(record: Card, turn_id: str | None) -> bool:
@@ -286,7 +286,7 @@ def _failed_before(record: Card, turn_id: str | None) -> bool:
     return said["status"] in _FAILED and said.get("turn") != turn_id
 
 
-def reference(record: Card) -> str | None:
+def referred_id(record: Card) -> str | None:
     """The card that a record points to, if it does."""
     found: str | None = msgspec.json.decode(record.content).get("ref")
     return found

@@ -76,7 +76,7 @@ class RepeatGuard:
 
     def _step_text(self, place: str, given: GivenArguments | None) -> str | None:
         """One text for equal steps. Arguments are compared only if the result equals the last one."""
-        inputs = _digest(given) if given is not None and place == self._place else None
+        inputs = _arguments_digest(given) if given is not None and place == self._place else None
         is_same = place == self._place and inputs is not None and self._inputs in (None, inputs)
         if not is_same:
             self._variant += 1
@@ -86,7 +86,7 @@ class RepeatGuard:
     def on_call(self, name: str, arguments: Any, *, is_new: bool) -> RepeatReport | None:
         """A tool or another agent is called, or was."""
         self._place = ""
-        digest = _digest(arguments)
+        digest = _arguments_digest(arguments)
         is_due = self._calls.note(None if digest is None else f"{BRANCH.get()} ask {name} {digest}")
         if is_due and is_new:
             return RepeatReport(f"the call of {name} with the same arguments", self._calls.count)
@@ -120,7 +120,7 @@ def comparable_arguments(
     return (args, kwargs) if is_plain else None
 
 
-def _digest(value: Any) -> str | None:
+def _arguments_digest(value: Any) -> str | None:
     """None for what is not JSON: it cannot be compared, so it never counts as equal."""
     try:
         return content.fingerprint(content.encode(value, what="arguments"))

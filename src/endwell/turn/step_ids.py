@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from endwell.errors import AmbiguousStep, BadInput
 from endwell.model.effect import step_place
 from endwell.runtime.base import Runtime
-from endwell.turn.suspension import Outcome, Suspended, captured
+from endwell.turn.suspension import Outcome, Suspended, capture_outcome
 
 NAME_LIMIT = 200
 BRANCH: ContextVar[str] = ContextVar("endwell_branch", default="")
@@ -45,7 +45,7 @@ class StepIds:
         if place in self._in_flight:
             raise self._refuse_second(name, place)
         self._in_flight.add(place)
-        rejoined = self._effects.rejoin(name, call) if call else None
+        rejoined = self._effects.rejoin_effect(name, call) if call else None
         if rejoined is not None:
             self._rejoined[rejoined] = place
             return rejoined
@@ -123,7 +123,7 @@ class EffectRuns:
         self._left: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         self._in_gathers: list[EffectAsk] = []
 
-    def rejoin(self, name: str, call: str) -> str | None:
+    def rejoin_effect(self, name: str, call: str) -> str | None:
         """The step of an effect with this name and call whose outcome has not reached the agent."""
         left = self._left.get((name, call))
         return left.pop(0) if left else None
@@ -132,7 +132,7 @@ class EffectRuns:
         """What the effect comes to; starts it unless it is under way."""
         run = self._runs.get(step)
         if run is None:
-            run = self._runs[step] = self._runtime.start(captured(start()), f"endwell-effect-{step}")
+            run = self._runs[step] = self._runtime.start(capture_outcome(start()), f"endwell-effect-{step}")
         value, error = await asyncio.shield(run)
         if error is not None:
             self._runs.pop(step, None)

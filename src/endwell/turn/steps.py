@@ -66,17 +66,17 @@ class StepVerbs:
         step = recorder.ids.begin_step(name)
         try:
             seconds = seconds_of(timeout, recorder.step_timeout)
-            call = FunctionCall.of(name, fn, bind_arguments(fn, args, kwargs), seconds, result)
+            call = FunctionCall.for_step(name, fn, bind_arguments(fn, args, kwargs), seconds, result)
             inputs = inputs_hash(name, args, kwargs) if check_inputs else ""
-            given = comparable_arguments(fn, args, kwargs)
             card = await recorder.record_of(step)
             if card is not None:
-                value = await replay_record(recorder, call, card, inputs)
-                await recorder.report_repeat(repeats.on_step(name, given, card.hash, is_new=False))
-                return value
-            work = StepCall(recorder, step, call, inputs, on_timeout)
-            value = await (work.run_once() if retry is None else work.run(retry_policy_of(recorder, retry)))
-            await recorder.report_repeat(repeats.on_step(name, given, work.digest, is_new=True))
+                value, digest = await replay_record(recorder, call, card, inputs), card.hash
+            else:
+                work = StepCall(recorder, step, call, inputs, on_timeout)
+                value = await work.run(None if retry is None else retry_policy_of(recorder, retry))
+                digest = work.digest
+            given = comparable_arguments(fn, args, kwargs)
+            await recorder.report_repeat(repeats.on_step(name, given, digest, is_new=card is None))
             return value
         except Exception as error:
             if is_countable(error):
@@ -134,11 +134,13 @@ class StepCall:
         self._is_permanent = on_timeout == "permanent"
         self.digest = ""
 
-    async def run(self, policy: RetryPolicy) -> Any:
-        """Call until a result can be recorded, or another call makes no sense."""
+    async def run(self, policy: RetryPolicy | None) -> Any:
+        """Call until a result can be recorded, or another call makes no sense; without a policy, once."""
+        if policy is None:
+            return await self._run_once()
         for number in count(1):
             try:
-                return await self.run_once()
+                return await self._run_once()
             except (StaleAttempt, AgentSignal):
                 raise
             except Exception as error:
@@ -147,11 +149,11 @@ class StepCall:
             await pause_before(self._recorder, self._step, policy, number)
         raise AssertionError("unreachable")
 
-    async def run_once(self) -> Any:
+    async def _run_once(self) -> Any:
         """Call once and record the result."""
         recorder, call = self._recorder, self._call
         began = recorder.runtime.clock.monotonic()
-        await recorder.announce(self._step, call.seconds)
+        await recorder.announce_step(self._step, call.seconds)
         recorder.doing[self._step] = recorder.runtime.clock.now_us()
         try:
             value = await call.run(recorder.runtime, recorder.threads)
@@ -160,8 +162,8 @@ class StepCall:
             raise
         finally:
             del recorder.doing[self._step]
-        encoded = call.encoded(value)
-        checked = call.checked(encoded)  # before it is recorded: a record stays for ever
+        encoded = call.encode_result(value)
+        checked = call.check_result(encoded)  # before it is recorded: a record stays for ever
         await self._record(encoded, int((recorder.runtime.clock.monotonic() - began) * SECOND))
         return checked
 
@@ -181,7 +183,7 @@ class StepCall:
         )
 
     async def _record_timeout(self, timeout: StepTimeout) -> None:
-        """Log the timeout; one that is permanent is a record like any other, and fails the step for good."""
+        """Log the timeout; a permanent one is a record like any other, and fails the step for good."""
         error = ErrorInfo(
             timeout.code, type(timeout).__name__, timeout.message, retryable=not self._is_permanent
         )

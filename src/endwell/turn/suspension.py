@@ -16,7 +16,7 @@ Outcome = tuple[Any, BaseException | None]
 """What something returned, or what it raised."""
 
 
-async def captured(awaitable: Awaitable[Any]) -> Outcome:
+async def capture_outcome(awaitable: Awaitable[Any]) -> Outcome:
     """The outcome as a value: an event loop must not see SystemExit, nor a sibling an exception."""
     try:
         return await awaitable, None
@@ -36,7 +36,7 @@ class Suspended(BaseException):
         self.submits = submits
 
     @property
-    def size(self) -> int:
+    def content_size(self) -> int:
         """How many bytes of content the calls and the tasks bring."""
         return sum(map(call_size, self.calls)) + sum(len(submit.payload) for submit in self.submits)
 
@@ -49,28 +49,28 @@ class GivenBack(BaseException):
     """The child process could not tell whether it still holds the turn, and gave it back."""
 
 
-def merged(waiting: list[Suspended]) -> BaseException:
+def merge_waits(waiting: list[Suspended]) -> BaseException:
     """One suspension for the waits of several branches; an error if they are too many for a turn."""
     calls = tuple(call for one in waiting for call in one.calls)
     together = Suspended(calls, tuple(submit for one in waiting for submit in one.submits))
-    return refuse_too_many(calls, together.size) or together
+    return refuse_too_many(calls, together.content_size) or together
 
 
-def unwrapped(error: BaseException) -> BaseException:
+def unwrap_group(error: BaseException) -> BaseException:
     """The exception that an exception group stands for: `asyncio.TaskGroup` wraps what leaves it."""
     if not isinstance(error, BaseExceptionGroup):
         return error
-    leaves = list(_leaves(error))
+    leaves = list(_leaf_errors(error))
     over = next((leaf for leaf in leaves if isinstance(leaf, HandedOver | StaleAttempt)), None)
     waiting = [leaf for leaf in leaves if isinstance(leaf, Suspended)]
     if over is not None:
         return over
-    return merged(waiting) if len(waiting) == len(leaves) else error
+    return merge_waits(waiting) if len(waiting) == len(leaves) else error
 
 
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+def _leaf_errors(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
+            yield from _leaf_errors(error)
         else:
             yield error

@@ -42,7 +42,7 @@ class TurnThreads:
         try:
             return await self._runtime.in_thread(self._run_in_thread, loop, call)
         finally:
-            call.leave()
+            call.stop_waiting()
             if call.is_running:
                 self._late.add(call)
 

@@ -25,14 +25,14 @@ from endwell.turn.context import Context, SyncContext
 from endwell.turn.endings import EndedTurn, LostTurn, SlotFreed, TurnEnd
 from endwell.turn.held_turn import HeldTurn, LeaseLeft, current_turn
 from endwell.turn.recorder import Recorder, TurnResources, stale_attempt
-from endwell.turn.suspension import GivenBack, HandedOver, Outcome, Suspended, captured, unwrapped
+from endwell.turn.suspension import GivenBack, HandedOver, Outcome, Suspended, capture_outcome, unwrap_group
 from endwell.turn.threads import TurnThreads, with_step_threads
 
 log = logging.getLogger(__name__)
 
 
 class Turns:
-    """Begins turns and knows which are held. On the worker's event loop, except `held` and `doing`."""
+    """Begins turns and knows which are held."""
 
     def __init__(
         self,
@@ -52,22 +52,22 @@ class Turns:
         self._held: dict[str, HeldTurn] = {}
 
     @property
-    def count(self) -> int:
+    def slots_taken(self) -> int:
         """How many slots are taken, also by functions that outlive their turn."""
         return len(self._held)
 
-    def live(self) -> tuple[HeldTurn, ...]:
+    def live_turns(self) -> tuple[HeldTurn, ...]:
         """The turns that run and are not lost."""
         return tuple(turn for turn in list(self._held.values()) if not (turn.is_lost or turn.is_over))
 
-    def held(self) -> tuple[tuple[str, str], ...]:
+    def held_attempts(self) -> tuple[tuple[str, str], ...]:
         """Task and attempt of each live turn. The heartbeat's thread calls this."""
-        return tuple((turn.task.id, turn.attempt_id) for turn in self.live())
+        return tuple((turn.task.id, turn.attempt_id) for turn in self.live_turns())
 
     @property
     def is_busy(self) -> bool:
         """Whether a turn is held, or a call of an effect is in progress that its turn has left."""
-        return self.count > 0 or bool(self._calls.in_progress())
+        return self.slots_taken > 0 or bool(self._calls.in_progress())
 
     @property
     def end_reason(self) -> EndReason:
@@ -76,14 +76,14 @@ class Turns:
             return "goodbye"
         return "left_processes" if self._runtime.has_children() else "left"
 
-    def doing(self) -> tuple[tuple[str, str, int], ...]:
+    def running_steps(self) -> tuple[tuple[str, str, int], ...]:
         """Attempt, step and start of each running step, and of effect calls that their turns have left.
 
-        The heartbeat's thread calls this. Calls come first, because the heartbeat names only so many.
+        The heartbeat's thread calls this. Calls come first, because the heartbeat cuts the list.
         """
         steps = (
             (turn.attempt_id, step, since)
-            for turn in self.live()
+            for turn in self.live_turns()
             if turn.recorder is not None
             for step, since in list(turn.recorder.doing.items())
         )
@@ -100,7 +100,7 @@ class Turns:
         """The attempt has lost its task: cancel its turn, which ends without a command."""
         turn = self._held.get(attempt_id)
         if turn is not None and not (turn.is_lost or turn.is_over):
-            turn.lose()
+            turn.mark_lost()
             if not turn.has_begun:  # what is cancelled before its first step never enters its coroutine
                 self._end(turn, LostTurn(attempt_id))
 
@@ -114,7 +114,7 @@ class Turns:
         end: EndedTurn | LostTurn = LostTurn(turn.attempt_id)
         try:
             CURRENT_TURN.set(current_turn(turn.task))
-            end = await self._ending(turn)
+            end = await self._run_function(turn)
         except Exception as error:  # a defect of Endwell; the lease keeps the task from being lost
             log.exception("turn of task %s failed: %r", turn.task.id, error)
         finally:
@@ -136,7 +136,7 @@ class Turns:
             return False
         return self._held.pop(turn.attempt_id, None) is not None
 
-    async def _ending(self, turn: HeldTurn) -> EndedTurn | LostTurn:
+    async def _run_function(self, turn: HeldTurn) -> EndedTurn | LostTurn:
         """Run the agent's function; nothing that it raises leaves this method."""
         agent = self._agents[turn.task.agent]
         fraction = self._runtime.ids.fraction
@@ -148,7 +148,7 @@ class Turns:
                 if turn.recorder is not None:
                     await turn.recorder.runs.close()
         except BaseException as raised:  # SystemExit too is an agent's failure, not the worker's end
-            error = unwrapped(raised)
+            error = unwrap_group(raised)
             if turn.recorder is not None:
                 error = turn.recorder.ids.error_of(error)
             turn.is_lost = turn.is_lost or isinstance(error, StaleAttempt | HandedOver)
@@ -174,17 +174,17 @@ class Turns:
             await recorder.load_records()
         if agent.signature.is_async:
             context = None if recorder is None else Context(recorder)
-            return await agent.function(*agent.arguments(context, payload))
+            return await agent.function(*agent.call_arguments(context, payload))
         blocking = None if recorder is None else SyncContext(recorder, self._verb_waiter(turn))
         loop = asyncio.get_running_loop()
         return await self._runtime.in_thread(
-            self._run_in_thread, loop, turn, agent.function, agent.arguments(blocking, payload)
+            self._run_in_thread, loop, turn, agent.function, agent.call_arguments(blocking, payload)
         )
 
     def _new_recorder(self, agent: Agent, turn: HeldTurn) -> Recorder:
         turn.threads = TurnThreads(self._step_runtime, lambda: self._on_thread_end(turn))
         turn.recorder = Recorder(
-            self._resources, turn.task, turn, turn.threads, actor=turn.actor, steps=agent.steps
+            self._resources, turn.task, turn, turn.threads, actor=turn.actor, steps=agent.step_defaults
         )
         return turn.recorder
 
@@ -233,7 +233,7 @@ async def _run_verb(turn: HeldTurn, verb: Coroutine[Any, Any, Any]) -> Outcome:
     task = asyncio.current_task()
     turn.verbs.add(task)
     try:
-        value, error = await captured(verb)
+        value, error = await capture_outcome(verb)
     finally:
         turn.verbs.discard(task)
     return value, stale_attempt(turn.task) if turn.is_lost and error is not None else error

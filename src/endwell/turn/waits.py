@@ -70,7 +70,7 @@ class WaitVerbs:
     async def _tool_call(
         self, step: str, tool_name: str, arguments: Any, timeout: Seconds | None
     ) -> Suspended:
-        spec = await self._spec(tool_name)
+        spec = await self._find_spec(tool_name)
         options = options_of(spec.options) if spec else AgentOptions()
         asked = microseconds(timeout, "timeout", least=SHORTEST_SECONDS)
         within = self._tool_timeout(options, asked)
@@ -141,7 +141,7 @@ class WaitVerbs:
         on_parent_end: OnParentEnd = "cancel",
     ) -> Suspended:
         """The call and the task that answers it; its time includes that of an approval, if it needs one."""
-        guard = self._recorder.directory.guard(spec)
+        guard = self._recorder.directory.approval_guard(spec)
         within = min(call.within + approval_time(guard), left)
         order = ChildCall(
             tool_call_id=call.tool_call_id,
@@ -258,20 +258,20 @@ class WaitVerbs:
                 task_id=self._recorder.task.id,
             )
 
-    async def _spec(self, name: str) -> AgentSpec | None:
-        return await self._recorder.ask_store(lambda: self._recorder.directory.spec(name))
+    async def _find_spec(self, name: str) -> AgentSpec | None:
+        return await self._recorder.ask_store(lambda: self._recorder.directory.spec_of(name))
 
     async def _known_agent(self, name: str) -> AgentSpec:
-        spec = await self._spec(name)
+        spec = await self._find_spec(name)
         if spec is None:
-            raise unknown_agent(name, await self._recorder.ask_store(self._recorder.directory.names))
+            raise unknown_agent(name, await self._recorder.ask_store(self._recorder.directory.agent_names))
         if spec.kind == "tool":
             raise _wrong_verb(name, "a tool", "tool")
         return spec
 
     def _shape(self, name: str, result: Any) -> Shape:
         """The type that the caller names, else the agent's own where this process has the agent."""
-        local = self._recorder.directory.local(name) if result is None else None
+        local = self._recorder.directory.local_agent(name) if result is None else None
         return local.result if local is not None else _shape_of(result)
 
 

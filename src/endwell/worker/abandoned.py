@@ -38,7 +38,7 @@ class AbandonedWork:
         self.requeued = 0
 
     @property
-    def reclaimed(self) -> int:
+    def reclaimed_count(self) -> int:
         """How many turns were reclaimed."""
         return self._reclaimer.reclaimed
 

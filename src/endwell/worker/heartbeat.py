@@ -118,7 +118,7 @@ class HeartbeatLoop:
                 is_open = is_open or await self._open(store)
                 if is_open:
                     await self.beat_once(store)
-                await self._rest()
+                await self._wait_for_next_beat()
         finally:
             if store is not shared:
                 await store.close()
@@ -133,7 +133,7 @@ class HeartbeatLoop:
             return False
         return True
 
-    async def _rest(self) -> None:
+    async def _wait_for_next_beat(self) -> None:
         """Rest until the next beat is due, is asked for, or has new long steps to report."""
         longest = self._answer_seconds() if self.is_good else self._interval_seconds
         rested = 0.0

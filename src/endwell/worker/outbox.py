@@ -29,11 +29,11 @@ class Outbox:
         return len(self._waiting)
 
     @property
-    def commands(self) -> int:
+    def command_count(self) -> int:
         """How many commands wait."""
         return sum(len(ending.commands) for ending in self._waiting)
 
-    def held(self) -> tuple[tuple[str, str], ...]:
+    def held_attempts(self) -> tuple[tuple[str, str], ...]:
         """Task and attempt of every ending that the store may not have. The heartbeat's thread calls this."""
         endings = [*self._waiting, *(ending for batch in tuple(self._handed_in) for ending in batch)]
         return tuple((ending.task_id, ending.attempt_id) for ending in endings)

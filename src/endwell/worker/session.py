@@ -86,14 +86,16 @@ class WorkerSession:
         self._loop = asyncio.get_running_loop()
         session_id = self._actor.new_id()
         heartbeat = self._new_heartbeat(session_id)  # its lease counts from now, before the store is asked
-        registration = self._directory.registration(self._owner.agents.values(), self._actor, session_id)
-        for reply in await self._actor.commit((self._opening(session_id), registration)):
+        registration = self._directory.registration_command(
+            self._owner.agents.values(), self._actor, session_id
+        )
+        for reply in await self._actor.commit((self._opening_command(session_id), registration)):
             if reply.refusal is not None:
                 raise reply.refusal
         heartbeat.start()
         self.id, self._heartbeat, self._lost = session_id, heartbeat, None
 
-    def _opening(self, session_id: str) -> c.OpenSession:
+    def _opening_command(self, session_id: str) -> c.OpenSession:
         agents = self._owner.agents
         return self._actor.command(
             c.OpenSession,
@@ -122,7 +124,7 @@ class WorkerSession:
         self._call_on_loop(self._owner.on_stale, attempts)
 
     def on_lost(self, session_id: str, why: str) -> None:
-        self._call_on_loop(self.lose, session_id, why)
+        self._call_on_loop(self.lose_lease, session_id, why)
 
     def _call_on_loop(self, call: Callable[..., None], *arguments: object) -> None:
         try:
@@ -137,7 +139,7 @@ class WorkerSession:
         if self._heartbeat is not None:
             self._heartbeat.beat_now()
 
-    def lose(self, session_id: str, why: str) -> None:
+    def lose_lease(self, session_id: str, why: str) -> None:
         """The lease is gone, and with it everything held under it."""
         if not self.id or session_id != self.id or self._heartbeat is None:
             return
@@ -145,9 +147,9 @@ class WorkerSession:
         self.id, self._lost = "", session_id
         self._owner.on_session_lost()
         if not self._closing:
-            self._reopening = self._runtime.spawn(self._reopen(self._heartbeat), "endwell-reopen-session")
+            self._reopening = self._runtime.spawn(self._open_again(self._heartbeat), "endwell-open-session")
 
-    async def _reopen(self, old: HeartbeatLoop) -> None:
+    async def _open_again(self, old: HeartbeatLoop) -> None:
         """Try to open a session twice a second; log the outage once, and its end."""
         await old.stop()
         level = logging.WARNING

@@ -124,7 +124,7 @@ class StoreSource:
         """The turns that the store granted; none if the session was lost while it was asked."""
         (reply,) = replies
         if isinstance(reply.refusal, NotFound):
-            self._session.lose(claim.capacity.session_id, reply.refusal.message)
+            self._session.lose_lease(claim.capacity.session_id, reply.refusal.message)
         if claim.capacity.session_id != self._session.id:
             return ()
         self.was_full = len(reply.taken) == claim.limit
@@ -171,7 +171,7 @@ class StoreSource:
         """Seconds until a delayed task starts, which no ring announces; endless if a stream will bring it."""
         try:
             if self._probe.known is None:
-                await self._look()
+                await self._ask_probe()
         except StoreError:
             return self._parts.settings.poll_seconds
         return max(0.0, self._start_at - self._parts.clock.monotonic())
@@ -184,21 +184,21 @@ class StoreSource:
 
     @property
     def seconds_to_look(self) -> float:
-        """Seconds until the next look, whatever woke the worker before."""
+        """Seconds until the next look at the store."""
         return max(0.0, self.pace_seconds - (self._parts.clock.monotonic() - self._looked_at))
 
-    async def look(self, *, has_room: bool) -> None:
+    async def look_for_work(self, *, has_room: bool) -> None:
         """Look for work that no ring has announced."""
         self._postpone_look()  # by a whole interval, also if this look fails
         if not has_room:
             self.may_have_work = True
         elif self._actor.store.has_stamps or not self._parts.hasten(self.pace_seconds):
             try:
-                self._on_look(await self._look())
+                self._on_look(await self._ask_probe())
             except StoreError:
                 self.may_have_work = True  # the claim will say what is wrong
 
-    async def _look(self) -> ProbeResult:
+    async def _ask_probe(self) -> ProbeResult:
         result = await self._probe.ask()
         self._learn_start(result)
         return result

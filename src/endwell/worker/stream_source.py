@@ -74,14 +74,14 @@ class StreamSource(StoreSource):
         for delivery, reply in zip(claim.deliveries, replies, strict=True):
             refusal = reply.refusal
             if refusal is None and reply.task is not None:
-                granted.append((delivery, await self._offer(delivery, reply)))
+                granted.append((delivery, await self._granted_offer(delivery, reply)))
             elif isinstance(refusal, StoreError | StaleAttempt):
                 again.append(delivery)
             elif refusal is None or refusal.code not in _STILL_OFFERED:
                 void.append(delivery)
         session_id = claim.capacity.session_id
         if any(isinstance(reply.refusal, StaleAttempt) for reply in replies):
-            self._session.lose(session_id, "the store refused its claims")
+            self._session.lose_lease(session_id, "the store refused its claims")
         self._intake.put_back(again)
         self._intake.drop(void)
         if session_id != self._session.id:
@@ -91,7 +91,7 @@ class StreamSource(StoreSource):
         self.was_full = claim.limit == claim.capacity.turns
         return [offer for _, offer in granted]
 
-    async def _offer(self, delivery: Delivery, reply: Reply) -> Offer:
+    async def _granted_offer(self, delivery: Delivery, reply: Reply) -> Offer:
         """The granted turn; the payload that was delivered counts only if it is the one in the store."""
         task, payload = reply.unwrap(), delivery.payload
         if content.fingerprint(payload) != task.payload_hash:

@@ -100,7 +100,7 @@ class WorkerWatchdog:
         while not self._stopping:
             try:
                 await self.run_once()
-                await self._rest()
+                await self._wait_for_next_tick()
             except StoreError as error:
                 self.failures += 1
                 log.warning(
@@ -146,7 +146,7 @@ class WorkerWatchdog:
 
         A delivery that ends the process must not count its neighbours down, so the least suspect come first.
         """
-        await self._commit([self._skip(*each) for *each, count in messages if is_exhausted(count)])
+        await self._commit([self._skip_command(*each) for *each, count in messages if is_exhausted(count)])
         new = [self._deliver(*each) for *each, count in messages if count == 0]
         if new:
             await self._try_to_deliver(new)
@@ -220,7 +220,7 @@ class WorkerWatchdog:
     def _deliver(self, message_id: str, task_id: str) -> c.Deliver:
         return self._actor.command(c.Deliver, task_id=task_id, message_id=message_id, is_counted=True)
 
-    def _skip(self, message_id: str, task_id: str) -> c.SkipMessage:
+    def _skip_command(self, message_id: str, task_id: str) -> c.SkipMessage:
         log.error("message %s is skipped: %d deliveries failed", message_id, DELIVERY_RETRIES)
         return self._actor.command(c.SkipMessage, task_id=task_id, message_id=message_id, why=DELIVERY_FAILED)
 
@@ -235,7 +235,7 @@ class WorkerWatchdog:
             status=_status_of(content.decode_stored(card.content)),
         )
 
-    async def _rest(self) -> None:
+    async def _wait_for_next_tick(self) -> None:
         """Rest until the interval is over or a wait is; a nudge says that there is another wait."""
         until = self._runtime.clock.monotonic() + self._settings.watchdog_interval_seconds
         while not self._stopping:
@@ -272,11 +272,11 @@ class WorkerWatchdog:
         await self._runtime.wait(self._nudged, self._settings.watchdog_interval_seconds)
         self._nudged.clear()
 
-    def nudge(self) -> None:
+    def look_at_waits(self) -> None:
         """A turn was suspended: its waits may be over before the next tick."""
         self._nudged.set()
 
-    def hasten(self, seconds: float) -> bool:
+    def tick_if_due(self, seconds: float) -> bool:
         """Tick now if a tick is due within this time anyway; False if none is, or one is under way."""
         if self._rests_until is None or self._rests_until - self._runtime.clock.monotonic() > seconds:
             return False

@@ -77,16 +77,7 @@ class Worker:
         self._limits = resources.limits
         self._turns = self._new_turns(resources)
         self._session = WorkerSession(actor, runtime, settings.worker, resources.directory, self)
-        parts = SourceParts(
-            actor=actor,
-            agents=self.agents,
-            session=self._session,
-            bell=bell,
-            clock=runtime.clock,
-            settings=settings.worker,
-            hasten=lambda seconds: self.watchdog.hasten(seconds),
-        )
-        self._source = StreamSource(parts, intake) if intake else StoreSource(parts)
+        self._source = self._new_source(intake)
         self.watchdog = WorkerWatchdog(
             actor, runtime, settings, questions=self._source.questions, on_result=self.on_probe_result
         )
@@ -97,6 +88,18 @@ class Worker:
         self._stopping = False
         self.refused = 0
         self.failures = 0
+
+    def _new_source(self, intake: StreamIntake | None) -> StoreSource:
+        parts = SourceParts(
+            actor=self._actor,
+            agents=self.agents,
+            session=self._session,
+            bell=self._bell,
+            clock=self._runtime.clock,
+            settings=self._settings,
+            hasten=lambda seconds: self.watchdog.tick_if_due(seconds),
+        )
+        return StreamSource(parts, intake) if intake else StoreSource(parts)
 
     def _new_turns(self, resources: TurnResources) -> Turns:
         # Threads of their own: functions that hang must not keep the worker from closing its session.
@@ -118,7 +121,7 @@ class Worker:
         pmo = self.watchdog.pmo
         return Health(
             has_lease=self._session.is_good,
-            tasks=self._turns.count,
+            tasks=self._turns.slots_taken,
             is_overseen=pmo.is_overseen,
             last_pmo_tick=pmo.last_tick,
             failures=self.failures + self.watchdog.failures,
@@ -131,7 +134,7 @@ class Worker:
                 await agent.outside.prepare()
         await self._session.open()
         self._unsubscribe = self._bell.subscribe(self.on_doorbell)
-        await self._source.start(room=self._room, wake=self._wake.set)
+        await self._source.start(room=self._free_room, wake=self._wake.set)
 
     async def run(self) -> None:
         """Work until `stop()`, then drain. The watchdog runs beside it."""
@@ -142,7 +145,7 @@ class Worker:
             if self._helper is not None:
                 await asyncio.wait([self._helper])
             await self._source.stop()
-            await self._drain()
+            await self._drain_turns()
         finally:
             self.watchdog.stop()
         await watching
@@ -150,9 +153,9 @@ class Worker:
     async def _run_round(self) -> None:
         try:
             if self._has_helper and (self._helper is None or self._helper.done()):
-                self._helper = self._runtime.spawn(self._help(), self.name)
+                self._helper = self._runtime.spawn(self._help_with_backlog(), self.name)
             if not await self.run_once():
-                await self._rest()
+                await self._wait_for_work()
         except Exception:
             self.failures += 1
             log.exception("worker %s: a round failed", self.name)
@@ -163,14 +166,14 @@ class Worker:
         """Whether a second loop helps with a backlog: one commit waits for the database while turns run."""
         return self._source.was_full and self._actor.store.parallel_commits > 1
 
-    async def _help(self) -> None:
+    async def _help_with_backlog(self) -> None:
         while not self._stopping and await self.run_once():
             pass
 
     async def run_once(self) -> bool:
         """Commit endings and claim turns. False when there was nothing to do."""
         await self._runtime.sleep(0)  # let turns that are about to end, end: one commit for all of them
-        claim = self._source.begin_claim(self._capacity())
+        claim = self._source.begin_claim(self._next_capacity())
         if claim is None:
             return await self._hand_in()
         self._claims[claim.id] = claim
@@ -181,7 +184,7 @@ class Worker:
 
     async def _claim_turns(self, claim: PendingClaim) -> bool:
         commands = await self._source.claim_commands(claim)
-        replies = await self._exchange(commands)
+        replies = await self._commit_batch(commands)
         if replies is None:
             self._source.on_no_answer(claim)
             return False
@@ -190,30 +193,32 @@ class Worker:
             self._turns.begin(offer, self.name)
         return bool(offers)
 
-    def _capacity(self) -> Capacity:
+    def _next_capacity(self) -> Capacity:
         """What the next commit may claim. Endings go first, so that they never wait ever longer."""
-        turns = min(self._room(), CLAIM_LIMIT)
+        turns = min(self._free_room(), CLAIM_LIMIT)
         if self._has_helper:
             turns = min(turns, (self.concurrency + 1) // 2)
-        live = self._turns.live()
+        live = self._turns.live_turns()
         has_suspect = any(is_suspect(turn.task.crash_count, self._limits.crash_limit) for turn in live)
         return Capacity(
             session_id=self.session_id,
             turns=turns,
-            commands=max(COMMIT_LIMIT - self._outbox.commands, 0),
+            commands=max(COMMIT_LIMIT - self._outbox.command_count, 0),
             may_take_suspect=not has_suspect and not self._claims,
             is_shared=self._has_helper and not self._claims,
         )
 
-    def _room(self) -> int:
+    def _free_room(self) -> int:
         """How many more turns may begin now."""
         return max(self._free_slots, 0) if self._session.is_good and not self._stopping else 0
 
     @property
     def _free_slots(self) -> int:
-        return self.concurrency - self._turns.count - sum(claim.limit for claim in self._claims.values())
+        return (
+            self.concurrency - self._turns.slots_taken - sum(claim.limit for claim in self._claims.values())
+        )
 
-    async def _exchange(self, claims: Sequence[c.Command] = ()) -> list[Reply] | None:
+    async def _commit_batch(self, claims: Sequence[c.Command] = ()) -> list[Reply] | None:
         """Commit endings and claims together; the replies to the claims, or None when the store is away."""
         session_id, batch = self.session_id, self._outbox.take(COMMIT_LIMIT - len(claims))
         commands: list[c.Command] = [command for ending in batch for command in ending.commands]
@@ -245,7 +250,7 @@ class Worker:
             attempts.append(ending.attempt_id)
             self.refused += sum(log_refusal(command, reply.refusal) for command, reply in answered)
             if isinstance(ending.commands[-1], c.Suspend):
-                self.watchdog.nudge()  # its waits may be over before the next tick
+                self.watchdog.look_at_waits()  # its waits may be over before the next tick
                 self._runtime.spawn(self._follow_suspension(answered), "endwell-deliver")
         if attempts:
             self._source.on_settled(attempts)
@@ -286,8 +291,8 @@ class Worker:
 
     def held_work(self) -> HeldWork:
         """What is held until the store has its ending. The heartbeat's thread calls this."""
-        attempts = (*self._turns.held(), *self._outbox.held())
-        return HeldWork(attempts, tuple(self._claims), self._turns.doing(), self.watchdog.tick_age)
+        attempts = (*self._turns.held_attempts(), *self._outbox.held_attempts())
+        return HeldWork(attempts, tuple(self._claims), self._turns.running_steps(), self.watchdog.tick_age)
 
     def on_stale(self, attempts: tuple[str, ...]) -> None:
         """Stop turns whose attempts have lost their tasks."""
@@ -305,7 +310,7 @@ class Worker:
     def _may_claim(self) -> bool:
         return self._free_slots > 0 and self._session.is_good
 
-    async def _rest(self) -> None:
+    async def _wait_for_work(self) -> None:
         """Rest until a ring, an ending, the next start of a task, or the next look at the store."""
         self._runtime.give_way()
         start = math.inf
@@ -319,17 +324,17 @@ class Worker:
         if not is_woken and start <= look:
             self._source.may_have_work = True
         elif not is_woken or self._source.seconds_to_look <= 0:
-            await self._source.look(has_room=self._free_slots > 0)
+            await self._source.look_for_work(has_room=self._free_slots > 0)
 
     def stop(self) -> None:
         """Claim no more turns; `run` drains and returns."""
         self._stopping = True
         self._wake.set()
 
-    async def _drain(self) -> None:
+    async def _drain_turns(self) -> None:
         """Let turns finish within the limit; hand the rest back, which costs the tasks nothing."""
         deadline = self._runtime.clock.monotonic() + self._settings.drain_seconds
-        while self._outbox or self._turns.live():
+        while self._outbox or self._turns.live_turns():
             left = deadline - self._runtime.clock.monotonic()
             if left <= 0:
                 break
@@ -337,7 +342,7 @@ class Worker:
                 await self._runtime.wait(self._wake, left)
                 self._wake.clear()
             await self._hand_in()
-        for turn in self._turns.live():
+        for turn in self._turns.live_turns():
             self._outbox.add(EndedTurn(turn.task.id, turn.attempt_id, (hand_back(turn),)))
         self._turns.abandon_all()
         while self._outbox and await self._hand_in():
@@ -345,7 +350,7 @@ class Worker:
 
     async def _hand_in(self) -> bool:
         """Commit endings; False when there were none, or the store is away."""
-        return bool(self._outbox) and await self._exchange() is not None
+        return bool(self._outbox) and await self._commit_batch() is not None
 
     async def close(self) -> None:
         """Stop the heartbeat and close the session, saying whether something is still at work here."""

@@ -45,7 +45,7 @@ def _program(data: bytes) -> bool:
                 output.take(line)
     except BadOutput as problem:
         return _said(str(problem))
-    assert isinstance(output.note, str)
+    assert isinstance(output.progress_note, str)
     return bool(output.results)
 
 

@@ -183,7 +183,7 @@ class OfferPublisher:
         filled = [agent for agent, limit in limits.items() if counts[agent] == limit]
         self._with_more = {agent for agent in filled if self._room.for_agent(agent)}
         self._short = (self._short - limits.keys()) | (set(filled) - self._with_more)
-        self._recent.note(len(offers))
+        self._recent.add(len(offers))
         self.published += len(offers)
         return len(offers)
 
@@ -203,7 +203,7 @@ class OfferPublisher:
 
     def _offers_ahead(self) -> int:
         """How many offers may wait on the stream for a slot: as many as start in a moment at this pace."""
-        return self._recent.within(AHEAD_SECONDS)
+        return self._recent.expected_within(AHEAD_SECONDS)
 
     async def republish_unclaimed(self) -> int:
         """Publish again the offers that were not claimed for a while; how many."""
