@@ -1,4 +1,4 @@
-"""Every example and command that the documentation shows is run here, as a reader would run it."""
+"""Every example and command of the documentation runs as a reader would run it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def killed(child: ChildProcess) -> None:
 
 
 def status_of_task(store: Path) -> object:
-    """None while there is no task, or not even a table for one."""
+    """None while there is no task, or no table."""
     try:
         return next(iter(in_store(store, "SELECT status FROM tasks")), (None,))[0]
     except (apsw.SQLError, apsw.CantOpenError, apsw.BusyError):
@@ -101,7 +101,7 @@ def status_of_task(store: Path) -> object:
 
 
 def kill_it_at_work(directory: Path) -> None:
-    """Killed while its worker holds the task; a try that came too late is repeated."""
+    """Kill the process while its worker holds the task; a late try is repeated."""
     store = directory / "hello.db"
     for _ in range(20):
         for left in (*directory.glob("hello.db*"), *directory.glob("bank.txt")):

@@ -26,7 +26,7 @@ def refusal(directory: Path, environ: dict[str, str], text: str = "") -> BadSett
     return caught.value
 
 
-def test_without_any_source_everything_is_at_its_default(tmp_path: Path) -> None:
+def test_without_any_source_every_setting_has_its_default(tmp_path: Path) -> None:
     loaded = load({"PATH": "/bin", "ENDWELL_TASK_ID": "x"}, tmp_path)
     assert loaded == Settings()
     assert {described.source for described in describe(loaded)} == {"default"}
@@ -100,7 +100,7 @@ DEFAULTS = {
 }
 
 
-def test_the_documented_keys_and_defaults_are_the_ones_there_are() -> None:
+def test_documented_keys_and_defaults_are_complete_and_right() -> None:
     assert {key: value for key, value, _ in describe(Settings())} == DEFAULTS
 
 
@@ -158,7 +158,7 @@ def test_names_are_a_list_in_the_environment_too(tmp_path: Path, text: str, name
 
 @pytest.mark.parametrize("key", ["dispatched_timeout_seconds", "pending_wakeup_seconds"])
 @pytest.mark.parametrize("value", ["0", "-1"])
-def test_a_rule_that_may_be_off_is_off_at_zero_and_below(tmp_path: Path, key: str, value: str) -> None:
+def test_an_optional_rule_is_off_at_zero_and_below(tmp_path: Path, key: str, value: str) -> None:
     loaded = load({f"ENDWELL__PMO__{key.upper()}": value}, tmp_path)
     assert loaded.value(f"pmo.{key}") == 0
     check(loaded)
@@ -253,7 +253,7 @@ def test_an_unknown_variable_names_the_nearest(tmp_path: Path, variable: str, ne
     assert error.hint == f"did you mean {near}?"
 
 
-def test_a_key_like_nothing_else_points_to_the_list(tmp_path: Path) -> None:
+def test_a_key_without_a_near_match_points_to_the_list(tmp_path: Path) -> None:
     assert "config show" in refusal(tmp_path, {}, "qqq = 1").message
 
 
@@ -374,7 +374,7 @@ def test_passwords_are_masked(url: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["hooks.test/t0ken", "hooks.test?t0ken", "https://hooks.test/t0ken"])
-def test_settings_show_of_a_webhook_only_its_host_even_without_a_scheme(url: str) -> None:
+def test_only_the_host_of_a_webhook_is_shown_even_without_a_scheme(url: str) -> None:
     settings = override(Settings(), {"relay.url": url}, source="here")
     shown = {each.key: each.value for each in describe(settings)}
     assert shown["relay.url"] == f"{url.partition('t0ken')[0][:-1]}/***"
@@ -414,7 +414,7 @@ def test_no_web_address_shows_more_than_its_host(scheme: str, host: str, mark: s
     assert SECRET not in mask_url(scheme + secret)
 
 
-def test_what_is_described_holds_no_password(tmp_path: Path) -> None:
+def test_described_settings_hold_no_password(tmp_path: Path) -> None:
     urls = {
         "ENDWELL_STORE": "postgresql://me:hunter2@db/prod",
         "ENDWELL__REDIS__URL": "redis://:hunter2@cache",
@@ -434,7 +434,7 @@ def test_the_public_names_are_these() -> None:
 
 
 @pytest.mark.covers("S4.18", "S4.19", "S4.20", "S4.29")
-def test_with_the_redis_queue_its_own_words_are_lease_heartbeat_and_retries(tmp_path: Path) -> None:
+def test_with_the_redis_queue_lease_heartbeat_and_retries_come_from_its_own_keys(tmp_path: Path) -> None:
     environ = {
         "ENDWELL__QUEUE__KIND": "redis",
         "ENDWELL__REDIS__URL": "redis://127.0.0.1",

@@ -34,7 +34,7 @@ def shell(tmp_path: Path) -> Shell:
 def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Command]:
-    """The same command line in this process, for what needs no process of its own."""
+    """The command line in this process, which is faster."""
     monkeypatch.chdir(tmp_path)
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
@@ -59,7 +59,7 @@ def store(tmp_path: Path) -> str:
 
 @pytest.fixture
 def stock(store: str, tmp_path: Path) -> Stock:
-    """The same with a task that succeeded and one that became a dead letter."""
+    """The same with a succeeded task and a dead letter."""
     with _app(tmp_path).running() as app:
         good = app.submit("clerk", {"id": "42", "items": 2}, key="order-42")
         bad = app.submit("picky", {"value": -1, "notes": ["a", {"b": 1}]})

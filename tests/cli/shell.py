@@ -112,7 +112,7 @@ QUICK = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command came to."""
+    """The answer of a command."""
 
     code: int
     out: str
@@ -137,7 +137,7 @@ class Answer:
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours without settings of Endwell; and with the package of this repository."""
+    """This environment without settings of Endwell, and with the package of this repository."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ENDWELL")}
     return {**kept, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
 
@@ -157,7 +157,7 @@ class Shell:
         environment: Mapping[str, str] | None = None,
         preexec: Callable[[], None] | None = None,
     ) -> Answer:
-        """One command, to its end."""
+        """Run one command to its end."""
         done = subprocess.run(
             [sys.executable, "-m", "endwell", *words],
             cwd=self.directory,
@@ -174,7 +174,7 @@ class Shell:
     def serving(
         self, *words: str, environment: Mapping[str, str] | None = None, errors: int | None = None
     ) -> Iterator[ChildProcess]:
-        """A service that is ready; killed at the end if it is still there. `errors` may join its output."""
+        """A started and ready service, killed at the end. `errors` may join its output."""
         child = start_process(
             [sys.executable, "-m", "endwell", *words],
             {**self.environment, **QUICK, **(environment or {})},

@@ -1,4 +1,4 @@
-"""Commands of an installation whose turns travel over Redis Streams, and a hand on its server."""
+"""Commands of an installation whose turns travel over Redis Streams, and direct access to its server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from endwell.streams.protocol import Names
 
 
 class Server:
-    """One prefix on a server, spoken to as anybody could."""
+    """One prefix on a server, used by plain Redis commands."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -23,7 +23,7 @@ class Server:
         self.client: Redis = Redis.from_url(url)
 
     def unreadable(self, *, is_result: bool = False, **fields: str | bytes) -> str:
-        """The dead letter that a worker, or the orchestrator, makes of an entry that it cannot read."""
+        """Add an unreadable entry to the dead letters, as a worker or the orchestrator does."""
         raw = [part if isinstance(part, bytes) else part.encode() for pair in fields.items() for part in pair]
         found = (read_report if is_result else read_task)("7-1", raw)
         assert isinstance(found, Malformed)
@@ -33,7 +33,7 @@ class Server:
         return place.decode()
 
     def unreadable_at(self, place: str) -> Any:
-        """The fields of one."""
+        """The fields of an entry."""
         found: Any = self.client.xrange(self.names.dlq, place, place)
         return found[0][1]
 
@@ -45,7 +45,7 @@ class Server:
 
 @pytest.fixture
 def server(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Every command of this test finds its turns on this server."""
+    """A server that carries the turns of every command in this test."""
     made = Server(redis_url)
     monkeypatch.setenv("ENDWELL__QUEUE__KIND", "redis")
     monkeypatch.setenv("ENDWELL__DOORBELL__KIND", "store")

@@ -24,7 +24,7 @@ GOOD = '{"id": "1"}'
         (("clerk", '{"id": 1}'), "bad_payload", "payload.id"),
         (("clerk", '{"items": 1}'), "bad_payload", "payload.id"),
         (("clerk", '{"id": "1", "items": "many"}'), "bad_payload", "payload.items"),
-        (("nobody", GOOD), "unknown_agent", "agent"),
+        (("missing", GOOD), "unknown_agent", "agent"),
         (("Clerk", GOOD), "bad_name", "agent"),
         (("clerk/a b", GOOD), "bad_name", "agent_key"),
         (("clerk", GOOD, "--key", "a b"), "bad_name", "idempotency_key"),
@@ -86,14 +86,14 @@ def test_wrong_usage_exits_with_2_in_the_same_shape(command: Command, words: tup
     "words",
     [("task", "show"), ("task", "history"), ("task", "cancel"), ("task", "retry"), ("why",), ("dlq", "show")],
 )
-def test_an_id_that_is_not_there_exits_with_3(command: Command, store: str, words: tuple[str, ...]) -> None:
+def test_an_unknown_id_exits_with_3(command: Command, store: str, words: tuple[str, ...]) -> None:
     answer = command(*words, "nothing", "--store", store, "--json")
     assert answer.code == 3
     assert answer.error["code"] in ("no_such_task", "no_such_dead_letter")
 
 
 @pytest.mark.parametrize("words", [("dlq", "replay"), ("dlq", "abandon")])
-def test_a_task_that_is_no_dead_letter_has_no_verdict_to_give(
+def test_a_task_without_a_dead_letter_cannot_be_abandoned(
     command: Command, store: str, words: tuple[str, ...]
 ) -> None:
     task = command("submit", "clerk", GOOD, "--store", store, "--json").document

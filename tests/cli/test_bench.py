@@ -1,4 +1,4 @@
-"""`endwell bench` measures what it says, and keeps no figure that does not check out."""
+"""`endwell bench`: it gives every figure, and drops figures whose check fails."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_on_postgresql_every_figure_is_there(tmp_path: Path, postgres_url: str) 
     assert "bare_drain_1_worker" in {row["name"] for row in document["rows"]}
 
 
-def test_one_row_can_be_measured_by_itself_and_a_row_that_there_is_not_is_refused(tmp_path: Path) -> None:
+def test_one_row_can_be_measured_alone_and_an_unknown_row_is_refused(tmp_path: Path) -> None:
     document = run_bench(tmp_path, "--only", "submit_one_by_one")
     assert [row["name"] for row in document["rows"]] == ["submit_one_by_one"]
     argv = [sys.executable, "-m", "endwell", "bench", "--only", "drain_3_workers"]
@@ -76,7 +76,7 @@ def test_one_row_can_be_measured_by_itself_and_a_row_that_there_is_not_is_refuse
     assert b"no such row: drain_3_workers" in refused.stderr
 
 
-async def test_a_drain_whose_results_are_not_all_there_has_problems(tmp_path: Path) -> None:
+async def test_a_drain_with_a_missing_result_has_problems(tmp_path: Path) -> None:
     async with Ground(Runtime.system(), tmp_path, None).place() as place:
         await place.submit(20)
         cancelled = Cancel(
@@ -96,7 +96,7 @@ async def test_a_drain_whose_results_are_not_all_there_has_problems(tmp_path: Pa
     assert list(place.expected)[7] in checked.problems[0]
 
 
-async def test_a_place_with_a_task_too_few_has_problems(tmp_path: Path) -> None:
+async def test_a_place_with_a_missing_task_has_problems(tmp_path: Path) -> None:
     async with Ground(Runtime.system(), tmp_path, None).place() as place:
         await place.submit(3)
         await place.start("worker")

@@ -1,4 +1,4 @@
-"""Settings as they are shown: every key, its value, its source, and what is wrong with them."""
+"""`endwell config show`: every key, its value, its source, and contradictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`endwell demo` as its user runs it: real processes, real signals, and a verdict that is not for sale."""
+"""`endwell demo` as its user runs it: real processes, real signals, and a verdict that notices harm."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class Kept:
             connection.close()
 
     def copy(self, to: Path) -> Kept:
-        """Another one to do harm to."""
+        """A copy to sabotage."""
         shutil.copytree(self.directory, to)
         return Kept(to)
 
     def read_again(self) -> Table:
-        """What the demo's reader says of it."""
+        """The table that the demo's reader fills from it."""
         ((namespace,),) = self.rows("SELECT DISTINCT namespace FROM tasks")
         extra = {NAMESPACE: str(namespace), SINK: str(self.directory / "sink.jsonl")}
         env = clean_environment(f"sqlite:///{self.store}", QUICK, extra)
@@ -82,19 +82,21 @@ class Kept:
 
 @pytest.fixture(scope="module")
 def a_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Kept]:
-    """One run on SQLite, kept for all who want to look at it."""
+    """One run on SQLite, kept for several tests."""
     directory = tmp_path_factory.mktemp("demo")
     document = run_demo(directory, "--tasks", "80", "--keep", "kept")
     return document, Kept(directory / "kept")
 
 
 @pytest.mark.covers("S1.1")
-def test_on_sqlite_everything_ends_whoever_is_killed(a_run: tuple[dict[str, Any], Kept]) -> None:
+def test_on_sqlite_every_task_ends_although_processes_are_killed(a_run: tuple[dict[str, Any], Kept]) -> None:
     assert_shows_what_it_must(a_run[0], 80)
 
 
 @pytest.mark.covers("S1.1")
-def test_on_postgresql_everything_ends_whoever_is_killed(tmp_path: Path, postgres_url: str) -> None:
+def test_on_postgresql_every_task_ends_although_processes_are_killed(
+    tmp_path: Path, postgres_url: str
+) -> None:
     document = run_demo(tmp_path, "--tasks", "60", "--store", postgres_url)
     assert_shows_what_it_must(document, 60)
 
@@ -109,7 +111,7 @@ def test_the_table_is_what_store_and_sink_say(a_run: tuple[dict[str, Any], Kept]
     assert len((kept.directory / "sink.jsonl").read_bytes().splitlines()) == document["sink_calls"]
 
 
-def test_every_victim_that_counts_had_its_tasks_taken_from_it(a_run: tuple[dict[str, Any], Kept]) -> None:
+def test_every_counted_victim_lost_its_tasks_by_a_reclaim(a_run: tuple[dict[str, Any], Kept]) -> None:
     document, kept = a_run
     holder = "json_extract(CAST(e.data AS TEXT), '$.session_id')"
     taken = f"SELECT count(*) FROM events e JOIN sessions s ON s.id = {holder}"
@@ -120,7 +122,7 @@ def test_every_victim_that_counts_had_its_tasks_taken_from_it(a_run: tuple[dict[
         assert not pid_alive(kill["pid"])
 
 
-def test_store_and_logs_are_for_their_owner_alone(a_run: tuple[dict[str, Any], Kept]) -> None:
+def test_store_and_logs_can_be_read_only_by_their_owner(a_run: tuple[dict[str, Any], Kept]) -> None:
     _, kept = a_run
     assert kept.directory.stat().st_mode & 0o777 == 0o700
     assert {path.name for path in kept.directory.iterdir() if path.stat().st_mode & 0o077} == set()
@@ -144,9 +146,7 @@ def test_the_reader_notices_harm_to_the_store(
     assert find_shortcomings(table)
 
 
-def test_the_reader_notices_a_result_that_nobody_worked_for(
-    a_run: tuple[dict[str, Any], Kept], tmp_path: Path
-) -> None:
+def test_the_reader_notices_a_result_without_work(a_run: tuple[dict[str, Any], Kept], tmp_path: Path) -> None:
     sabotaged = a_run[1].copy(tmp_path / "copy")
     ((attempt,),) = sabotaged.rows("SELECT attempt_id FROM events WHERE type = 'task.succeeded' LIMIT 1")
     sink = sabotaged.directory / "sink.jsonl"
@@ -169,7 +169,7 @@ def test_the_reader_notices_an_effect_that_happened_twice_or_not_at_all(
     assert find_shortcomings(table)
 
 
-def test_interrupted_it_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+def test_an_interrupted_demo_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     demo = subprocess.Popen([*DEMO], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert demo.stderr is not None

@@ -98,7 +98,7 @@ def test_many_are_replayed_only_with_yes(shell: Shell, stock: Stock) -> None:
     assert len(shell.run("dlq", "list", "--all", "--json").document["items"]) == 1
 
 
-def test_one_that_is_refused_does_not_hold_up_the_others(command: Command, stock: Stock, store: str) -> None:
+def test_a_refused_replay_does_not_hold_up_the_others(command: Command, stock: Stock, store: str) -> None:
     answer = command("dlq", "replay", "nothing", stock.failed, "--store", store, "--json")
     assert answer.code == 4
     assert [item["replay_of"] for item in answer.document["items"]] == [stock.failed]

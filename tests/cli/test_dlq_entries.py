@@ -76,7 +76,7 @@ def test_an_entry_whose_payload_was_not_kept_needs_another(
     assert (refused.code, refused.error["code"]) == (4, "payload_unknown")
 
 
-def test_a_copy_of_a_known_task_and_a_workers_word_are_not_replayed_but_can_be_abandoned(
+def test_copies_of_known_tasks_and_worker_reports_can_only_be_abandoned(
     command: Command, stock: Stock, store: str, server: Server
 ) -> None:
     copy = server.unreadable(tool_name="clerk", payload=ORDER, task_id=stock.failed, turn="t.t1", epoch="-")

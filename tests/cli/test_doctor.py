@@ -1,4 +1,4 @@
-"""`endwell doctor` as a person or a script runs it."""
+"""`endwell doctor` for people and for scripts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from tests.cli.conftest import Command, Stock
 from tests.cli.shell import Shell
 
 
-def test_a_store_at_rest_is_told_about_in_words_and_in_json(
-    command: Command, stock: Stock, store: str
-) -> None:
+def test_doctor_reports_in_text_and_in_json(command: Command, stock: Stock, store: str) -> None:
     answer = command("doctor", "--store", store, "--json")
     assert answer.code == 0, answer.out
     assert answer.document["ok"]
@@ -32,7 +30,7 @@ def test_a_broken_record_is_exit_1(command: Command, stock: Stock, store: str, t
     assert answer.document["findings"][0]["code"] == "record_broken"
 
 
-def test_a_store_that_is_not_there_is_exit_5_and_is_not_made(command: Command, tmp_path: Path) -> None:
+def test_a_missing_store_exits_with_5_and_is_not_created(command: Command, tmp_path: Path) -> None:
     answer = command("doctor", "--store", f"sqlite:///{tmp_path}/typo.db", "--json")
     assert answer.code == 5
     assert [finding["code"] for finding in answer.document["findings"]] == ["store_missing"]

@@ -17,7 +17,7 @@ OF_STREAMS = ("queue_", "entries_", "stream_grows", "dead_letters_pile_up")
 
 
 def found(command: Command, store: str) -> dict[str, dict[str, Any]]:
-    """What it finds about the streams, by code; each finding has a remedy."""
+    """The findings about streams by code; each has a remedy."""
     answer = command("doctor", "--store", store, "--json").document
     findings = {each["code"]: each for each in answer["findings"] if each["code"].startswith(OF_STREAMS)}
     assert all(each["remedy"] for each in findings.values())
@@ -29,7 +29,7 @@ def test_streams_in_order_are_no_finding(command: Command, store: str, server: S
     assert "streams" in command("doctor", "--store", store).out
 
 
-def test_streams_that_are_longer_than_what_is_needed_are_told_of(
+def test_streams_that_are_longer_than_needed_are_found(
     command: Command, store: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "SPARE_ENTRIES", 2)
@@ -61,7 +61,7 @@ def test_entries_that_were_pending_for_too_long_are_an_error(
     assert "3600 s" in left["message"]
 
 
-def test_a_server_that_may_drop_streams_or_forgets_them_is_told_of(
+def test_a_server_that_may_lose_streams_is_found(
     command: Command, store: str, server: Server, own_valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENDWELL__REDIS__URL", own_valkey.url)
@@ -73,7 +73,7 @@ def test_a_server_that_may_drop_streams_or_forgets_them_is_told_of(
     assert set(found(command, store)) == {"queue_may_evict", "queue_forgets"}
 
 
-def test_a_server_that_is_away_is_an_error_and_the_other_checks_go_on(
+def test_an_unreachable_server_is_an_error_and_the_other_checks_run(
     command: Command, store: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENDWELL__REDIS__URL", "redis://:secret@127.0.0.1:1")

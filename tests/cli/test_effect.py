@@ -1,4 +1,4 @@
-"""`endwell effect`: what was changed outside, and a person's word on what nobody knows."""
+"""`endwell effect`: effects outside, and a person's verdict on unknown ones."""
 
 from __future__ import annotations
 
@@ -82,19 +82,21 @@ def test_an_unknown_effect_is_listed_and_settled_by_a_person(
     assert shown["result"] == {"receipt": 7}
     assert '"receipt": 7' in command("effect", "show", "pay:42", "--store", store).out
     task = command("task", "show", unknown, "--store", store, "--json").document
-    assert task["status"] == "queued", "the task goes on"
+    assert task["status"] == "queued", "the task continues"
     again = command("effect", "settle", "pay:42", "not-done", "--store", store, "--json")
     assert (again.code, again.error["code"]) == (4, "effect_settled")
 
 
 @pytest.mark.parametrize(("word", "status"), [("not-done", "not_done"), ("abandon", "abandoned")])
-def test_the_other_verdicts(command: Command, unknown: str, store: str, word: str, status: str) -> None:
+def test_an_unknown_effect_is_settled_as_not_done_or_abandoned(
+    command: Command, unknown: str, store: str, word: str, status: str
+) -> None:
     forced = ["--force"] if word == "not-done" else []
     done = command("effect", "settle", "pay:42", word, *forced, "--store", store, "--json")
     assert (done.code, done.document["status"]) == (0, status)
 
 
-def test_an_effect_that_is_not_there(command: Command, store: str) -> None:
+def test_an_unknown_effect_key_exits_with_3(command: Command, store: str) -> None:
     for words in (("show", "nothing"), ("settle", "nothing", "done")):
         answer = command("effect", *words, "--store", store, "--json")
         assert (answer.code, answer.error["code"]) == (3, "no_such_effect")

@@ -54,7 +54,7 @@ def test_output_that_cannot_be_written_is_an_error_without_a_traceback(
 def test_commands_work_with_closed_standard_streams(shell: Shell, store: str, closed: str) -> None:
     said = shell_line(shell, f"task list --store {store} {closed}")
     assert (said.returncode, said.stderr) == (0, "")
-    assert shell_line(shell, f"task show nobody --store {store} {closed}").returncode == 3
+    assert shell_line(shell, f"task show missing --store {store} {closed}").returncode == 3
     assert shell_line(shell, f"events export - --store {store} {closed}").returncode == 0
 
 
@@ -80,7 +80,7 @@ class Waiter:
 class Owner:
     waiter = Waiter()
 """
-"""The same in a method of which Python 3.11 turns every exception into a RuntimeError."""
+"""The same in a method whose exceptions Python 3.11 turns into RuntimeError."""
 
 
 @pytest.mark.parametrize(

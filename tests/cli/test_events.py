@@ -37,14 +37,14 @@ def test_the_log_has_the_failure_and_the_dead_letter(command: Command, stock: St
     ]
 
 
-def test_a_cursor_goes_on_where_it_was(command: Command, stock: Stock, store: str) -> None:
+def test_tail_continues_after_its_cursor(command: Command, stock: Stock, store: str) -> None:
     every = command("events", "tail", "--store", store, "--json").lines
     rest = command("events", "tail", "--after", every[2]["cursor"], "--store", store, "--json").lines
     assert rest == every[3:]
     assert command("events", "tail", "--after", "now", "--store", store).out == ""
 
 
-async def test_events_that_a_transaction_holds_back_are_not_left_out_silently(
+async def test_tail_says_that_a_transaction_holds_back_events(
     command: Command, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cli_events, "HELD_BACK_SECONDS", -1.0)
@@ -65,7 +65,7 @@ async def test_events_that_a_transaction_holds_back_are_not_left_out_silently(
     await other.close()
 
 
-def test_a_follower_sees_what_happens_meanwhile(shell: Shell, stock: Stock) -> None:
+def test_tail_follows_new_events(shell: Shell, stock: Stock) -> None:
     words = [sys.executable, "-m", "endwell", "events", "tail", "-f", "--json"]
     child = start_process(words, {**shell.environment, "PYTHONFAULTHANDLER": "1"}, cwd=shell.directory)
     try:
@@ -112,7 +112,7 @@ _SWAP = f"""
     ("tamper", "version", "kind"),
     [
         (_sql(f"UPDATE events SET data = CAST('{{}}' AS BLOB) WHERE {_ONE} AND version = 2"), 2, "changed"),
-        (_sql(f"UPDATE events SET actor = 'nobody' WHERE {_ONE} AND version = 1"), 1, "changed"),
+        (_sql(f"UPDATE events SET actor = 'mallory' WHERE {_ONE} AND version = 1"), 1, "changed"),
         (_sql(f"DELETE FROM events WHERE {_ONE} AND version = 2"), 2, "missing"),
         (_sql(f"DELETE FROM events WHERE {_ONE} AND version = 1"), 1, "missing"),
         (_sql(_SWAP), 2, "changed"),
@@ -152,7 +152,7 @@ def test_tampering_is_found(
     assert kind in command("events", "verify", "--store", store).out
 
 
-def test_verifying_reads_in_pages_and_overlooks_nothing(
+def test_verify_reads_every_page(
     command: Command, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify, "PAGE", 3)
@@ -173,7 +173,7 @@ def test_verifying_reads_in_pages_and_overlooks_nothing(
     ]
 
 
-async def test_verifying_does_not_mistake_work_for_tampering(
+async def test_verify_does_not_mistake_concurrent_work_for_tampering(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Endwell(store).connect() as node:
@@ -213,9 +213,7 @@ def test_an_export_makes_another_store_with_the_same_results(
     assert (third.code, third.error["code"]) == (4, "store_not_empty")
 
 
-def test_an_export_that_fails_leaves_no_file_that_would_be_in_the_way(
-    command: Command, tmp_path: Path
-) -> None:
+def test_a_failed_export_leaves_no_file(command: Command, tmp_path: Path) -> None:
     backup = tmp_path / "backup.jsonl"
     failed = command("events", "export", str(backup), "--store", f"sqlite:///{tmp_path}/nothing.db", "--json")
     assert (failed.code, failed.error["code"]) == (5, "store_missing")

@@ -1,4 +1,4 @@
-"""`endwell inbox`, `task unblock` and `task assign`: what a person sees, and moves."""
+"""`endwell inbox`, `task unblock` and `task assign`: what a person sees and does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.cli.shell import APP
 
 @pytest.fixture
 def told(store: str, tmp_path: Path) -> str:
-    """A task in ada's hands, with two messages in its inbox."""
+    """A task that is blocked for ada, with two messages in its inbox."""
     return asyncio.run(_blocked_with_messages(_app(tmp_path)))
 
 
@@ -49,9 +49,7 @@ def test_messages_are_listed_newest_first_page_by_page_and_shown_with_their_cont
     assert "no messages" in command("inbox", "list", "--status", "skipped", "--store", store).out
 
 
-def test_an_offered_turn_is_shown_without_a_content_that_it_does_not_have(
-    command: Command, store: str, tmp_path: Path
-) -> None:
+def test_an_offered_turn_is_shown_without_content(command: Command, store: str, tmp_path: Path) -> None:
     message_id = asyncio.run(_offered(_app(tmp_path)))
     shown = command("inbox", "show", message_id, "--store", store).out
     assert "agent_turn_id" in shown
@@ -84,8 +82,8 @@ def test_a_blocked_task_is_assigned_and_unblocked(command: Command, told: str, s
     assert (moved["status"], moved["reason"]) == ("queued", None)
     again = command("task", "unblock", told, *where)
     assert (again.code, again.error["code"]) == (4, "wrong_status")
-    nobody = command("task", "assign", told, "--to", " ", *where)
-    assert (nobody.code, nobody.error["code"]) == (4, "bad_name")
+    refused = command("task", "assign", told, "--to", " ", *where)
+    assert (refused.code, refused.error["code"]) == (4, "bad_name")
 
 
 def test_why_fits_on_one_screen_and_says_what_to_type(command: Command, told: str, store: str) -> None:

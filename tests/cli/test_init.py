@@ -43,7 +43,7 @@ def test_nothing_is_ever_overwritten(command: Command, tmp_path: Path) -> None:
     assert (tmp_path / "endwell.toml").read_text() == "mine"
 
 
-def test_a_place_where_nothing_can_be_written_is_told(command: Command, tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_refused(command: Command, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     answer = command("init", str(tmp_path / "file" / "below"), "--json")
     assert (answer.code, answer.error["code"]) == (2, "usage")

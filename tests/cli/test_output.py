@@ -1,4 +1,4 @@
-"""What is shown and how: one document on stdout, remarks on stderr, nothing that upsets a terminal."""
+"""Output: one document on stdout, remarks on stderr, no control characters, no secrets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_control_characters_of_a_payload_are_escaped_in_text(command: Command, s
 
 
 def test_an_error_without_json_is_text_on_stderr_alone(command: Command, store: str) -> None:
-    answer = command("submit", "nobody", "1", "--store", store)
+    answer = command("submit", "missing", "1", "--store", store)
     assert answer.out == ""
     assert "unknown_agent" in answer.err
     assert "hint: known agents: " in answer.err
@@ -62,7 +62,7 @@ def test_an_interruption_exits_with_130(command: Command, monkeypatch: pytest.Mo
     assert command("migrate").code == 130
 
 
-def test_a_reader_that_leaves_early_is_no_error(shell: Shell, stock: Stock) -> None:
+def test_a_reader_that_closes_the_pipe_early_is_no_error(shell: Shell, stock: Stock) -> None:
     child = subprocess.Popen(
         [sys.executable, "-m", "endwell", "events", "tail", "-f"],
         cwd=shell.directory,
@@ -81,7 +81,7 @@ def test_a_reader_that_leaves_early_is_no_error(shell: Shell, stock: Stock) -> N
     child.stderr.close()
 
 
-def test_secrets_are_masked_wherever_they_stand_in_a_text() -> None:
+def test_secrets_are_masked_anywhere_in_a_text() -> None:
     text = "no answer from postgresql://bob:hunter2@db/x?password=p2 and redis://:p3@r, sorry: a@b"
     masked = output.without_secrets(text)
     assert not any(secret in masked for secret in ("hunter2", "p2", "p3"))
@@ -102,7 +102,7 @@ def test_a_table_is_drawn_whole_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -
     assert "\x1b" not in text
 
 
-def test_json_is_asked_for_by_the_words_before_a_double_dash() -> None:
+def test_json_counts_only_before_a_double_dash() -> None:
     assert failures.ErrorStyle.of(["submit", "--json"]).json
     assert not failures.ErrorStyle.of(["submit", "--", "--json"]).json
 
@@ -131,7 +131,7 @@ def test_the_log_has_ids_and_no_secrets(style: str) -> None:
     ("verbose", "variable", "level"),
     [(0, None, "WARNING"), (1, None, "INFO"), (2, "error", "DEBUG"), (0, "error", "ERROR")],
 )
-def test_the_level_is_said_by_option_or_variable(
+def test_the_log_level_is_set_by_option_or_variable(
     command: Command, monkeypatch: pytest.MonkeyPatch, verbose: int, variable: str | None, level: str
 ) -> None:
     if variable:

@@ -1,4 +1,4 @@
-"""A PMO that is killed with -9 while it tells the outside: another one goes on, and nothing is missed."""
+"""A PMO that is killed with -9 while it sends a message: another one continues, and no message is lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.servers.webhook import Receiver, Request
 
 
 @pytest.mark.covers("T5")
-def test_killed_while_its_message_is_on_the_way_and_before_it_is_noted(shell: Shell) -> None:
+def test_a_pmo_killed_before_the_cursor_moves_sends_the_message_again(shell: Shell) -> None:
     with Receiver() as receiver:
         told = {
             "ENDWELL__RELAY__KIND": "webhook",

@@ -1,4 +1,4 @@
-"""Services: ready when they say so, drained when asked once, gone when asked twice."""
+"""Services: ready, drained at the first signal, gone at the second."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.cli.shell import SECONDS, Shell
 
 
 @pytest.mark.parametrize("service", ["worker", "pmo", "up"])
-def test_an_idle_service_leaves_at_the_first_signal(shell: Shell, service: str) -> None:
+def test_an_idle_service_exits_at_the_first_signal(shell: Shell, service: str) -> None:
     with shell.serving(service) as child:
         child.terminate()
         assert child.wait(SECONDS) == 0
@@ -24,7 +24,7 @@ def test_a_pmo_needs_no_app(shell: Shell) -> None:
         assert (shell.directory / "elsewhere.db").exists()
 
 
-def test_a_worker_finishes_what_runs_before_it_leaves(shell: Shell) -> None:
+def test_a_draining_worker_finishes_running_turns(shell: Shell) -> None:
     with shell.serving("worker") as child:
         task = shell.run("submit", "slow", "1.0", "--json").document
         assert child.read_line(SECONDS) == "started"
@@ -34,7 +34,7 @@ def test_a_worker_finishes_what_runs_before_it_leaves(shell: Shell) -> None:
     assert (done["status"], done["result"]) == ("succeeded", "done")
 
 
-def test_what_cannot_be_finished_is_handed_back_and_costs_the_task_nothing(shell: Shell) -> None:
+def test_a_draining_worker_hands_back_unfinished_turns_at_no_cost(shell: Shell) -> None:
     with shell.serving("worker", environment={"ENDWELL__WORKER__DRAIN_SECONDS": "0.1"}) as child:
         task = shell.run("submit", "slow", "600", "--json").document
         assert child.read_line(SECONDS) == "started"
@@ -58,7 +58,7 @@ def test_a_second_signal_ends_a_draining_worker_at_once(shell: Shell) -> None:
 
 
 def says(child: ChildProcess, words: str) -> None:
-    """Among what it logs: after some seconds a worker complains that there is no PMO."""
+    """Whether the log says so; after some seconds a worker also warns that no PMO ticks."""
     while words not in (line := child.read_line(SECONDS) or ""):
         assert line, f"it never said {words!r}"
 
@@ -93,7 +93,7 @@ def test_a_killed_workers_task_is_reclaimed_and_finished_by_another(shell: Shell
         ("raise SystemExit(3)", "broken:app", "SystemExit"),
     ],
 )
-def test_an_app_that_cannot_be_loaded_is_said_so(
+def test_an_app_that_cannot_be_loaded_is_refused_with_the_reason(
     shell: Shell, source: str | None, target: str, part: str
 ) -> None:
     if source is not None:
@@ -104,7 +104,7 @@ def test_an_app_that_cannot_be_loaded_is_said_so(
     assert "Traceback" not in answer.err
 
 
-def test_the_app_is_named_by_the_file_too(shell: Shell) -> None:
+def test_the_settings_file_may_name_the_app(shell: Shell) -> None:
     (shell.directory / "app.py").rename(shell.directory / "other.py")
     (shell.directory / "endwell.toml").write_text('[app]\ntarget = "other:app"\n', encoding="utf-8")
     with shell.serving("up"):

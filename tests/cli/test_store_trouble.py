@@ -18,7 +18,7 @@ _CAP_DAC_OVERRIDE = 1
 
 
 def _bound_by_permissions() -> None:
-    """Let file permissions count even for root; for anybody else they do anyway."""
+    """Let file permissions bind root, too."""
     if os.geteuid() == 0 and sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE, 0, 0, 0)
 
@@ -26,22 +26,22 @@ def _bound_by_permissions() -> None:
 @pytest.mark.parametrize(
     "words", ["task list", "why x", "events verify", "events tail", "events export -", "metrics", "dlq list"]
 )
-def test_who_asks_a_store_that_is_not_there_is_told_so_and_makes_none(
+def test_a_question_to_a_missing_store_fails_and_creates_none(
     command: Command, tmp_path: Path, words: str
 ) -> None:
-    """Everything would be in order in a new one; not the one that was meant."""
+    """A new, empty store would not be the intended one."""
     answer = command(*words.split(), "--store", f"sqlite:///{tmp_path}/mistyped.db", "--json")
     assert (answer.code, answer.error["code"]) == (5, "store_missing")
     assert not list(tmp_path.glob("mistyped*"))
 
 
-def test_a_directory_that_is_not_there(command: Command, tmp_path: Path) -> None:
+def test_a_store_in_a_missing_directory_is_unreachable(command: Command, tmp_path: Path) -> None:
     answer = command("task", "list", "--store", f"sqlite:///{tmp_path}/none/store.db", "--json")
     assert (answer.code, answer.error["code"]) == (5, "store_unreachable")
     assert not (tmp_path / "none").exists()
 
 
-def test_a_file_that_is_not_a_database(command: Command, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused(command: Command, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a database at all, but long enough to look like one" * 99)
     answer = command("task", "list", "--store", "sqlite:///notes.txt", "--json")
     assert (answer.code, answer.error["code"]) == (5, "store_corrupt")
@@ -57,7 +57,7 @@ def test_a_store_of_a_newer_release_is_not_touched(command: Command, store: str,
 
 @pytest.mark.parametrize("spoiled", ["[]", "5"])
 @pytest.mark.parametrize("words", ["why TASK", "task show TASK", "task list"])
-def test_a_task_whose_error_somebody_spoiled(
+def test_a_task_with_an_unreadable_error_is_reported(
     command: Command, store: str, tmp_path: Path, words: str, spoiled: str
 ) -> None:
     asked = command("submit", "clerk", '{"id": "1"}', "--store", store, "--json")
@@ -68,7 +68,7 @@ def test_a_task_whose_error_somebody_spoiled(
     assert (answer.code, answer.error["code"]) == (5, "store_unreadable")
 
 
-def test_a_read_only_store(shell: Shell, stock: Stock) -> None:
+def test_a_read_only_store_is_refused_with_the_reason(shell: Shell, stock: Stock) -> None:
     os.chmod(shell.directory / "store.db", 0o400)
     os.chmod(shell.directory, 0o500)
     try:
@@ -82,7 +82,7 @@ def test_a_read_only_store(shell: Shell, stock: Stock) -> None:
 
 
 @pytest.mark.parametrize("words", [("task", "list"), ("pmo",), ("migrate",)])
-def test_a_server_that_is_not_there_is_named_without_its_password(
+def test_an_unreachable_server_is_named_without_its_password(
     command: Command, words: tuple[str, ...]
 ) -> None:
     url = "postgresql://bob:hunter2@127.0.0.1:1/nowhere"

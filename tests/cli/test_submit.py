@@ -1,4 +1,4 @@
-"""Submitting: what is asked, what comes back, and by which exit code."""
+"""`endwell submit` and `submit-many`: answers and exit codes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_task_that_does_not_succeed_makes_the_wait_exit_with_1(shell: Shell) -
     assert "cannot take -5" in answer.document["error"]["message"]
 
 
-def test_a_wait_that_takes_too_long_exits_with_6_and_the_task_goes_on(command: Command, store: str) -> None:
+def test_a_wait_that_times_out_exits_with_6_and_the_task_continues(command: Command, store: str) -> None:
     answer = command(
         "submit", "clerk", '{"id": "1"}', "--wait", "--timeout", "0.1", "--store", store, "--json"
     )
@@ -47,7 +47,7 @@ def test_shared_options_may_stand_before_or_after_the_command(command: Command, 
     assert (before.document["deduplicated"], after.document["deduplicated"]) == (False, True)
 
 
-def test_how_and_when_it_is_done_can_be_said(command: Command, store: str) -> None:
+def test_a_submission_takes_priority_delay_deadline_and_channel(command: Command, store: str) -> None:
     words = ("--delay", "15m", "--deadline", "2h", "--priority", "5", "--channel", "night")
     task = command("submit", "clerk/anna", '{"id": "1"}', *words, "--store", store, "--json").document
     assert (task["agent"], task["agent_key"], task["channel"], task["priority"]) == (

@@ -1,4 +1,4 @@
-"""Looking at tasks and acting on them."""
+"""`endwell task` and `endwell why`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_list_is_narrowed_by_status_agent_and_key(command: Command, stock: Sto
     assert listed() == [stock.failed, stock.succeeded]
 
 
-def test_a_task_is_shown_with_all_that_belongs_to_it(command: Command, stock: Stock, store: str) -> None:
+def test_a_task_is_shown_with_payload_result_and_turns(command: Command, stock: Stock, store: str) -> None:
     good = command("task", "show", stock.succeeded, "--store", store, "--json").document
     assert (good["payload"], good["result"]) == ({"id": "42", "items": 2}, 6)
     assert [turn["outcome"] for turn in good["turns"]] == ["success"]
@@ -54,7 +54,7 @@ def test_a_task_is_shown_with_all_that_belongs_to_it(command: Command, stock: St
     )
 
 
-def test_a_list_carries_no_tracebacks(command: Command, stock: Stock, store: str) -> None:
+def test_a_list_has_no_tracebacks(command: Command, stock: Stock, store: str) -> None:
     (item,) = command("task", "list", "--status", "failed", "--store", store, "--json").document["items"]
     assert set(item["error"]) == {"code", "type", "message", "retryable"}
 
@@ -75,15 +75,15 @@ def test_a_cancelled_task_says_why_and_cannot_be_cancelled_again(command: Comman
     assert (again.code, again.error["code"]) == (4, "task_ended")
 
 
-def test_retrying_a_waiting_task_starts_it_now_and_an_ended_one_anew(command: Command, store: str) -> None:
+def test_retry_starts_a_waiting_task_now_and_replays_an_ended_one(command: Command, store: str) -> None:
     task = command("submit", "clerk", '{"id": "1"}', "--delay", "1h", "--store", store, "--json").document
     rushed = command("task", "retry", task["id"], "--store", store, "--json").document
     assert rushed["id"] == task["id"]
     assert rushed["run_at"] < task["run_at"]
     command("task", "cancel", task["id"], "--store", store)
-    anew = command("task", "retry", task["id"], "--store", store, "--json").document
-    assert anew["id"] != task["id"]
-    assert anew["replay_of"] == task["id"]
+    again = command("task", "retry", task["id"], "--store", store, "--json").document
+    assert again["id"] != task["id"]
+    assert again["replay_of"] == task["id"]
 
 
 def test_why_says_what_a_task_waits_for_and_what_one_can_do(
@@ -101,8 +101,8 @@ def test_why_says_what_a_task_waits_for_and_what_one_can_do(
     assert "a live worker for clerk" in command("why", task["id"], "--store", store).out
 
 
-def test_an_error_without_a_type_is_told_without_a_gap() -> None:
-    """What a watchdog found has no exception."""
+def test_an_error_without_a_type_is_shown_without_a_gap() -> None:
+    """A task ended by a watchdog has no exception."""
     error = {"code": "timeout_reaped_by_watchdog", "type": "", "message": "the turn made no progress in time"}
     assert error_text(error) == "error\ntimeout_reaped_by_watchdog: the turn made no progress in time"
 
@@ -117,7 +117,7 @@ def test_why_says_of_an_ended_task_when_it_ended_and_not_when_it_might(
     assert "at the latest" not in text
 
 
-def test_what_does_not_apply_to_a_task_names_the_way_to_what_does(command: Command, store: str) -> None:
+def test_a_refused_action_hints_at_the_right_one(command: Command, store: str) -> None:
     task = command("submit", "clerk", '{"id": "1"}', "--store", store, "--json").document
     refused = command("task", "unblock", task["id"], "--store", store, "--json")
     assert (refused.code, refused.error["code"]) == (4, "wrong_status")

@@ -1,4 +1,4 @@
-"""`endwell verify` says what it tried, and fails when something did not hold or too little was tried."""
+"""`endwell verify`: its figures, and its failure when a promise breaks or too little was tested."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENOUGH = {f"fault {number}": 20 for number in range(LEAST_KINDS)}
 WITHOUT_PYTHON = "import sys; sys.executable = '/bin/false'; from endwell.__main__ import main; main()"
 
 
-def test_a_history_is_tried_and_told(tmp_path: Path) -> None:
+def test_verify_reports_its_histories(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "endwell", "verify", "--seeds", "1", "--jobs", "1", "--json"]
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
 
@@ -27,7 +27,7 @@ def test_a_history_is_tried_and_told(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_process_that_breaks_off_fails_it(tmp_path: Path) -> None:
+def test_a_crashed_process_fails_verify(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", WITHOUT_PYTHON, "verify", "--seeds", "2"]
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
 
@@ -46,7 +46,7 @@ def test_a_process_that_breaks_off_fails_it(tmp_path: Path) -> None:
     ],
     ids=["enough", "too few faults", "too few kinds", "something broke", "nothing tried"],
 )
-def test_figures_are_good_only_if_enough_was_tried_and_all_of_it_held(
+def test_figures_are_good_only_if_enough_was_tested_and_every_promise_held(
     figures: Figures, is_good: bool
 ) -> None:
     assert figures.is_good == is_good

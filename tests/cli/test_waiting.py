@@ -1,4 +1,4 @@
-"""Commands for what tasks wait for: people, tools, signals; and the tree of who asked whom."""
+"""Commands about waits: approvals, tools, signals; and the tree of tasks."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ def _proposed(command: Command, what: str, *asked: str) -> str:
 
 
 @pytest.mark.parametrize("agent", ["guarded", "buyer"])
-def test_why_proposes_to_decide_as_somebody_who_may(
+def test_why_proposes_to_decide_as_a_named_approver(
     command: Command, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch, agent: str
 ) -> None:
-    """One is asked before the task starts, the other within its turn."""
+    """One approval is before the task starts, the other inside its turn."""
     monkeypatch.setenv("ENDWELL__APPROVAL__BY", '["ada", "bob"]')
     with _app(tmp_path).running() as app:
         task = app.submit(agent, 5).id if agent == "guarded" else suspended(app, agent, 5)
@@ -100,14 +100,14 @@ def test_why_proposes_to_decide_as_somebody_who_may(
         app.task(task).result(SECONDS)
 
 
-def test_what_was_salvaged_of_a_failed_task_is_shown(command: Command, working: Endwell, store: str) -> None:
+def test_the_draft_of_a_failed_task_is_shown(command: Command, working: Endwell, store: str) -> None:
     handle = working.submit("drafter")
     with pytest.raises(TaskFailed):
         handle.result(SECONDS)
     assert '\ndraft\n{\n  "half": 1\n}\n' in command("task", "show", handle.id, "--store", store).out
 
 
-def test_why_fits_on_one_screen_for_a_task_that_waits_for_much(
+def test_why_fits_on_one_screen_for_a_task_with_many_waits(
     command: Command, working: Endwell, store: str
 ) -> None:
     task = suspended(working, "crowd")
@@ -118,7 +118,7 @@ def test_why_fits_on_one_screen_for_a_task_that_waits_for_much(
     assert len(command("why", task, "--store", store, "--json").document["waiting_for"]) == 40
 
 
-def test_what_why_proposes_is_about_the_namespace_that_was_asked_about(command: Command, store: str) -> None:
+def test_why_proposes_commands_for_its_own_namespace(command: Command, store: str) -> None:
     where = ("--namespace", "other", "--store", store)
     other = Endwell(store, namespace="other")
     other.agent("clerk")(lambda ctx, payload: payload)
@@ -143,7 +143,7 @@ def test_an_approval_is_declined_once(command: Command, working: Endwell, store:
 
 
 @pytest.mark.parametrize("words", [("approve",), ("reject",), ("show",)])
-def test_an_approval_that_is_not_there(command: Command, store: str, words: tuple[str, ...]) -> None:
+def test_an_unknown_approval_exits_with_3(command: Command, store: str, words: tuple[str, ...]) -> None:
     answer = command("approval", *words, "nothing", "--store", store, "--json")
     assert (answer.code, answer.error["code"]) == (3, "no_such_approval")
 
@@ -163,7 +163,7 @@ def test_a_tool_call_is_listed_and_answered(command: Command, working: Endwell, 
     assert command("tool", "list", "--store", store).out.strip() == "no open calls"
 
 
-def test_a_tool_call_can_be_told_that_it_failed(command: Command, working: Endwell, store: str) -> None:
+def test_a_tool_call_can_be_answered_with_a_failure(command: Command, working: Endwell, store: str) -> None:
     task = suspended(working, "asker")
     (call,) = command("tool", "list", "--store", store, "--json").document["items"]
     command("tool", "answer", call["call_id"], '"no luck"', "--fail", "--store", store)
@@ -181,14 +181,14 @@ def test_a_tool_call_can_be_told_that_it_failed(command: Command, working: Endwe
         (("nothing.s.1:()x#1", "{"), (4, "bad_json")),
     ],
 )
-def test_an_answer_that_cannot_be_given(
+def test_a_bad_answer_is_refused(
     command: Command, store: str, words: tuple[str, ...], code: tuple[int, str]
 ) -> None:
     answer = command("tool", "answer", *words, "--store", store, "--json")
     assert (answer.code, answer.error["code"]) == code
 
 
-def test_a_signal_is_told(command: Command, working: Endwell, store: str) -> None:
+def test_a_signal_is_sent(command: Command, working: Endwell, store: str) -> None:
     task = suspended(working, "listener")
     bad = command("signal", task, "Not A Name", "1", "--store", store, "--json")
     assert (bad.code, bad.error["code"]) == (4, "bad_name")
@@ -197,11 +197,11 @@ def test_a_signal_is_told(command: Command, working: Endwell, store: str) -> Non
     assert working.task(task).result(SECONDS) == {"n": 1}
     ended = command("signal", task, "go", "--store", store, "--json")
     assert (ended.code, ended.error["code"]) == (4, "task_ended")
-    nobody = command("signal", "nothing", "go", "--store", store, "--json")
-    assert (nobody.code, nobody.error["code"]) == (3, "no_such_task")
+    unknown = command("signal", "nothing", "go", "--store", store, "--json")
+    assert (unknown.code, unknown.error["code"]) == (3, "no_such_task")
 
 
-def test_a_tree_shows_who_asked_whom(command: Command, working: Endwell, store: str) -> None:
+def test_a_tree_shows_parents_and_children(command: Command, working: Endwell, store: str) -> None:
     handle = working.submit("boss")
     assert handle.result(SECONDS) == 3
     found = command("task", "tree", handle.id, "--store", store, "--json").document

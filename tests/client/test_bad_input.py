@@ -75,7 +75,7 @@ async def nothing_is_stored(world: World) -> bool:
 @pytest.mark.parametrize(
     ("payload", "code"), BAD_PAYLOADS, ids=[f"{n}-{c}" for n, (_, c) in enumerate(BAD_PAYLOADS)]
 )
-async def test_a_payload_that_cannot_be_kept_is_refused(clerk: World, payload: Any, code: str) -> None:
+async def test_a_payload_that_cannot_be_stored_is_refused(clerk: World, payload: Any, code: str) -> None:
     with pytest.raises(BadInput) as refused:
         await clerk.submitted("clerk", payload)
     assert refused.value.code == code
@@ -87,7 +87,7 @@ async def test_a_payload_that_cannot_be_kept_is_refused(clerk: World, payload: A
 @pytest.mark.parametrize(
     "payload", [nested(64), 2**63 - 1, -(2**63), "x" * (1024 * 1024 - 2), "\U0001f600", None]
 )
-async def test_what_is_just_within_the_limits_comes_back_unchanged(clerk: World, payload: Any) -> None:
+async def test_a_payload_just_within_the_limits_returns_unchanged(clerk: World, payload: Any) -> None:
     @clerk.app.agent("echo")
     async def echo(payload: Any) -> Any:
         return payload
@@ -111,7 +111,7 @@ BAD_TIMES = [
 
 
 @pytest.mark.parametrize("delay", BAD_TIMES, ids=repr)
-async def test_a_delay_that_makes_no_sense_is_refused(clerk: World, delay: Any) -> None:
+async def test_an_impossible_delay_is_refused(clerk: World, delay: Any) -> None:
     with pytest.raises(BadInput) as refused:
         await clerk.submitted("clerk", delay=delay)
     assert (refused.value.code, refused.value.field) == ("bad_delay", "delay")
@@ -127,7 +127,7 @@ async def test_a_deadline_that_makes_no_sense_is_refused(clerk: World, deadline:
 
 
 @pytest.mark.parametrize("priority", [-10, 10, 1.5, "high", True, None, 10**5000], ids=lambda p: str(type(p)))
-async def test_a_priority_that_makes_no_sense_is_refused(clerk: World, priority: Any) -> None:
+async def test_an_impossible_priority_is_refused(clerk: World, priority: Any) -> None:
     with pytest.raises(BadInput) as refused:
         await clerk.submitted("clerk", priority=priority)
     assert (refused.value.code, refused.value.field) == ("bad_priority", "priority")
@@ -176,7 +176,7 @@ def test_an_agent_cannot_be_registered_under_such_a_name(sqlite_url: str, name: 
         Endwell(sqlite_url, namespace="no/slash")
 
 
-async def test_an_agent_that_nobody_registered_is_unknown_and_the_known_are_named(clerk: World) -> None:
+async def test_an_unregistered_agent_is_refused_and_the_known_agents_are_named(clerk: World) -> None:
     await clerk.registered("clerk")
     with pytest.raises(UnknownAgent) as refused:
         await clerk.submitted("clark")
@@ -186,7 +186,7 @@ async def test_an_agent_that_nobody_registered_is_unknown_and_the_known_are_name
 
 
 @pytest.mark.covers("S4.32", "S4.13")
-async def test_one_key_for_two_bodies_is_a_conflict_and_the_first_stands(clerk: World) -> None:
+async def test_one_key_for_two_payloads_is_a_conflict(clerk: World) -> None:
     @clerk.app.agent("other")
     async def other(payload: Any) -> None: ...
 
@@ -200,7 +200,7 @@ async def test_one_key_for_two_bodies_is_a_conflict_and_the_first_stands(clerk: 
     assert (again.id, again.deduplicated) == (first.id, True)
 
 
-async def test_the_order_of_keys_in_a_payload_does_not_make_it_another(clerk: World) -> None:
+async def test_the_order_of_keys_in_a_payload_does_not_matter(clerk: World) -> None:
     first = await clerk.submitted("clerk", {"a": 1, "b": 2}, key="k")
     assert (await clerk.submitted("clerk", {"b": 2, "a": 1}, key="k")).id == first.id
 
@@ -225,7 +225,7 @@ async def test_one_bad_task_among_many_is_named_and_none_is_stored(
     assert await nothing_is_stored(clerk)
 
 
-async def test_a_bad_one_among_many_is_named_by_its_number(clerk: World) -> None:
+async def test_a_bad_task_among_many_is_named_by_its_number(clerk: World) -> None:
     with pytest.raises(BadInput, match="number 1") as refused:
         await clerk.client.submit_many("clerk", [1, {"x": [float("nan")]}])
     assert refused.value.field == "[1].payload.x[0]"

@@ -1,4 +1,4 @@
-"""What a client relies on: the agents as last registered, and rings that it must not miss."""
+"""The client: agents as last registered, and rings that it must not miss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.world import World, eventually
 from tests.worker.test_worker import drained
 
 
-async def test_an_agent_that_others_serve_is_soon_known_as_it_was_registered_last(world: World) -> None:
+async def test_a_changed_registration_of_a_remote_agent_is_soon_known(world: World) -> None:
     async def registered(deadline: int) -> None:
         spec = c.AgentSpec(name="remote", deadline=deadline * SECOND)
         await world.store.commit_one(
@@ -43,12 +43,12 @@ async def test_an_agent_that_others_serve_is_soon_known_as_it_was_registered_las
 
 @pytest.fixture
 async def patient_world(store_url: str) -> AsyncIterator[World]:
-    """Nobody looks again by itself: what is not heard of is not found."""
+    """A world that hardly polls: an end without a ring is not found."""
     async with World(store_url, settings={"worker.poll_seconds": 3600.0}) as world:
         yield world
 
 
-async def test_a_task_that_ends_while_one_looks_at_it_is_heard_of(
+async def test_a_task_that_ends_during_the_look_is_noticed(
     patient_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = patient_world
@@ -72,7 +72,7 @@ async def test_a_task_that_ends_while_one_looks_at_it_is_heard_of(
 
 @pytest.fixture
 async def quick(patient_world: World, monkeypatch: pytest.MonkeyPatch) -> Quick:
-    """A client that has waited for an end before, and so hears of every end."""
+    """A client that has waited before, and so listens for every end."""
 
     @patient_world.app.agent("quick")
     async def at_once() -> str:
@@ -87,7 +87,7 @@ async def quick(patient_world: World, monkeypatch: pytest.MonkeyPatch) -> Quick:
 
 
 class Quick:
-    """A worker whose tasks end at once, and how often somebody looked at one."""
+    """A worker whose tasks end at once; counts the reads of tasks."""
 
     def __init__(self, world: World, worker: Worker) -> None:
         self.world = world
@@ -100,7 +100,7 @@ class Quick:
         return await self._task(namespace, task_id)
 
 
-async def test_a_new_task_is_not_looked_at_before_something_has_ended(quick: Quick) -> None:
+async def test_a_new_task_is_not_read_before_an_end_was_rung(quick: Quick) -> None:
     handle = await quick.world.client.submit("quick")
     waiting = asyncio.ensure_future(handle.result(PATIENCE_SECONDS))
     await asyncio.sleep(0)
@@ -109,7 +109,7 @@ async def test_a_new_task_is_not_looked_at_before_something_has_ended(quick: Qui
     assert quick.looks == 0
 
 
-async def test_what_ended_before_one_waits_for_it_is_found_at_once(quick: Quick) -> None:
+async def test_a_task_that_ended_before_the_wait_is_found_at_once(quick: Quick) -> None:
     waiters = quick.world.client._waiters
     before = waiters.ends_rung
     handle = await quick.world.client.submit("quick")
@@ -118,7 +118,7 @@ async def test_what_ended_before_one_waits_for_it_is_found_at_once(quick: Quick)
     assert await handle.result(PATIENCE_SECONDS) == "done"
 
 
-async def test_a_task_that_was_there_before_is_looked_at(quick: Quick) -> None:
+async def test_an_older_task_is_read_at_once(quick: Quick) -> None:
     first = await quick.world.client.submit("quick", key="k")
     await drained(quick.worker, quick.world.client)
     await first.result(PATIENCE_SECONDS)
@@ -127,7 +127,9 @@ async def test_a_task_that_was_there_before_is_looked_at(quick: Quick) -> None:
     assert await again.result(PATIENCE_SECONDS) == "done"
 
 
-async def test_without_a_bell_a_new_task_is_looked_at(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_doorbell_a_new_task_is_read_at_once(
+    quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dead = BellHealth(kind="dead", connected=False)
     monkeypatch.setattr(quick.world.client._waiters._bell, "health", lambda: dead)
     handle = await quick.world.client.submit("quick")
@@ -148,7 +150,7 @@ def test_a_blocking_call_on_the_fronts_own_loop_is_refused(store_url: str) -> No
         app.submit("impatient").result(PATIENCE_SECONDS)
 
 
-async def test_a_backlog_is_worked_off_without_ever_taking_more_than_there_is_room_for(world: World) -> None:
+async def test_a_backlog_is_drained_without_exceeding_the_slots(world: World) -> None:
     running, most, runs = 0, 0, 0
 
     @world.app.agent("clerk")

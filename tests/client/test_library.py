@@ -151,7 +151,7 @@ def test_many_tasks_are_submitted_at_once_and_in_order(sqlite_url: str) -> None:
         assert [handle.result(PATIENCE_SECONDS) for handle in handles] == [2 * n for n in range(600)]
 
 
-def test_work_can_be_submitted_before_anybody_runs_and_is_done_later(sqlite_url: str) -> None:
+def test_tasks_can_be_submitted_before_a_worker_runs(sqlite_url: str) -> None:
     app = small_app(sqlite_url)
     handle_id = app.submit("double", 5).id
     app.close()
@@ -159,7 +159,7 @@ def test_work_can_be_submitted_before_anybody_runs_and_is_done_later(sqlite_url:
         assert app.task(handle_id).result(PATIENCE_SECONDS) == 10
 
 
-def test_a_result_can_be_had_by_several_threads_and_more_than_once(sqlite_url: str) -> None:
+def test_several_threads_can_get_a_result_more_than_once(sqlite_url: str) -> None:
     app = small_app(sqlite_url)
     with app.running():
         handle = app.submit("double", 1, delay=0.1)
@@ -175,7 +175,7 @@ def test_a_result_can_be_had_by_several_threads_and_more_than_once(sqlite_url: s
         assert handle.result(0) == 2, "an ended task needs no patience"
 
 
-def test_threads_that_ask_first_at_the_same_time_share_one_front(sqlite_url: str) -> None:
+def test_threads_that_open_the_front_at_once_share_one(sqlite_url: str) -> None:
     app = small_app(sqlite_url)
     fronts: list[object] = []
     barrier = threading.Barrier(8)
@@ -193,7 +193,7 @@ def test_threads_that_ask_first_at_the_same_time_share_one_front(sqlite_url: str
     assert len(set(map(id, fronts))) == 1
 
 
-def test_a_store_that_cannot_be_opened_is_said_at_the_first_use(tmp_path: Any) -> None:
+def test_an_unopenable_store_fails_at_the_first_use(tmp_path: Any) -> None:
     app = small_app(f"sqlite:///{tmp_path}/no/such/folder/x.db")
     with pytest.raises(endwell.StoreError) as refused, app.running():
         pass
@@ -282,7 +282,7 @@ async def test_fail_ends_the_task_without_a_retry(world: World) -> None:
     assert terminal(history) == ["task.failed"]
 
 
-async def test_retry_asks_for_another_try_at_a_time_of_its_own(world: World) -> None:
+async def test_retry_schedules_the_next_try_at_its_own_time(world: World) -> None:
     tries = []
 
     @world.app.agent("polite")
@@ -311,9 +311,7 @@ async def _retry_of(world: World, handle: endwell.AsyncHandle, count: int) -> An
 
 
 @pytest.mark.parametrize("after", [float("nan"), float("inf"), -5, "soon"])
-async def test_a_retry_at_a_time_that_makes_no_sense_still_is_a_retry(
-    sqlite_world: World, after: Any
-) -> None:
+async def test_a_retry_with_an_impossible_time_is_still_a_retry(sqlite_world: World, after: Any) -> None:
     world = sqlite_world
 
     @world.app.agent("odd")
@@ -366,7 +364,7 @@ async def test_a_cancelled_task_raises_cancelled_and_cannot_be_cancelled_again(w
     assert terminal(await world.history(handle)) == ["task.cancelled"]
 
 
-async def test_impatience_is_not_the_task_s_end(world: World) -> None:
+async def test_a_timed_out_wait_does_not_end_the_task(world: World) -> None:
     gate = asyncio.Event()
 
     @world.app.agent("slow")
@@ -384,7 +382,7 @@ async def test_impatience_is_not_the_task_s_end(world: World) -> None:
     assert await handle.result(PATIENCE_SECONDS) == "done"
 
 
-async def test_nobody_asks_the_store_for_somebody_who_has_left(world: World) -> None:
+async def test_the_store_is_not_asked_for_a_waiter_that_left(world: World) -> None:
     @world.app.agent("never")
     async def never() -> None: ...
 
@@ -400,7 +398,7 @@ async def test_nobody_asks_the_store_for_somebody_who_has_left(world: World) -> 
 
     world.store.results_by_ids = counted  # type: ignore[method-assign]  # the test listens in
     waiting = asyncio.ensure_future(other.result(PATIENCE_SECONDS))
-    await eventually(lambda: len(asked) > 4, "somebody else has been asked for several times")
+    await eventually(lambda: len(asked) > 4, "the other waiter has been asked for several times")
     waiting.cancel()
     assert {each for ids in asked for each in ids} == {other.id}
 
@@ -410,7 +408,7 @@ async def test_a_wait_ends_when_the_store_is_closed_under_it(sqlite_url: str) ->
     async with app.running(worker=False) as client:
         handle = await client.submit("double", 1)
         waiting = asyncio.get_running_loop().create_task(handle.result())
-        await eventually(lambda: bool(client._waiters._waiting), "somebody waits")
+        await eventually(lambda: bool(client._waiters._waiting), "a waiter is there")
     with pytest.raises((EndwellError, RuntimeError)):
         await asyncio.wait_for(waiting, PATIENCE_SECONDS)
 
@@ -460,9 +458,7 @@ def test_a_function_that_cannot_be_an_agent_is_refused(sqlite_url: str, function
         {"give_up_on": int},
     ],
 )
-def test_an_option_that_makes_no_sense_is_refused_at_registration(
-    sqlite_url: str, options: dict[str, Any]
-) -> None:
+def test_an_impossible_option_is_refused_at_registration(sqlite_url: str, options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Endwell(sqlite_url).agent("bad", **options)
 

@@ -28,7 +28,7 @@ def bound_of(world: World, agent: str) -> dict[str, Any]:
     return dict(item)
 
 
-async def test_the_bound_is_a_sum_that_adds_up(sqlite_world: World) -> None:
+async def test_the_bound_is_the_sum_of_its_parts(sqlite_world: World) -> None:
     @sqlite_world.app.agent("clerk", deadline=600)
     async def clerk() -> None: ...
 
@@ -47,7 +47,7 @@ async def test_the_bound_is_a_sum_that_adds_up(sqlite_world: World) -> None:
     ("poll", "on_sqlite", "on_postgres"),
     [(None, 1.0, 2.1), (0.1, 0.1, 2.1), (1.0, 1.0, 2.1), (10.0, 10.0, 10.0)],
 )
-async def test_a_lost_ring_is_noticed_at_the_next_look(
+async def test_a_lost_ring_is_noticed_at_the_next_poll(
     store_url: str, poll: float | None, on_sqlite: float, on_postgres: float
 ) -> None:
     settings = {"worker.poll_seconds": poll, "worker.quiet_poll_seconds": None}
@@ -81,7 +81,7 @@ async def test_a_status_that_no_deadline_ends_breaks_the_bound(
 
 
 async def in_status(world: World, status: str) -> Any:
-    """A task of an agent with a hundred seconds to live that nobody will ever end."""
+    """A task with a deadline of a hundred seconds that no worker ends."""
     handle = await world.submitted("clerk", delay=30 if status == "delayed" else None)
     session = await world.silent_session("clerk", lease_seconds=86_400)
     if status == "dispatched":
@@ -122,7 +122,7 @@ def _suspend(world: World, task: Any) -> c.Suspend:
 async def test_a_real_run_keeps_to_its_bound_in_every_status(
     store_url: str, status: str, changed: dict[str, object]
 ) -> None:
-    """Nobody does anything but the supervisor, which looks once per tick: rules switched off or not."""
+    """Only the PMO acts, once per tick; with rules switched off and on."""
     async with World(store_url, settings=changed) as world:
 
         @world.app.agent("clerk", deadline=100)

@@ -1,4 +1,4 @@
-"""Each thing that the doctor looks at is broken for real, and found under its own code with a remedy."""
+"""The doctor: everything it checks is broken for real, and found under its own code with a remedy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HEALTHY = BellHealth(kind="local", connected=True)
 
 @pytest.fixture
 async def office(sqlite_url: str) -> AsyncIterator[World]:
-    """A world with an agent that ends well and one that does not."""
+    """A world with an agent that succeeds and one that fails."""
     async with World(sqlite_url) as world:
 
         @world.app.agent("clerk")
@@ -64,7 +64,7 @@ async def patient_of(world: World, **changes: Any) -> Patient:
 
 
 async def found(world: World, **changes: Any) -> dict[str, dict[str, Any]]:
-    """The findings by their codes; every one says what to do."""
+    """The findings by their codes; each has a remedy."""
     report = await examine(await patient_of(world, **changes))
     assert report["ok"] == all(finding["severity"] != "error" for finding in report["findings"])
     assert all(finding["remedy"] and finding["message"] for finding in report["findings"])
@@ -80,7 +80,7 @@ async def ended(world: World, agent: str) -> str:
     return handle.id
 
 
-async def test_an_installation_at_work_has_nothing_to_complain_of(office: World) -> None:
+async def test_a_working_installation_has_no_findings(office: World) -> None:
     await ended(office, "clerk")
     await (await office.supervisor()).run_once()
     report = await examine(await patient_of(office))
@@ -90,7 +90,7 @@ async def test_an_installation_at_work_has_nothing_to_complain_of(office: World)
     assert {check["status"] for check in report["checks"]} == {"ok"}
 
 
-async def test_a_silent_supervisor_is_an_error_while_there_is_work(office: World) -> None:
+async def test_a_silent_pmo_is_an_error_while_there_are_tasks(office: World) -> None:
     assert (await found(office))["no_supervisor"]["severity"] == "warning", "nothing runs, nothing waits"
     await office.submitted("clerk")
     assert (await found(office))["no_supervisor"]["severity"] == "error"
@@ -107,7 +107,7 @@ async def test_a_silent_supervisor_is_an_error_while_there_is_work(office: World
     assert f'endwell_tasks_live{{namespace="{office.namespace}"}} 1' in text
 
 
-async def test_work_without_a_worker_and_a_worker_without_a_heartbeat(office: World) -> None:
+async def test_tasks_without_a_worker_and_a_lapsed_worker_are_found(office: World) -> None:
     await office.submitted("clerk")
     assert (await found(office))["no_live_worker"]["facts"] == {"agent": "clerk", "waiting": 1}
     await office.silent_session("clerk", lease_seconds=30)
@@ -119,7 +119,7 @@ async def test_work_without_a_worker_and_a_worker_without_a_heartbeat(office: Wo
     assert {"worker_lapsed", "no_live_worker"} <= findings.keys()
 
 
-async def test_foreign_worker_has_no_watchdog_that_could_be_late(office: World) -> None:
+async def test_a_foreign_worker_has_no_late_watchdog(office: World) -> None:
     await office.silent_session("clerk", lease_seconds=60, host=FOREIGN_HOST)
     office.clock.advance(59)
     assert "watchdog_late" not in await found(office)
@@ -127,7 +127,7 @@ async def test_foreign_worker_has_no_watchdog_that_could_be_late(office: World) 
     assert "a foreign worker" in (await found(office))["worker_lapsed"]["message"]
 
 
-async def test_a_clock_that_nobody_fires(office: World) -> None:
+async def test_an_overdue_clock_is_found(office: World) -> None:
     handle = await office.submitted("clerk", deadline=60)
     office.clock.advance(65)
     assert "bound_exceeded" not in await found(office), "two ticks are allowed"
@@ -135,7 +135,7 @@ async def test_a_clock_that_nobody_fires(office: World) -> None:
     assert (await found(office))["bound_exceeded"]["facts"]["tasks"] == [handle.id]
 
 
-async def test_an_agent_whose_tasks_might_outlive_their_bound(
+async def test_an_agent_whose_tasks_might_exceed_their_bound_is_found(
     office: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "bound_too_late" not in await found(office)
@@ -147,7 +147,7 @@ async def test_an_agent_whose_tasks_might_outlive_their_bound(
     assert "might end never" in finding["message"]
 
 
-async def test_a_doorbell_whose_server_is_away(sqlite_url: str, own_valkey: Any) -> None:
+async def test_a_doorbell_without_its_server_is_found(sqlite_url: str, own_valkey: Any) -> None:
     settings = {"redis.url": own_valkey.url, "doorbell.kind": "redis"}
     async with World(sqlite_url, settings=settings) as world:
         assert "doorbell_down" not in await found(world, bell=world.node.bell.health())
@@ -158,7 +158,7 @@ async def test_a_doorbell_whose_server_is_away(sqlite_url: str, own_valkey: Any)
         own_valkey.start()
 
 
-async def test_a_relay_that_does_not_get_on(sqlite_url: str) -> None:
+async def test_a_lagging_relay_is_found_with_its_trouble(sqlite_url: str) -> None:
     with Receiver() as receiver:
         receiver.answer = lambda request: 500
         told = {
@@ -193,20 +193,20 @@ async def test_a_relay_that_does_not_get_on(sqlite_url: str) -> None:
 @pytest.mark.parametrize(
     ("spoil", "codes"),
     [
-        ("UPDATE events SET actor = 'somebody' WHERE version = 2", {"record_broken"}),
+        ("UPDATE events SET actor = 'mallory' WHERE version = 2", {"record_broken"}),
         ("DELETE FROM tasks", {"record_broken", "conservation_broken"}),
         ("UPDATE tallies SET ended = ended + 1", {"conservation_broken"}),
         ("DROP INDEX tasks_due", {"schema_incomplete"}),
     ],
 )
-async def test_a_record_that_somebody_touched(office: World, spoil: str, codes: set[str]) -> None:
+async def test_a_tampered_record_is_found(office: World, spoil: str, codes: set[str]) -> None:
     await ended(office, "clerk")
     await (await office.supervisor()).run_once()
     await office.sql(spoil)
     assert (await found(office)).keys() == codes
 
 
-async def test_a_damaged_file(sqlite_url: str) -> None:
+async def test_a_damaged_file_is_found(sqlite_url: str) -> None:
     async with World(sqlite_url) as world:
 
         @world.app.agent("clerk")
@@ -226,17 +226,17 @@ async def test_a_damaged_file(sqlite_url: str) -> None:
     assert findings.keys() & {"store_damaged", "store_corrupt"}, "by its own check, or because it cannot even"
 
 
-async def test_a_disk_that_is_nearly_full(office: World) -> None:
+async def test_a_nearly_full_disk_is_found(office: World) -> None:
     assert (await found(office, least_free_bytes=2**60))["disk_low"]["severity"] == "error"
 
 
-async def test_a_clock_that_was_set_back(office: World) -> None:
+async def test_a_clock_that_was_set_back_is_found(office: World) -> None:
     await office.submitted("clerk")
     office.clock.set(START_US - 3600 * SECOND)
     assert (await found(office))["clock_behind"]["facts"]["seconds"] == pytest.approx(3600)
 
 
-async def test_what_waits_for_a_person(office: World) -> None:
+async def test_tasks_that_wait_for_a_person_are_found(office: World) -> None:
     await ended(office, "picky")
     held = await office.submitted("clerk")
     await office.store.commit_one(
@@ -260,7 +260,7 @@ async def test_what_waits_for_a_person(office: World) -> None:
     assert (await found(office)).keys() & wanted == wanted - {"messages_skipped"}, "yesterday's news"
 
 
-async def test_a_server_that_forgets_and_a_clock_that_is_off(shared_postgres_url: str) -> None:
+async def test_unsafe_postgres_settings_and_a_skewed_clock_are_found(shared_postgres_url: str) -> None:
     async with World(shared_postgres_url) as world:
         off = ManualClock(await world.store.now() + 60 * SECOND)
         findings = await found(world, clock=off)
@@ -268,10 +268,8 @@ async def test_a_server_that_forgets_and_a_clock_that_is_off(shared_postgres_url
     assert "fsync" in findings["postgres_unsafe"]["facts"]["off"], "the tests' own server is a fast one"
 
 
-async def test_a_transaction_that_somebody_left_open(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """G6: whoever forgets one slows everybody's claims down."""
+async def test_an_idle_open_transaction_is_found(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G6: it slows all claims down."""
     async with World(postgres_url) as world:
         careless = await asyncpg.connect(postgres_url, server_settings={"application_name": "report"})
         try:
@@ -291,7 +289,7 @@ async def test_a_transaction_that_somebody_left_open(
             await careless.close()
 
 
-async def test_a_transaction_that_wrote_events_and_stays_open_on_postgresql(
+async def test_an_open_transaction_that_wrote_events_is_found_on_postgresql(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with World(
@@ -324,21 +322,21 @@ async def test_a_transaction_that_wrote_events_and_stays_open_on_postgresql(
             await writer.close()
 
 
-async def test_a_trigger_that_is_gone_on_postgresql(postgres_url: str) -> None:
+async def test_a_missing_trigger_is_found_on_postgresql(postgres_url: str) -> None:
     async with World(postgres_url) as world:
         await world.sql("DROP TRIGGER events_hold_position ON events")
         assert (await found(world))["schema_incomplete"]["facts"]["missing"] == ["events_hold_position"]
 
 
-async def test_an_index_that_is_gone_on_postgresql(postgres_url: str) -> None:
+async def test_a_missing_index_is_found_on_postgresql(postgres_url: str) -> None:
     async with World(postgres_url) as world:
         assert "schema_incomplete" not in await found(world)
         await world.sql("DROP INDEX tasks_ready")
         assert (await found(world))["schema_incomplete"]["facts"]["missing"] == ["tasks_ready"]
 
 
-def test_a_sqlite_that_is_not_safe_with_several_writers() -> None:
-    """Ours is always new enough and sets itself up; so this one is told, not broken."""
+def test_an_unsafe_sqlite_is_found() -> None:
+    """The installed SQLite is always safe, so its facts are given."""
     fine = {"sqlite_version": "3.54.0", "journal_mode": "wal", "synchronous": 2}
     assert storage.sqlite_settings(fine) == []
     old = storage.sqlite_settings({**fine, "sqlite_version": "3.40.1"})

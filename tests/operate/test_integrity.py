@@ -1,4 +1,4 @@
-"""The record cannot be changed without notice: content and effect rows, here and in a file."""
+"""Changed content and effect rows are found, in the store and in an export."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def full(store_url: str) -> AsyncIterator[World]:
 
 
 async def kinds(world: World) -> set[str]:
-    """What verify finds wrong."""
+    """The kinds of problems that verify finds."""
     return {one["kind"] for one in (await verify(world.store, [world.namespace]))["problems"]}
 
 
@@ -117,8 +117,8 @@ async def test_a_changed_answer_is_found(full: World, room: str) -> None:
     assert await kinds(full) == {"content_changed"}
 
 
-@pytest.mark.parametrize("is_set_back", [False, True], ids=["clock goes on", "clock is set back"])
-async def test_an_effect_of_which_two_tasks_tell_is_whole(world: World, is_set_back: bool) -> None:
+@pytest.mark.parametrize("is_set_back", [False, True], ids=["clock runs", "clock is set back"])
+async def test_an_effect_in_the_logs_of_two_tasks_is_whole(world: World, is_set_back: bool) -> None:
     @world.app.agent("payer", retries=0)
     async def payer(ctx: Context, is_first: bool) -> Any:
         def pay() -> str:
@@ -143,7 +143,7 @@ async def test_an_effect_of_which_two_tasks_tell_is_whole(world: World, is_set_b
 
 
 class Forger:
-    """Changes a file as somebody does who knows the format: hashes are made to fit."""
+    """Changes an export and makes the hashes fit, as an attacker who knows the format."""
 
     def __init__(self, file: list[bytes]) -> None:
         self.lines = [export_format.decode_line(line) for line in file]
@@ -152,7 +152,7 @@ class Forger:
         return next(number for number, line in enumerate(self.lines) if getattr(line, kind) is not None)
 
     def change_card(self, kind: str) -> int:
-        """Another content, with its right hash; the line's number."""
+        """Put another content with its right hash into a card; return the line's number."""
         place = next(n for n, line in enumerate(self.lines) if line.card and line.card.kind == kind)
         card = self.lines[place].card
         assert card is not None
@@ -160,7 +160,7 @@ class Forger:
         return place + 1
 
     def add_card(self, card_id: str, kind: Any = "task.draft") -> int:
-        """One more card, counted in the last line."""
+        """Add a card, and count it in the last line."""
         place = self.first("card")
         card = self.lines[place].card
         assert card is not None
@@ -180,7 +180,7 @@ class Forger:
         return place + 1
 
     def change_events(self, change: Any, type_: str = "task.created") -> int:
-        """The first event of this type says something else, and the whole chain is sealed anew."""
+        """Change the first event of this type, and hash the whole chain again."""
         heads: dict[str, bytes] = {}
         changed = 0
         for number, line in enumerate(self.lines):
@@ -203,7 +203,7 @@ class Forger:
 
 @pytest.fixture
 async def forger(sqlite_url: str) -> AsyncIterator[tuple[World, Forger]]:
-    """Somebody at an export of a store that has all kinds of tasks."""
+    """A forger of an export that has all kinds of tasks."""
     async with World(sqlite_url) as world:
         await fill(world)
         yield world, Forger(await exported(world))
@@ -212,7 +212,7 @@ async def forger(sqlite_url: str) -> AsyncIterator[tuple[World, Forger]]:
 Forged = tuple[World, Forger]
 
 
-async def test_a_forger_who_changes_nothing_is_let_in(forger: Forged, tmp_path: Path) -> None:
+async def test_an_unchanged_file_is_imported(forger: Forged, tmp_path: Path) -> None:
     world, forged = forger
     forged.change_events(lambda data: None)
     async with another(tmp_path, world.namespace) as other:
@@ -248,7 +248,7 @@ async def test_a_file_with_a_card_of_another_kind_is_refused(forger: Forged, tmp
         ("step.recorded", "step", "\x85"),
     ],
 )
-async def test_a_file_with_ids_and_names_that_cannot_be_printed_is_refused(
+async def test_a_file_with_unprintable_ids_and_names_is_refused(
     forger: Forged, tmp_path: Path, type_: str, field: str, value: str
 ) -> None:
     world, forged = forger
@@ -264,7 +264,7 @@ async def test_a_file_with_a_card_that_no_event_names_is_refused(forger: Forged,
 
 
 @pytest.mark.parametrize("card_id", ["elsewhere.in", "{task}"])
-async def test_a_card_belongs_to_its_task(forger: Forged, tmp_path: Path, card_id: str) -> None:
+async def test_a_card_of_another_task_is_refused(forger: Forged, tmp_path: Path, card_id: str) -> None:
     world, forged = forger
     number = forged.add_card(card_id)
     await refused(world, tmp_path, forged.file, rf"^line {number}: .*does not belong to task")
@@ -285,7 +285,7 @@ async def test_a_card_belongs_to_its_task(forger: Forged, tmp_path: Path, card_i
         (lambda data: {"type": "task.claimed"}, ""),
     ],
 )
-async def test_a_file_with_what_submit_would_refuse_is_refused(
+async def test_a_file_with_names_that_submit_would_refuse_is_refused(
     forger: Forged, tmp_path: Path, change: Any, problem: str
 ) -> None:
     world, forged = forger
@@ -299,13 +299,13 @@ async def test_an_effect_that_was_never_intended_is_refused(forger: Forged, tmp_
     await refused(world, tmp_path, forged.file, rf"^line {number}: .*never intended")
 
 
-async def test_two_tasks_of_one_key_are_refused(forger: Forged, tmp_path: Path) -> None:
+async def test_two_tasks_with_one_key_are_refused(forger: Forged, tmp_path: Path) -> None:
     world, forged = forger
     forged.change_events(lambda data: data.update(key="order-1"))
     await refused(world, tmp_path, forged.file, r"^line \d+: .*another task has the key order-1")
 
 
-async def test_a_line_without_an_end_is_refused_before_it_is_read(forger: Forged, tmp_path: Path) -> None:
+async def test_an_endless_line_is_refused_before_it_is_read_whole(forger: Forged, tmp_path: Path) -> None:
     world, forged = forger
     file = tmp_path / "long.jsonl"
     with file.open("wb") as target:
@@ -319,7 +319,7 @@ async def test_a_line_without_an_end_is_refused_before_it_is_read(forger: Forged
     await refused(world, tmp_path, long, r"^line 2: the line is longer than")
 
 
-async def test_what_is_already_there_is_said_and_nothing_is_changed(full: World) -> None:
+async def test_importing_the_same_record_again_changes_nothing(full: World) -> None:
     file = await exported(full)
     before = await full.store.log_end()
     answer = await imported(full, file)
@@ -353,7 +353,7 @@ async def test_an_export_of_an_earlier_release_is_taken(tmp_path: Path) -> None:
         assert (await verify(other.store, ["default"]))["ok"]
 
 
-async def test_but_not_if_its_content_was_changed_since(full: World) -> None:
+async def test_importing_a_record_with_changed_content_again_is_refused(full: World) -> None:
     file = await exported(full)
     card_id = await card_of(full, "task.instruction")
     await full.sql(

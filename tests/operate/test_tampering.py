@@ -1,4 +1,4 @@
-"""Whatever is changed past Endwell in a table that the log accounts for is found, column by column."""
+"""Verify finds any change past Endwell in tables that the log accounts for, column by column."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NOT_IN_THE_LOG: Final = {"turn_waiting_tools": {"place", "is_reported"}}
 
 
 def register(world: World) -> None:
-    """An agent that leaves a card of each kind, one that fails, and one that needs an approval."""
+    """Register an agent that leaves a card of each kind, a failing one, and a guarded one."""
 
     @world.app.agent("everything", retries=0)
     async def everything(ctx: Context, is_first: bool) -> str:
@@ -124,14 +124,14 @@ async def found(world: World) -> set[str]:
 
 
 async def cards(world: World) -> list[Card]:
-    """One of each kind and of each room that a card's id names."""
+    """One card of each kind, and of each part that ids of cards name."""
     columns = "namespace, id, task_id, kind, content, hash, created_at"
     rows = await world.sql(f"SELECT {columns} FROM cards WHERE namespace = ? ORDER BY id", world.namespace)
     found = [Card(*row) for row in rows]
     return list({(card.kind, card.id.split(".")[1]): card for card in found}.values())
 
 
-async def test_every_kind_of_card_is_tried(full: World) -> None:
+async def test_the_store_has_a_card_of_each_kind(full: World) -> None:
     assert {card.kind for card in await cards(full)} >= KINDS
 
 
@@ -144,7 +144,7 @@ async def test_a_card_that_is_changed_with_its_hash_is_found(full: World) -> Non
     assert await found(full) == set()
 
 
-async def test_a_card_that_is_said_to_be_of_another_kind_is_found(full: World) -> None:
+async def test_a_card_with_a_changed_kind_is_found(full: World) -> None:
     change = "UPDATE cards SET kind = ? WHERE namespace = ? AND id = ?"
     for card in await cards(full):
         for kind in KINDS - {card.kind}:
@@ -155,7 +155,7 @@ async def test_a_card_that_is_said_to_be_of_another_kind_is_found(full: World) -
         await full.sql(change, card.kind, full.namespace, card.id)
 
 
-async def test_a_card_that_is_gone_is_found(full: World) -> None:
+async def test_a_missing_card_is_found(full: World) -> None:
     columns = "namespace, id, task_id, kind, content, hash, created_at"
     for card in await cards(full):
         await full.sql("DELETE FROM cards WHERE namespace = ? AND id = ?", full.namespace, card.id)
@@ -165,7 +165,7 @@ async def test_a_card_that_is_gone_is_found(full: World) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-async def test_a_row_is_found_whichever_of_its_columns_is_changed(full: World, table: str) -> None:
+async def test_a_change_in_any_column_of_a_row_is_found(full: World, table: str) -> None:
     struct, key = TABLES[table]
     columns = [field.name for field in msgspec.structs.fields(struct)]  # type: ignore[arg-type]
     where = " AND ".join(f"{name} = ?" for name in key)
@@ -186,7 +186,7 @@ async def test_a_row_is_found_whichever_of_its_columns_is_changed(full: World, t
 
 
 def another(struct: Any, name: str, value: Any) -> Any:
-    """A value that the column could have instead."""
+    """Another possible value of the column."""
     if isinstance(value, bytes):
         return value[:-1] + bytes((value[-1] ^ 1,))
     if isinstance(value, str):
@@ -202,7 +202,7 @@ def another(struct: Any, name: str, value: Any) -> Any:
     ["type = 'task.created'", "type = 'nonsense'", "data = CAST('half' AS {bytes})", "version = -version"],
 )
 async def test_an_event_that_can_no_longer_be_read_or_folded_is_found(full: World, change: str) -> None:
-    """Also if its log is needed to judge the rows of effects."""
+    """Also if its log is needed to check the rows of effects."""
     (paid, *_) = await full.sql(
         "SELECT task_id FROM events WHERE namespace = ? AND type = 'effect.intended'", full.namespace
     )
@@ -218,7 +218,7 @@ async def test_an_event_that_can_no_longer_be_read_or_folded_is_found(full: Worl
 
 
 @pytest.mark.parametrize("table", [name for name in TABLES if name != "tasks"])
-async def test_a_row_that_is_gone_is_found(full: World, table: str) -> None:
+async def test_a_missing_row_is_found(full: World, table: str) -> None:
     await full.sql(f"DELETE FROM {table} WHERE namespace = ?", full.namespace)
     kinds = {"effects": "effect", "approvals": "approval", "dead_letters": "dead_letter"}
     assert await found(full) == {f"{kinds.get(table, 'wait')}_missing"}
@@ -244,12 +244,12 @@ ADDED: Final[dict[str, Callable[[World], Awaitable[Any]]]] = {
 
 
 @pytest.mark.parametrize("kind", ADDED)
-async def test_a_row_of_which_no_log_tells_is_found(full: World, kind: str) -> None:
+async def test_a_row_without_a_log_is_found(full: World, kind: str) -> None:
     await ADDED[kind](full)
     assert await found(full) == {kind}
 
 
-async def test_a_task_that_is_gone_with_all_of_its_traces_is_missed(full: World) -> None:
+async def test_a_task_removed_with_all_its_rows_is_found(full: World) -> None:
     task = next(task for task in await full.store.tasks_page(full.namespace) if task.agent == "child")
     for table, column in (("tasks", "id"), ("events", "task_id"), ("cards", "task_id")):
         await full.sql(f"DELETE FROM {table} WHERE namespace = ? AND {column} = ?", full.namespace, task.id)
@@ -262,7 +262,7 @@ async def found_anywhere(world: World) -> set[str]:
     return {one["kind"] for one in (await verify(world.store, spaces))["problems"]}
 
 
-async def test_a_namespace_that_is_gone_with_all_of_its_tasks_is_missed(full: World) -> None:
+async def test_a_namespace_removed_with_all_its_tasks_is_found(full: World) -> None:
     for table in ("tasks", "events", "cards", "effects", "approvals", "dead_letters", "turn_waiting_tools"):
         await full.sql(f"DELETE FROM {table} WHERE namespace = ?", full.namespace)
     assert await found_anywhere(full) == {"count_differs"}

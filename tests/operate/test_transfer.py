@@ -1,4 +1,4 @@
-"""Export and import: the record moves to another store and goes on there; a bad file changes nothing."""
+"""Export and import: a record moves to another store, where its tasks continue; bad files change nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def register(world: World) -> None:
 
 
 @pytest.mark.covers("S3.39", "S3.40")
-async def test_the_record_of_a_step_is_exported_under_its_names_outside(store_url: str) -> None:
+async def test_a_recorded_step_is_exported_with_its_names_outside(store_url: str) -> None:
     async with World(store_url) as world:
 
         @world.app.agent("clerk")
@@ -66,7 +66,7 @@ async def test_the_record_of_a_step_is_exported_under_its_names_outside(store_ur
 
 @pytest.fixture
 async def full(store_url: str) -> AsyncIterator[World]:
-    """A store with a task in each kind of state: ended well and badly, waiting, queued, delayed."""
+    """A store with tasks that succeeded, failed, wait, are queued, and are delayed."""
     async with World(store_url) as world:
         await fill(world)
         yield world
@@ -100,14 +100,14 @@ async def rows(world: World, table: str, order: str) -> list[tuple[Any, ...]]:
 
 
 def another(place: Path | str, namespace: str) -> World:
-    """An empty store: a file in that directory, or what that URL names."""
+    """An empty store: a file in this directory, or at this URL."""
     world = World(place if isinstance(place, str) else f"sqlite:///{place}/other.db")
     world.namespace = world.app.namespace = namespace
     register(world)
     return world
 
 
-async def test_the_record_is_the_same_in_another_store_and_goes_on_there(full: World, tmp_path: Path) -> None:
+async def test_an_imported_record_is_equal_and_its_tasks_continue(full: World, tmp_path: Path) -> None:
     file = await exported(full)
     async with another(tmp_path, full.namespace) as other:
         other.clock.set(await full.store.now())  # a server has a clock of its own
@@ -126,7 +126,7 @@ async def test_the_record_is_the_same_in_another_store_and_goes_on_there(full: W
 
 
 async def goes_on(world: World) -> None:
-    """The turn that waited when it was exported gets its answer, and ends."""
+    """Answer the turn that waited when it was exported; it ends."""
     (call,) = await world.store.open_calls(world.namespace)
     await world.client.answer(call.tool_call_id, 42)
     handle = await world.client.task(call.task_id)
@@ -163,16 +163,18 @@ async def test_the_record_moves_from_sqlite_to_postgresql_and_back(
             assert len(await rows(home, table, order)) == len(kept[table]), table
 
 
-async def test_a_wrong_chain_is_kept_out_of_postgresql(sqlite_full: World, shared_postgres_url: str) -> None:
+async def test_a_file_with_a_broken_chain_is_refused_by_postgresql(
+    sqlite_full: World, shared_postgres_url: str
+) -> None:
     file = await exported(sqlite_full)
-    wrong, number = _changed(file, "event", lambda event: event.update(actor="somebody"), nth=2)
+    wrong, number = _changed(file, "event", lambda event: event.update(actor="mallory"), nth=2)
     await refused(sqlite_full, shared_postgres_url, wrong, rf"^line {number}: .*does not match its hash")
     lost = file[: number - 1] + file[number:]
     await refused(sqlite_full, shared_postgres_url, lost, "follows version")
     await refused(sqlite_full, shared_postgres_url, file[:-1], "cut off")
 
 
-async def test_commands_that_overlap_in_an_export_of_an_earlier_release_are_put_one_after_the_other(
+async def test_overlapping_commands_of_an_earlier_release_are_imported_one_after_the_other(
     full: World, tmp_path: Path
 ) -> None:
     file = await exported(full)
@@ -210,7 +212,7 @@ async def test_a_running_task_is_taken_over(full: World, tmp_path: Path) -> None
 
 
 def _changed(file: list[bytes], kind: str, change: Any, nth: int = 0) -> tuple[list[bytes], int]:
-    """The file with one line of that kind changed, and which that is."""
+    """The file with one changed line of this kind, and the line's number."""
     places = [number for number, line in enumerate(file) if kind in json.loads(line)]
     number = places[nth]
     document = json.loads(file[number])
@@ -222,7 +224,7 @@ def _changed(file: list[bytes], kind: str, change: Any, nth: int = 0) -> tuple[l
 @pytest.mark.parametrize(
     ("kind", "change", "problem"),
     [
-        ("event", lambda e: e.update(actor="somebody"), "does not match its hash"),
+        ("event", lambda e: e.update(actor="mallory"), "does not match its hash"),
         ("event", lambda e: e["data"].update(priority=9), "does not match its hash"),
         ("event", lambda e: e.update(version=7), "follows version"),
         ("event", lambda e: e.pop("hash"), "hash"),
@@ -230,7 +232,7 @@ def _changed(file: list[bytes], kind: str, change: Any, nth: int = 0) -> tuple[l
         ("card", lambda e: e.update(namespace="other"), "is not one of this export"),
         ("end", lambda e: e.update(events=1), "lines are missing"),
         ("head", lambda e: e.update(version=99), "this release reads"),
-        ("message", lambda e: e.update(task_id="nobody"), "not in the file before it"),
+        ("message", lambda e: e.update(task_id="missing"), "not in the file before it"),
     ],
 )
 async def test_a_bad_line_is_named_and_nothing_is_changed(
@@ -242,7 +244,7 @@ async def test_a_bad_line_is_named_and_nothing_is_changed(
 
 @pytest.fixture
 async def sqlite_full(sqlite_url: str) -> AsyncIterator[World]:
-    """The like on SQLite only, with less in it."""
+    """A smaller store on SQLite only."""
     async with World(sqlite_url) as world:
         register(world)
         await world.registered("asker")
@@ -261,7 +263,7 @@ async def refused(world: World, place: Path | str, file: list[bytes], problem: s
             assert await rows(other, table, order) == []
 
 
-async def test_a_file_that_was_cut_off_or_is_not_json(sqlite_full: World, tmp_path: Path) -> None:
+async def test_a_cut_off_or_malformed_file_is_refused(sqlite_full: World, tmp_path: Path) -> None:
     file = await exported(sqlite_full)
     await refused(sqlite_full, tmp_path, file[:-1], rf"^line {len(file)}: .*cut off")
     await refused(sqlite_full, tmp_path, [*file[:2], b"{half", *file[3:]], r"^line 3: ")
@@ -270,7 +272,7 @@ async def test_a_file_that_was_cut_off_or_is_not_json(sqlite_full: World, tmp_pa
     await refused(sqlite_full, tmp_path, no_cards, "names card .*, which is not in the file")
 
 
-async def test_a_store_that_has_tasks_is_left_alone(sqlite_full: World) -> None:
+async def test_a_store_with_other_tasks_refuses_the_import(sqlite_full: World) -> None:
     file = await exported(sqlite_full)
     await sqlite_full.submitted("asker")
     more = await exported(sqlite_full)

@@ -12,7 +12,7 @@ from tests.patience import PATIENCE_SECONDS
 from tests.support.world import World
 
 
-async def test_a_task_that_nobody_serves_says_that_no_worker_is_there(clerk: World) -> None:
+async def test_why_says_that_no_worker_serves_the_task(clerk: World) -> None:
     handle = await clerk.submitted("clerk")
     why = await handle.why()
     assert why["status"] == "queued"
@@ -79,7 +79,7 @@ async def test_a_running_task_says_who_holds_it(clerk: World) -> None:
     assert not any("last heartbeat" in note for note in why["notes"])
 
 
-async def test_a_task_whose_worker_falls_silent_says_when_it_will_be_taken_back(clerk: World) -> None:
+async def test_why_says_when_a_silent_worker_loses_the_task(clerk: World) -> None:
     handle = await clerk.submitted("clerk")
     session = await clerk.silent_session("clerk", lease_seconds=30)
     await clerk.claimed(session, "clerk")
@@ -102,7 +102,7 @@ async def test_a_task_whose_worker_falls_silent_says_when_it_will_be_taken_back(
     ]
 
 
-async def test_a_supervisor_that_is_alive_but_does_not_tick_is_none(clerk: World) -> None:
+async def test_a_pmo_that_lives_but_does_not_tick_does_not_count(clerk: World) -> None:
     handle = await clerk.submitted("clerk")
     session = await clerk.silent_session("clerk")
     await clerk.supervisor()  # which ticks when the test says so
@@ -113,8 +113,8 @@ async def test_a_supervisor_that_is_alive_but_does_not_tick_is_none(clerk: World
     assert (await handle.why())["notes"] == [gone]
 
 
-async def test_a_task_without_workers_says_so_whatever_it_waits_for(clerk: World) -> None:
-    """What a person is about to answer or to let go would lie there."""
+async def test_why_says_that_no_worker_serves_a_task_in_every_status(clerk: World) -> None:
+    """An answer or an unblocked task would have no worker."""
     handle = await clerk.submitted("clerk")
     await clerk.store.commit_one(
         c.Block(command_id="b", namespace=clerk.namespace, task_id=handle.id, reason="look", owner="ada")
@@ -160,8 +160,8 @@ async def test_an_ended_task_waits_for_nothing(clerk: World) -> None:
         assert (await late.why())["actions"] == ["dlq replay", "dlq abandon"]
 
 
-async def test_a_turn_that_waits_until_an_earlier_effect_is_surely_over_says_so(clerk: World) -> None:
-    """Until then it is silent, and nobody else would know what it does."""
+async def test_why_names_the_earlier_effect_that_a_turn_waits_for(clerk: World) -> None:
+    """Until then it shows no progress."""
     handle = await clerk.submitted("clerk")
     session = await clerk.silent_session("clerk", lease_seconds=5)
     (offer,) = await clerk.claimed(session, "clerk")

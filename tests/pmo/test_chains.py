@@ -1,4 +1,4 @@
-"""Loops that make a new task each time round: the runaway guard counts along the chain that led to a task."""
+"""Loops that submit a new task each time: the runaway guard counts along the chain of causes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT = 10
 
 
 async def all_ended(world: World) -> list[Task]:
-    """Every task, once none of them lives and no clock is due any more."""
+    """Wait until no task lives and no clock is due; return all tasks."""
     pmo = await world.supervisor()
 
     async def at_rest() -> bool:
@@ -28,8 +28,8 @@ async def all_ended(world: World) -> list[Task]:
 
 
 @pytest.mark.covers("T13", "S2.6")
-async def test_failure_notices_that_are_tasks_themselves_do_not_go_on_for_ever(world: World) -> None:
-    """Each notice fails and sends a notice: no single task is delivered often."""
+async def test_failure_notices_that_fail_themselves_stop_at_the_runaway_limit(world: World) -> None:
+    """Each notice fails and submits another: no single task is delivered often."""
 
     @world.app.agent("mail", retries=0)
     async def mail(ctx: Context, about: str) -> None:
@@ -48,7 +48,7 @@ async def test_failure_notices_that_are_tasks_themselves_do_not_go_on_for_ever(w
 
 
 @pytest.mark.covers("T13")
-async def test_who_reports_failures_from_outside_names_what_they_are_about(sqlite_world: World) -> None:
+async def test_a_program_outside_links_its_task_with_caused_by(sqlite_world: World) -> None:
     @sqlite_world.app.agent("report", retries=0)
     async def report(about: Any) -> None:
         raise ValueError("no")
@@ -76,7 +76,7 @@ async def noticed(world: World, handle: AsyncHandle) -> AsyncHandle:
     return notice
 
 
-async def test_a_task_that_goes_on_by_submitting_the_next_one_says_so(sqlite_world: World) -> None:
+async def test_a_task_that_submits_its_successor_detached_starts_a_new_chain(sqlite_world: World) -> None:
     @sqlite_world.app.agent("daily")
     async def daily(day: int) -> int:
         if day < 2 * LIMIT:

@@ -1,4 +1,4 @@
-"""Supervisors that pause in the middle of a tick and go on later: whatever they then do is decided anew."""
+"""PMOs that freeze in the middle of a tick and wake up later: the door decides their commands again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Outcome = tuple[Any, ...]
 
 
 class FrozenStore:
-    """A store whose every answer may be the last one for a while: its user is frozen before it acts."""
+    """A store whose user may freeze after each answer, before it acts."""
 
     def __init__(self, store: Any, chance: random.Random) -> None:
         self._store = store
@@ -34,7 +34,7 @@ class FrozenStore:
         return getattr(self._store, name)
 
     async def commit(self, commands: Sequence[Command]) -> list[Reply]:
-        """What it wants to write, it saw before it was frozen."""
+        """Commit what was decided before the freeze."""
         if self._chance.random() < 0.5:
             self.frozen += 1
             self.gate.clear()
@@ -44,7 +44,7 @@ class FrozenStore:
 
 
 async def played(url: str, seed: int, *, with_second: bool) -> tuple[list[Outcome], int]:
-    """The same story, with and without a second supervisor that is frozen and woken at random."""
+    """Play one story, with or without a second PMO that freezes and wakes at random."""
     # nothing is ever offered: who is offered what would depend on who asks first
     async with World(url, settings={"worker.heartbeat_seconds": 10, "worker.poll_seconds": 3600}) as world:
 
@@ -79,7 +79,7 @@ async def played(url: str, seed: int, *, with_second: bool) -> tuple[list[Outcom
 
 
 async def frozen_or_done(frozen: FrozenStore, sleeper: asyncio.Task[None]) -> None:
-    """However busy the machine is, so that the same story is told every time."""
+    """Wait on the condition and not on time, so that the story is the same on a busy machine."""
     await eventually(lambda: sleeper.done() or not frozen.gate.is_set(), "it goes no further")
 
 
@@ -96,17 +96,17 @@ async def second_supervisor(world: World, chance: random.Random) -> tuple[Pmo, F
 
 
 async def worker_moves(world: World, story: random.Random) -> None:
-    """A worker now and then takes a task and finishes it, or is never heard of again."""
+    """Now and then a worker claims a task and finishes it, or falls silent."""
     if story.random() < 0.25:
         session = await world.silent_session("clerk", concurrency=1, lease_seconds=30)
         held = await world.claimed(session, "clerk")
         if held and story.random() < 0.3:
             await session.finish(held[0])
-            await goodbye(world, session)
+            await leave(world, session)
 
 
-async def goodbye(world: World, session: Session) -> None:
-    """It leaves as a worker does that has nothing more to do."""
+async def leave(world: World, session: Session) -> None:
+    """Close the session as a worker does that stops."""
     command_id = world.app.runtime.ids.new()
     closing = CloseSession(command_id=command_id, namespace=world.namespace, session_id=session.id)
     await world.store.commit_one(closing)
@@ -119,7 +119,7 @@ async def outcome(world: World, handle: Any) -> Outcome:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_a_supervisor_frozen_and_woken_at_random_changes_nothing(sqlite_url: str, seed: int) -> None:
+async def test_a_pmo_frozen_and_woken_at_random_changes_nothing(sqlite_url: str, seed: int) -> None:
     alone, _ = await played(sqlite_url, seed, with_second=False)
     together, frozen = await played(sqlite_url, seed, with_second=True)
     assert frozen > 3, "it was frozen while it had something to say"
@@ -127,8 +127,10 @@ async def test_a_supervisor_frozen_and_woken_at_random_changes_nothing(sqlite_ur
     assert len({status for status, *_ in alone}) > 1, "and tasks ended in more than one way"
 
 
-async def test_neither_is_anything_lost_or_ended_twice_on_postgresql(shared_postgres_url: str) -> None:
-    """There real time passes between two moves, so that two stories are never quite the same."""
+async def test_with_a_frozen_pmo_nothing_is_lost_or_ended_twice_on_postgresql(
+    shared_postgres_url: str,
+) -> None:
+    """Real time passes there, so two stories never match exactly."""
     together, frozen = await played(shared_postgres_url, 4, with_second=True)
     assert frozen > 3
     assert len(together) == TASKS, "each of them ended, exactly once"

@@ -1,4 +1,4 @@
-"""What ends a task that would not end by itself: deadlines, retries, crashes, the runaway guard."""
+"""Limits that end a task: deadlines, retries, crashes, the runaway guard."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ async def test_crashes_outside_the_window_do_not_add_up(clerk: World) -> None:
 
 @pytest.mark.parametrize(("agent", "channel"), [("clerk", "main"), ("clerk", "mail"), ("clerk/key", "tools")])
 @pytest.mark.covers("S2.3", "S2.4", "S2.5", "S2.6", "S2.10", "S2.15", "S2.26", "S2.27", "S2.30", "T12")
-async def test_a_task_of_any_kind_that_is_delivered_ten_times_is_ended_by_the_runaway_guard(
+async def test_the_runaway_guard_ends_a_task_at_its_tenth_delivery(
     clerk: World, agent: str, channel: str
 ) -> None:
-    """Whatever makes it loop: here every holder is lost outside the crash window, so no other limit fits.
+    """Every holder is lost outside the crash window, so that no other limit applies.
 
-    Each is taken straight from the queue, without having been offered first.
+    Each turn is claimed from the queue without an offer.
     """
     handle = await clerk.submitted(agent, channel=channel, deadline=864_000)
     pmo = await clerk.supervisor()
@@ -76,10 +76,10 @@ async def test_a_task_of_any_kind_that_is_delivered_ten_times_is_ended_by_the_ru
 
 @pytest.mark.parametrize("status", ["queued", "running", "dispatched"])
 @pytest.mark.covers("S2.3", "S2.16", "S2.18", "S2.19", "S2.20", "S2.26")
-async def test_the_runaway_guard_comes_before_every_timeout_in_whatever_status(
+async def test_the_runaway_guard_comes_before_every_timeout_in_every_status(
     clerk: World, status: str
 ) -> None:
-    """With the tenth dispatch both the guard and, later, a timeout are due: the guard is named."""
+    """At the tenth dispatch the guard and, later, a timeout are due: the guard gives the reason."""
     handle = await clerk.submitted("clerk", deadline=864_000)
     pmo = await clerk.supervisor()
     for _ in range(9):
@@ -116,7 +116,7 @@ async def test_a_task_that_has_ended_is_left_alone(clerk: World) -> None:
 
 
 @pytest.mark.parametrize("status", ["queued", "delayed", "dispatched", "running"])
-async def test_every_task_ends_by_its_deadline_whatever_its_status(clerk: World, status: str) -> None:
+async def test_every_task_ends_by_its_deadline_in_every_status(clerk: World, status: str) -> None:
     session = await clerk.silent_session("clerk", lease_seconds=86_400)
     handle = await clerk.submitted("clerk", deadline=100, delay=50 if status == "delayed" else None)
     pmo = await clerk.supervisor()
@@ -135,7 +135,7 @@ async def test_every_task_ends_by_its_deadline_whatever_its_status(clerk: World,
     if held is not None:
         with pytest.raises(StaleAttempt):
             await session.finish(held)
-        assert await session.beat(held) == (held.task.attempt_id,), "the worker is told to let go"
+        assert await session.beat(held) == (held.task.attempt_id,), "the worker learns that it lost the task"
     assert terminal(await clerk.history(handle)) == ["task.timeout"]
 
 
@@ -160,7 +160,7 @@ async def test_a_running_agent_that_misses_the_deadline_is_stopped(world: World)
 
 
 @pytest.mark.covers("T7")
-async def test_a_worker_that_is_alive_and_stuck_is_reaped_for_want_of_progress(clerk: World) -> None:
+async def test_a_live_worker_without_progress_is_reaped(clerk: World) -> None:
     session = await clerk.silent_session("clerk", lease_seconds=86_400)
     handle = await clerk.submitted("clerk")
     (held,) = await clerk.claimed(session, "clerk")
@@ -179,7 +179,7 @@ async def test_a_worker_that_is_alive_and_stuck_is_reaped_for_want_of_progress(c
 
 
 async def run_out(world: World, handle: AsyncHandle) -> list[float]:
-    """Seconds between one failure and the next try, until the task has ended."""
+    """The seconds between failures and retries, until the task has ended."""
     waits: list[float] = []
     while not (await handle.task()).is_ended:
         count = len(waits)
@@ -253,7 +253,7 @@ async def test_jitter_spreads_the_retries_of_many_tasks(sqlite_url: str) -> None
 
 
 class Overloaded(Exception):
-    """As HTTP clients say it."""
+    """An error with a Retry-After, as HTTP clients raise it."""
 
     status_code = 503
 
@@ -270,7 +270,7 @@ class Overloaded(Exception):
     ids=["api", "timeout", "continuation", "exception", "gave up"],
 )
 @pytest.mark.covers("S2.23", "S2.24")
-async def test_each_way_to_run_out_of_tries_has_a_reason_of_its_own(
+async def test_each_limit_ends_a_task_with_its_own_reason(
     sqlite_world: World, raised: Exception, reason: str
 ) -> None:
     @sqlite_world.app.agent("doomed")
@@ -289,7 +289,7 @@ async def test_each_way_to_run_out_of_tries_has_a_reason_of_its_own(
 async def test_a_working_timeout_ends_as_done_when_the_work_is_recorded_and_as_failed_when_it_is_not(
     sqlite_world: World,
 ) -> None:
-    """Both hang after their work; of one it is recorded, so its next turn finds it complete."""
+    """Both hang after their work; the next turn of the one that recorded it finds it complete."""
     world = sqlite_world
     computed: list[str] = []
     hanging: set[tuple[str, int]] = set()
@@ -322,7 +322,7 @@ async def test_a_working_timeout_ends_as_done_when_the_work_is_recorded_and_as_f
     async def over() -> bool:
         tasks = [await handle.task() for handle in handles]
         hangs = all(task.is_ended or (task.id, task.retry_count) in hanging for task in tasks)
-        world.clock.advance(301 if hangs else 1)  # whoever is to be taken, or at work, gets the time for it
+        world.clock.advance(301 if hangs else 1)  # time for the claims and for the work
         await pmo.watchdog.run_once()
         return all(task.is_ended for task in tasks)
 

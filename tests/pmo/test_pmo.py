@@ -1,4 +1,4 @@
-"""The supervisor: offers, reclaims, retries and ends what nobody else ends."""
+"""The PMO: offers, reclaims, retries and ends of tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.world import START_US, Session, World, eventually, terminal
 
 
 async def dispatched_tasks(world: World, session: Session) -> list[AsyncHandle]:
-    """Two tasks that were offered to a worker that never takes them."""
+    """Two tasks that are offered to a worker that never claims them."""
     handles = await world.client.submit_many("clerk", [1, 2])
     world.clock.advance(2)
     assert await (await world.supervisor()).dispatcher.run_once() == 2
@@ -28,7 +28,7 @@ async def dispatched_tasks(world: World, session: Session) -> list[AsyncHandle]:
 
 
 async def kept_alive(world: World, session: Session, seconds: float) -> None:
-    """Let time pass for a worker that beats and does nothing else."""
+    """Let time pass for a worker that only sends heartbeats."""
     while seconds > 0:
         world.clock.advance(min(seconds, 5))
         await session.beat()
@@ -50,7 +50,7 @@ async def test_only_as_many_are_offered_as_live_workers_have_room_for(clerk: Wor
     )
 
 
-async def test_workers_take_by_themselves_first_and_an_offer_comes_only_after_a_poll(
+async def test_workers_claim_first_and_the_pmo_offers_only_after_a_poll(
     sqlite_world: World,
 ) -> None:
     @sqlite_world.app.agent("clerk")
@@ -64,7 +64,7 @@ async def test_workers_take_by_themselves_first_and_an_offer_comes_only_after_a_
     assert await pmo.dispatcher.run_once() == 1
 
 
-async def test_without_a_live_worker_nothing_is_offered_and_nothing_is_burnt(clerk: World) -> None:
+async def test_without_a_live_worker_nothing_is_offered_and_no_counter_rises(clerk: World) -> None:
     handle = await clerk.submitted("clerk")
     await clerk.silent_session("clerk")
     clerk.clock.advance(3600)  # its lease lapsed long ago
@@ -77,7 +77,7 @@ async def test_without_a_live_worker_nothing_is_offered_and_nothing_is_burnt(cle
 
 
 @pytest.mark.covers("T12")
-async def test_an_offer_is_rung_again_and_that_does_not_put_off_its_timeout(clerk: World) -> None:
+async def test_ringing_again_does_not_delay_the_dispatch_timeout(clerk: World) -> None:
     session = await clerk.silent_session("clerk")
     (handle, _) = await dispatched_tasks(clerk, session)
     offered = await handle.task()
@@ -99,7 +99,7 @@ async def test_an_offer_is_rung_again_and_that_does_not_put_off_its_timeout(cler
 
 
 @pytest.mark.covers("S2.21", "T18")
-async def test_an_offer_that_nobody_ever_takes_goes_to_a_person_after_four_tries(clerk: World) -> None:
+async def test_an_offer_without_a_claim_goes_to_a_person_after_four_tries(clerk: World) -> None:
     session = await clerk.silent_session("clerk")
     handle = await clerk.submitted("clerk")
     pmo = await clerk.supervisor()
@@ -154,7 +154,7 @@ async def test_a_turn_is_reclaimed_when_its_holder_s_lease_has_lapsed_and_not_be
 
 
 @pytest.mark.covers("S3.10")
-async def test_a_task_that_waits_is_not_reclaimed(clerk: World) -> None:
+async def test_a_waiting_task_is_not_reclaimed(clerk: World) -> None:
     """Queued, delayed, dispatched and blocked tasks have no holder whose lease could lapse."""
     session = await clerk.silent_session("clerk")
     await dispatched_tasks(clerk, session)
@@ -191,8 +191,8 @@ async def both(pmos: list[Pmo]) -> None:
     await asyncio.gather(*(pmo.run_once() for pmo in pmos))
 
 
-async def test_a_supervisor_that_was_away_gives_the_workers_one_heartbeat(store_url: str) -> None:
-    """As after an outage: worker and supervisor were frozen together, and the worker comes back."""
+async def test_a_pmo_that_was_away_gives_the_workers_one_heartbeat(store_url: str) -> None:
+    """As after an outage: worker and PMO were frozen together, and the worker comes back."""
     async with World(store_url, settings={"worker.heartbeat_seconds": 10}) as world:
 
         @world.app.agent("clerk")
@@ -220,10 +220,10 @@ async def test_a_supervisor_that_was_away_gives_the_workers_one_heartbeat(store_
         assert (await handle.task()).crash_count == 1
 
 
-async def test_a_supervisor_whose_every_question_failed_was_away(
+async def test_a_pmo_whose_questions_all_failed_was_away(
     clerk: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ticks all the time, and sees nothing: the workers may see nothing either."""
+    """It ticks without an answer of the store, which the workers may lack as well."""
     pmo = await clerk.supervisor()
     await pmo.run_once()
 
@@ -241,13 +241,13 @@ async def test_a_supervisor_whose_every_question_failed_was_away(
 
 
 class SleepingClock(ManualClock):
-    """While the machine sleeps, only the wall clock goes on."""
+    """Only the wall clock advances while the machine sleeps."""
 
     def sleep(self, seconds: float) -> None:
         self._now_us += round(seconds * SECOND)
 
 
-async def test_a_machine_s_sleep_counts_as_being_away(sqlite_url: str) -> None:
+async def test_the_sleep_of_a_machine_counts_as_absence(sqlite_url: str) -> None:
     clock = SleepingClock(START_US)
     async with World(sqlite_url, settings={"worker.heartbeat_seconds": 10}, clock=clock) as world:
 
@@ -265,7 +265,7 @@ async def test_a_machine_s_sleep_counts_as_being_away(sqlite_url: str) -> None:
         assert (await handle.task()).crash_count == 0, "its worker slept as well, and may wake up now"
 
 
-async def test_a_task_on_which_a_rule_keeps_failing_is_given_to_a_person_and_holds_nobody_up(
+async def test_a_task_on_which_a_rule_keeps_failing_is_blocked_and_holds_up_no_other(
     clerk: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poisoned = await clerk.submitted("clerk", deadline=10)
@@ -315,7 +315,7 @@ async def test_a_write_that_the_database_refuses_counts_as_a_failing_rule(clerk:
     assert await poisoned.status() == "blocked"
 
 
-async def test_a_thousand_due_tasks_are_all_handled_in_one_look(clerk: World) -> None:
+async def test_a_thousand_due_clocks_fire_in_one_tick(clerk: World) -> None:
     await clerk.client.submit_many("clerk", range(1000), deadline=10)
     clerk.clock.advance(11)
     pmo = await clerk.supervisor()
@@ -324,7 +324,7 @@ async def test_a_thousand_due_tasks_are_all_handled_in_one_look(clerk: World) ->
     assert await pmo.watchdog.run_once() == 0
 
 
-async def test_a_thousand_lapsed_claims_are_all_reclaimed_in_one_look(clerk: World) -> None:
+async def test_a_thousand_lapsed_claims_are_reclaimed_in_one_tick(clerk: World) -> None:
     session = await clerk.silent_session("clerk", concurrency=1000)
     await clerk.client.submit_many("clerk", range(1000))
     while await clerk.claimed(session, "clerk", 250):
@@ -340,7 +340,7 @@ async def test_a_thousand_lapsed_claims_are_all_reclaimed_in_one_look(clerk: Wor
 async def test_suspects_are_not_offered_so_that_waiting_for_their_turn_costs_them_nothing(
     clerk: World,
 ) -> None:
-    """Neighbours of a task that killed its worker twice run one at a time; others must be able to wait."""
+    """A task that killed its worker twice runs alone; the others wait without cost."""
     handles = await clerk.client.submit_many("clerk", range(5))
     pmo = await clerk.supervisor()
     for _ in range(2):
@@ -359,7 +359,7 @@ async def test_suspects_are_not_offered_so_that_waiting_for_their_turn_costs_the
     assert {(await handle.task()).retry_count for handle in handles} == {0}
 
 
-async def test_a_tick_goes_on_after_a_failed_one(clerk: World) -> None:
+async def test_the_pmo_ticks_on_after_a_failed_tick(clerk: World) -> None:
     pmo = clerk.node.pmo()
     await pmo.start()
     failures: list[Exception] = [RuntimeError("a defect")]

@@ -1,4 +1,4 @@
-"""What leaves the process: told at least once, in order, with ids by which a repetition is recognised."""
+"""The relay: messages arrive at least once, in order, with ids that show repetitions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 async def told(store_url: str, receiver: Receiver) -> AsyncIterator[World]:
-    """A world whose PMOs tell a webhook, with agents that end well, badly, and in two turns."""
+    """A world whose PMOs send to a webhook, with agents that succeed, fail, and take two turns."""
     async with World(store_url, settings={**QUICKLY, "relay.url": receiver.url}) as world:
 
         @world.app.agent("clerk")
@@ -79,7 +79,7 @@ async def relay_of(world: World) -> Relay:
 
 
 async def everything(relay: Relay) -> int:
-    """Relay until nothing more can be read: on PostgreSQL that is a moment after the commit."""
+    """Relay until the log is read to its end, which on PostgreSQL is a moment after the commit."""
     count = 0
 
     async def is_done() -> bool:
@@ -93,7 +93,7 @@ async def everything(relay: Relay) -> int:
 
 
 async def done(world: World, agent: str, payload: Any = None) -> str:
-    """A task that a worker has brought to its end."""
+    """A task that a worker has ended."""
     handle = await world.submitted(agent, payload)
     worker = await world.started_worker()
     while not (await world.store.task(world.namespace, handle.id)).is_ended:
@@ -103,7 +103,7 @@ async def done(world: World, agent: str, payload: Any = None) -> str:
 
 
 @pytest.mark.covers("S0.67")
-async def test_the_end_of_a_turn_is_told_with_epoch_deliverable_and_id(
+async def test_the_message_of_a_turns_end_has_epoch_deliverable_and_id(
     told: World, receiver: Receiver
 ) -> None:
     task_id = await done(told, "clerk", {"id": 1})
@@ -126,7 +126,7 @@ async def test_the_end_of_a_turn_is_told_with_epoch_deliverable_and_id(
     assert message["source"] == f"/endwell/{told.namespace}"
 
 
-async def test_states_and_steps_are_told_in_their_order(told: World, receiver: Receiver) -> None:
+async def test_states_and_steps_are_sent_in_order(told: World, receiver: Receiver) -> None:
     task_id = await done(told, "clerk")
     await everything(await relay_of(told))
     turn = f"{task_id}.t1"
@@ -149,7 +149,7 @@ async def test_states_and_steps_are_told_in_their_order(told: World, receiver: R
 
 
 @pytest.mark.covers("S3.28", "S3.32", "S3.39", "S3.40")
-async def test_the_record_of_a_step_is_told_by_all_its_names(told: World, receiver: Receiver) -> None:
+async def test_a_recorded_step_is_sent_with_all_its_names(told: World, receiver: Receiver) -> None:
     @told.app.agent("worker")
     async def worker(ctx: Context) -> None:
         await ctx.step("price", lambda: 15)
@@ -176,7 +176,9 @@ async def test_the_record_of_a_step_is_told_by_all_its_names(told: World, receiv
 
 
 @pytest.mark.covers("S0.9", "S0.67")
-async def test_failed_partial_and_cancelled_ends_have_their_words(told: World, receiver: Receiver) -> None:
+async def test_failed_partial_and_cancelled_endings_have_their_own_status(
+    told: World, receiver: Receiver
+) -> None:
     failed = await done(told, "picky")
     partial = await done(told, "drafter")
     queued = await told.submitted("clerk")
@@ -193,10 +195,10 @@ async def test_failed_partial_and_cancelled_ends_have_their_words(told: World, r
 
 @pytest.mark.covers("S0.45", "S0.48", "S0.49", "S0.9")
 @pytest.mark.parametrize(("agent", "then"), [("picky", "blocked"), ("clerk", "queued")])
-async def test_a_dispatch_that_timed_out_is_told_to_the_letter(
+async def test_the_messages_of_a_dispatch_timeout_are_exact(
     told: World, receiver: Receiver, agent: str, then: str
 ) -> None:
-    """A task that nobody takes goes to a person after its last retry."""
+    """A task without a claim goes to a person after its last retry."""
     session = await told.silent_session(agent)
     handle = await told.submitted(agent)
     pmo = await told.supervisor()
@@ -257,7 +259,7 @@ async def test_a_turn_that_is_held_for_a_person_is_published_as_suspended_with_t
 
 @pytest.mark.covers("S0.53", "S0.56", "S0.67", "S0.9")
 @pytest.mark.parametrize(("agent", "then"), [("picky", "failed"), ("clerk", "queued")])
-async def test_a_turn_that_was_reaped_is_told_to_the_letter(
+async def test_the_messages_of_a_reaped_turn_are_exact(
     told: World, receiver: Receiver, agent: str, then: str
 ) -> None:
     session = await told.silent_session(agent, lease_seconds=3600)
@@ -348,7 +350,7 @@ async def keep_draft(world: World, task: Task) -> None:
     (await world.store.commit_one(command)).unwrap()
 
 
-async def test_an_end_is_told_although_its_command_is_repeated_later_on_the_same_page(
+async def test_an_ending_is_sent_although_its_command_id_appears_again_on_the_page(
     told: World, receiver: Receiver
 ) -> None:
     session = await told.silent_session("clerk")
@@ -377,13 +379,13 @@ async def test_an_end_is_told_although_its_command_is_repeated_later_on_the_same
 
 
 class Dies(BaseException):
-    """The process is gone: nothing after this line runs."""
+    """Stands for the death of the process."""
 
 
 @pytest.mark.covers("S0.9", "T5")
 @pytest.mark.parametrize("when", ["before_send", "during_send", "after_send"])
 @pytest.mark.parametrize("page", [1, 2, 3])
-async def test_a_relay_that_dies_anywhere_is_followed_by_one_that_tells_everything(
+async def test_after_a_relay_died_at_any_point_the_next_one_sends_everything(
     told: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, when: str, page: int
 ) -> None:
     tasks = [await done(told, agent) for agent in ("clerk", "picky", "clerk")]
@@ -416,7 +418,7 @@ async def test_a_relay_that_dies_anywhere_is_followed_by_one_that_tells_everythi
 
 
 async def relay_ids(world: World) -> set[str]:
-    """The ids that a relay without any trouble would tell, from the beginning."""
+    """The ids that a relay without trouble would send, from the beginning."""
     await world.sql("DELETE FROM cursors WHERE namespace = ?", world.namespace)
     relay = await relay_of(world)
     said: list[Outgoing] = []
@@ -458,7 +460,7 @@ async def test_one_relay_at_a_time_and_a_frozen_one_cannot_move_the_cursor(
     assert await relay_lag(told.store, told.namespace, await told.store.now()) == 0
 
 
-async def test_a_receiver_that_refuses_is_tried_again_and_nothing_is_skipped(
+async def test_a_refusing_receiver_is_tried_again_and_nothing_is_skipped(
     told: World, receiver: Receiver
 ) -> None:
     await done(told, "clerk")
@@ -488,7 +490,7 @@ async def test_a_receiver_that_refuses_is_tried_again_and_nothing_is_skipped(
     assert cursor.trouble is None
 
 
-async def test_a_person_may_leave_out_what_the_receiver_never_takes(told: World, receiver: Receiver) -> None:
+async def test_a_person_may_skip_an_event_that_the_receiver_refuses(told: World, receiver: Receiver) -> None:
     first, second = await done(told, "clerk"), await done(told, "picky")
     events = await told.store.events_of_task(told.namespace, first)
     (poison,) = [event.event_id for event in events if event.type == "turn.ended"]
@@ -509,7 +511,7 @@ async def test_a_person_may_leave_out_what_the_receiver_never_takes(told: World,
 
     ada = Actor(told.store, told.app.runtime.ids, namespace=told.namespace, name="ada")
     with pytest.raises(NotFound, match="waiting to be sent"):
-        await operate_relay.leave_out(ada, "nobody.1")
+        await operate_relay.leave_out(ada, "missing.1")
     status = await operate_relay.leave_out(ada, poison)
     assert [(item["event_id"], item["by"]) for item in status["skipped"]] == [(poison, "ada")]
 
@@ -522,9 +524,7 @@ async def test_a_person_may_leave_out_what_the_receiver_never_takes(told: World,
         await operate_relay.leave_out(ada, poison)
 
 
-async def test_what_one_relay_repeats_is_word_for_word_what_it_said(
-    sqlite_url: str, receiver: Receiver
-) -> None:
+async def test_a_repeated_message_is_byte_for_byte_the_same(sqlite_url: str, receiver: Receiver) -> None:
     settings = {**QUICKLY, "relay.url": receiver.url, "relay.batch": 500, "relay.webhook_batch": 500}
     async with World(sqlite_url, settings=settings) as world:
         tries: list[str] = []
@@ -551,7 +551,7 @@ async def test_what_one_relay_repeats_is_word_for_word_what_it_said(
     assert [data["is_final"] for data in receiver.of("task")[:2]] == [False, True]
 
 
-async def test_tasks_go_on_while_the_receiver_is_away(told: World, receiver: Receiver) -> None:
+async def test_tasks_run_while_the_receiver_is_away(told: World, receiver: Receiver) -> None:
     receiver.answer = lambda request: 500
     pmo = await told.supervisor()
     assert pmo.relay is not None
@@ -561,13 +561,13 @@ async def test_tasks_go_on_while_the_receiver_is_away(told: World, receiver: Rec
     assert await handle.result(PATIENCE_SECONDS) == "done"
     await eventually(lambda: len(receiver.requests) > 2, "the relay tries again and again")
     receiver.answer = lambda request: 204
-    await eventually(lambda: bool(receiver.of("task")), "the end is told")
+    await eventually(lambda: bool(receiver.of("task")), "the ending is sent")
     worker.stop()
     pmo.stop()
     await running
 
 
-async def test_a_batch_is_signed_so_that_the_receiver_can_tell_who_sent_it(
+async def test_a_batch_is_signed(
     sqlite_url: str, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = "whsec_" + base64.b64encode(b"0123456789abcdef").decode()
@@ -593,7 +593,7 @@ async def test_a_batch_is_signed_so_that_the_receiver_can_tell_who_sent_it(
     assert secret not in caplog.text
 
 
-async def test_only_what_is_asked_for_is_told_and_only_from_now_on(
+async def test_only_chosen_messages_are_sent_and_only_from_now_on(
     sqlite_url: str, receiver: Receiver
 ) -> None:
     chosen = {"relay.url": receiver.url, "relay.events": ["task"], "relay.start": "now"}

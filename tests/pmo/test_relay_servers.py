@@ -25,7 +25,7 @@ from tests.support.world import World, eventually
 
 @asynccontextmanager
 async def worked(store: str, kind: str, server: str = "") -> AsyncIterator[World]:
-    """A world with one agent, whose PMOs tell that server."""
+    """A world with one agent, whose PMOs send to this server."""
     told = {**QUICKLY, "relay.kind": kind, "relay.url": server, "doorbell.kind": "store"}
     async with World(store, settings=told) as world:
 
@@ -62,8 +62,8 @@ async def test_messages_go_out_on_nats_subjects(sqlite_url: str, own_nats: NatsS
 
 
 @pytest.mark.covers("T5")
-async def test_what_was_sent_to_plain_subjects_the_server_has() -> None:
-    """Else the cursor would move past messages that die with the connection."""
+async def test_a_sent_message_on_a_plain_subject_has_reached_the_server() -> None:
+    """Else the cursor would move past messages that are lost with the connection."""
     async with AttentiveNats() as server:
         sink = NatsSink(server.url, is_stream=False, timeout_seconds=10)
         await sink.send([Outgoing("endwell.v1.default.main.evt.agent.clerk.task", "e.1.task", b"{}")])
@@ -71,7 +71,7 @@ async def test_what_was_sent_to_plain_subjects_the_server_has() -> None:
         await sink.close()
 
 
-async def test_a_stream_keeps_what_was_told_twice_once(sqlite_url: str, own_nats: NatsServer) -> None:
+async def test_a_jetstream_keeps_a_repeated_message_once(sqlite_url: str, own_nats: NatsServer) -> None:
     await _with_stream(own_nats.url)
     async with worked(sqlite_url, "jetstream", own_nats.url) as world:
         await done(world, "clerk")
@@ -98,7 +98,7 @@ async def test_messages_go_out_on_redis_channels(sqlite_url: str, own_valkey: Va
 
 
 @pytest.mark.parametrize("kind", ["jetstream", "redis_stream"])
-async def test_a_server_that_dies_and_comes_back_has_everything_in_the_end(
+async def test_after_a_server_restart_every_message_has_arrived(
     sqlite_url: str, kind: str, request: pytest.FixtureRequest
 ) -> None:
     server: SmallServer = request.getfixturevalue("own_nats" if kind == "jetstream" else "own_valkey")
@@ -142,7 +142,7 @@ async def _kept(kind: str, server: SmallServer, namespace: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["nats", "redis", "webhook"])
-async def test_a_relay_without_a_place_to_go_to_is_refused_at_once(sqlite_url: str, kind: str) -> None:
+async def test_a_relay_without_a_url_is_refused_at_start(sqlite_url: str, kind: str) -> None:
     async with worked(sqlite_url, kind) as world:
         with pytest.raises(BadSetting, match=r"relay\.url"):
             await relay_of(world)

@@ -1,4 +1,4 @@
-"""Servers die, come back, fall silent and heal under an installation at work: nothing is lost or doubled.
+"""Servers die, restart, fall silent and heal under a working installation: nothing is lost or doubled.
 
 Real NATS, Valkey and PostgreSQL processes, reached through a proxy. At every fault more than a hundred tasks
 are unfinished: their agent waits at a gate that opens only when the fault is there.
@@ -50,7 +50,7 @@ class Server(Protocol):
 
 
 class Works:
-    """Two workers and two PMOs on nodes of their own, at work on tasks that each change the world once."""
+    """Two workers and two PMOs on nodes of their own, with tasks that each have one effect."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -80,7 +80,7 @@ class Works:
         return sum(count for status, count in counts.items() if status not in TERMINAL)
 
     async def load(self) -> None:
-        """Much work, some of it begun, none of which can end before the gate opens."""
+        """Submit many tasks; some start, none can end before the gate opens."""
         self._gate.clear()
         await self.submit(MANY)
 
@@ -109,7 +109,7 @@ class Works:
         return not any(node.bell.health().connected for node in self.nodes)
 
     async def check(self) -> None:
-        """None lost, none doubled, all ended within the bound."""
+        """No task is lost or doubled, and all end within their bound."""
         world = self._world
         assert await world.counts() == {"succeeded": self._count}
         assert self.done == Counter(range(self._count))
@@ -123,7 +123,7 @@ class Works:
         assert all((task.ended_at or 0) <= task.run_at + self._bound() * SECOND for task in tasks)
 
     def _bound(self) -> float:
-        """What `endwell bounds` says of these settings."""
+        """The bound of `endwell bounds` for these settings."""
         app = self._world.app
         answer = compute_bounds(
             app.settings, app.limits, [app.agents["clerk"].spec()], has_stamps=self._world.store.has_stamps
@@ -149,7 +149,7 @@ async def works(url: str, **settings: object) -> AsyncIterator[Works]:
 
 
 async def bell_faults(at_work: Works, server: Server, proxy: Proxy) -> None:
-    """The server of the doorbell dies, and falls silent; the store is there all the time."""
+    """The doorbell's server dies, and falls silent; the store stays reachable."""
     await bell_fault(at_work, lambda: asyncio.to_thread(server.kill), lambda: asyncio.to_thread(server.start))
     await bell_fault(at_work, as_async(proxy.black_hole), as_async(proxy.heal))
 
@@ -168,7 +168,7 @@ async def bell_fault(
     assert await at_work.unfinished() >= UNFINISHED
     at_work.open_gate()
     await eventually(at_work.bells_are_dead, "the fault is noticed", PATIENCE)
-    await at_work.submit(10)  # announced to nobody
+    await at_work.submit(10)  # no ring arrives
     await at_work.all_end()
     await mend()
     await eventually(at_work.bells_work, "the bells are back", PATIENCE)
@@ -214,7 +214,7 @@ async def test_postgresql_is_killed_and_black_holed_while_a_hundred_tasks_are_un
             await at_work.load()
             proxy.black_hole()
             at_work.open_gate()
-            await eventually(lambda: proxy.held_back > 0, "somebody asks in vain", PATIENCE)
+            await eventually(lambda: proxy.held_back > 0, "a question waits", PATIENCE)
             if is_lost:
                 proxy.cut_all()
             proxy.heal()

@@ -1,4 +1,4 @@
-"""One webhook request: it ends at its deadline whatever the receiver does, and is signed or refused."""
+"""Webhook requests: each ends at its deadline and is signed; bad settings are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DROPS = 200
 
 @contextmanager
 def dripping(first: bytes, drop: bytes) -> Iterator[tuple[str, threading.Event]]:
-    """A receiver that sends the first bytes at once and then one drop after another; set when it ran dry."""
+    """A receiver that sends its answer in drops; the event is set when it has stopped."""
     is_over, is_dry = threading.Event(), threading.Event()
     server = socket.create_server(("127.0.0.1", 0))
 
@@ -68,7 +68,7 @@ def dripping(first: bytes, drop: bytes) -> Iterator[tuple[str, threading.Event]]
         (b"HTTP/1.1 " + b"9" * 60_000 + b" \x1b[31m\0\r\n\r\n", b"x"),
     ],
 )
-async def test_receiver_that_drips_its_answer_is_left_at_the_deadline(first: bytes, drop: bytes) -> None:
+async def test_a_dripping_answer_ends_at_the_deadline(first: bytes, drop: bytes) -> None:
     with dripping(first, drop) as (url, is_dry):
         webhook = Webhook(url, runtime=Runtime.system(), timeout_seconds=0.3)
         with pytest.raises(SinkError) as refusal:
@@ -98,7 +98,7 @@ def message() -> Outgoing:
         "\udc80" * 40,
     ],
 )
-def test_secret_that_could_not_sign_is_refused_at_start(secret: str) -> None:
+def test_a_secret_too_weak_to_sign_is_refused_at_start(secret: str) -> None:
     with pytest.raises(BadSetting) as refusal:
         Webhook("http://127.0.0.1/x", runtime=Runtime.system(), secret=secret)
     assert refusal.value.field == "relay.secret"
@@ -122,7 +122,7 @@ def test_secret_that_could_not_sign_is_refused_at_start(secret: str) -> None:
         "hooks.test/t0ken",
     ],
 )
-def test_url_to_which_nothing_can_be_sent_is_refused_at_start_without_its_token(url: str) -> None:
+def test_an_impossible_url_is_refused_at_start_without_its_token(url: str) -> None:
     with pytest.raises(BadSetting) as refusal:
         Webhook(url, runtime=Runtime.system())
     assert refusal.value.field == "relay.url"

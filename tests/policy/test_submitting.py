@@ -205,7 +205,7 @@ def test_a_key_that_an_ancestor_holds_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("priority", [-10, 10, True, 1.0, "1"])
-def test_a_priority_that_makes_no_sense_is_refused(priority: Any) -> None:
+def test_an_impossible_priority_is_refused(priority: Any) -> None:
     assert ordered(priority=9).priority == 9
     with pytest.raises(BadInput, match="from -9 to 9") as refusal:
         ordered(priority=priority)

@@ -63,7 +63,7 @@ class InboxWatch:
         return len(agents)
 
     def _command_for(self, row: PendingRow, now: int) -> c.Command | None:
-        """Carry out a stop that was left behind, or close a message that reaches nobody."""
+        """Carry out a stop that was left behind, or close an undeliverable message."""
         if row.message_type == "stop" and row.task_id is not None:
             return self._actor.command(c.SettleChildren, parent_id=row.task_id, message_id=row.id)
         if row.is_of_a_past_turn:

@@ -1,1 +1,1 @@
-"""Each rule of the supervisors: its trigger, its outcome, and its race with whoever does the right thing."""
+"""Each clock rule: its trigger, its outcome, and its race with the event that it waits for."""

@@ -1,4 +1,4 @@
-"""The clock rules as a table: how a task gets there, when the rule acts, and what would have been right."""
+"""The clock rules as a table: how a task gets there, when the rule acts, and which rival it races."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ async def cooling(world: World, **options: Any) -> Task:
 
 
 async def held(world: World, **options: Any) -> Task:
-    """A person has accepted to hold it."""
+    """A task that a person has accepted to hold."""
     task = await queued(world, **options)
     await world.do(world.to(c.Block, task, reason="look at it", owner="ada"))
     return await world.do(world.to(c.Assign, task, owner="ada"))
 
 
 async def asking(world: World) -> Task:
-    """Its turn waits for a person who has three days."""
+    """A task whose turn waits for an approval of three days."""
     task = await world.running_task(deadline=9 * DAY * SECOND)
     ask = world.call(task, "ask", kind="approval", within=3 * DAY)
     return await world.do(world.to(c.Suspend, task, calls=(ask,)))
@@ -105,7 +105,7 @@ def unblock(world: World, task: Task) -> c.TaskCommand:
 
 
 def _within(stage: Stage) -> Stage:
-    """The same with a hundred seconds to live."""
+    """The same with a deadline of a hundred seconds."""
 
     async def short_lived(world: World) -> Task:
         return await stage(world, deadline=100 * SECOND)  # type: ignore[call-arg]
@@ -129,7 +129,7 @@ def _ends_by(
 
 
 ENDS_BY = (
-    # whoever has not begun when its time is over does not begin any more
+    # a task that has not started by its deadline never starts
     _ends_by("queued", queued, claim, ("timeout", "ends_by"), "task_ended"),
     _ends_by("dispatched", dispatched, claim, ("timeout", "ends_by"), "task_ended"),
     _ends_by("running", running, finish, ("succeeded", None), "stale_attempt"),
@@ -170,7 +170,7 @@ RULES = (
         after=60,
         rival=approve,
         acts=("timeout", "approval_expired"),
-        spared=("timeout", "approval_expired"),  # its time is its end, whoever looks first
+        spared=("timeout", "approval_expired"),  # the deadline ends it in either order
         loses="task_ended",
     ),
     Case(

@@ -17,7 +17,7 @@ __all__ = ["database", "postgres_database", "shared_postgres_url", "sqlite_datab
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def lasting_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Database:
-    """One database of each kind for a module's tests: setting one up takes longer than most of them."""
+    """One database of each kind for a module's tests, because its setup takes longer than most of them."""
     if request.param == "sqlite":
         return SqliteDatabase(Path(tmp_path_factory.mktemp("rules")) / "endwell.db")
     server: Postgres = request.getfixturevalue("postgres_server")
@@ -26,7 +26,7 @@ def lasting_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def lasting_world(lasting_database: Database) -> AsyncIterator[World]:
-    """An open store that all tests of a module share; its time only goes on."""
+    """An open store that all tests of a module share; its time only advances."""
     lasting = World(lasting_database)
     await lasting.open()
     yield lasting

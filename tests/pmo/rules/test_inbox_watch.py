@@ -1,4 +1,4 @@
-"""The supervisor's look at the inbox: it rings, and changes nothing."""
+"""The PMO's look at the inbox: it rings, and changes no row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def watch(world: World, **changes: object) -> InboxWatch:
 
 
 @pytest.mark.covers("S0.58", "S0.59", "S0.60")
-async def test_what_is_pending_for_long_is_rung_for_and_not_changed(world: World) -> None:
+async def test_a_long_pending_message_is_rung_for_and_not_changed(world: World) -> None:
     task = await dispatched(world)
     look = watch(world)
     world.advance(4)
@@ -36,11 +36,11 @@ async def test_what_is_pending_for_long_is_rung_for_and_not_changed(world: World
     assert world.bells == {"work:default:coder"}
     assert await world.store.inbox_page("default") == before
     assert (await world.task(task)).version == version
-    assert await look.run_once() == 1, "it rings at every tick until somebody comes"
+    assert await look.run_once() == 1, "it rings at every tick until a worker comes"
 
 
 @pytest.mark.covers("S0.75")
-async def test_how_long_is_long_is_configurable(world: World) -> None:
+async def test_the_age_from_which_a_message_is_rung_for_is_configurable(world: World) -> None:
     await dispatched(world)
     look = watch(world, **{"pmo.pending_wakeup_seconds": 17})
     world.advance(15)
@@ -50,7 +50,7 @@ async def test_how_long_is_long_is_configurable(world: World) -> None:
 
 
 @pytest.mark.covers("S0.61", "S0.64", "S0.76")
-async def test_how_long_a_message_may_lack_a_channel_is_configurable(world: World) -> None:
+async def test_the_age_at_which_a_message_without_a_channel_is_skipped_is_configurable(world: World) -> None:
     await dispatched(world)
     await world.database.sql("UPDATE agent_inbox SET channel = NULL")
     look = watch(world, **{"pmo.pending_wakeup_skip_seconds": 40})
@@ -62,7 +62,7 @@ async def test_how_long_a_message_may_lack_a_channel_is_configurable(world: Worl
 
 
 @pytest.mark.covers("S0.59")
-async def test_each_is_rung_for_by_its_own_channel(world: World) -> None:
+async def test_each_message_is_rung_for_by_its_own_channel(world: World) -> None:
     for channel in ("main", "ops"):
         await dispatched(world, channel=channel)
     world.advance(5)
@@ -73,7 +73,7 @@ async def test_each_is_rung_for_by_its_own_channel(world: World) -> None:
 
 
 @pytest.mark.covers("S0.58", "S0.59")
-async def test_an_answer_that_came_early_is_rung_for_too(world: World) -> None:
+async def test_an_early_answer_is_rung_for(world: World) -> None:
     task = await running(world)
     await world.do(answer(world, task))
     world.advance(5)
@@ -85,10 +85,10 @@ async def test_an_answer_that_came_early_is_rung_for_too(world: World) -> None:
 
 @pytest.mark.covers("S0.43")
 @pytest.mark.parametrize(("stage", "after"), [(dispatched, 30), (running, 300)], ids=["unclaimed", "reaped"])
-async def test_a_turn_that_is_ended_by_force_has_no_active_channel_any_more(
+async def test_a_turn_that_was_ended_by_force_has_no_active_channel(
     world: World, stage: Any, after: float
 ) -> None:
-    """A message that names no channel is rung for on that of its task's turn, and only while there is one."""
+    """A message without a channel is rung for on that of its task's turn, only while there is one."""
     task = await stage(world, channel="ops")
     await world.do(answer(world, task))
     await world.database.sql("UPDATE agent_inbox SET channel = NULL WHERE message_type = 'tool_result'")
@@ -109,11 +109,11 @@ async def test_a_turn_that_is_ended_by_force_has_no_active_channel_any_more(
     assert (ended.turn_id, ended.channel) == (None, "ops"), "the task keeps its own, for its next turn"
     row = await pending()
     assert (row.active_channel, row.target_channel) == (None, None)
-    assert await watch(world).run_once() == 0, "nobody is rung for it"
+    assert await watch(world).run_once() == 0, "no agent is rung for it"
 
 
 @pytest.mark.parametrize("first", ["ring", "claim"])
-async def test_a_ring_and_the_worker_that_comes_in_the_same_instant(world: World, first: str) -> None:
+async def test_a_ring_races_a_claim(world: World, first: str) -> None:
     task = await dispatched(world)
     world.advance(5)
     look = watch(world)
@@ -128,8 +128,8 @@ async def test_a_ring_and_the_worker_that_comes_in_the_same_instant(world: World
 
 
 @pytest.mark.parametrize("first", ["skip", "claim"])
-async def test_a_skip_and_the_worker_that_comes_in_the_same_instant(world: World, first: str) -> None:
-    """The message is laid aside; the turn itself is found without it."""
+async def test_a_skip_races_a_claim(world: World, first: str) -> None:
+    """The message is skipped; the turn itself is found without it."""
     task = await dispatched(world)
     (row,) = await world.store.inbox_page("default")
     skip = world.to(c.SkipMessage, task, message_id=row.id, why="missing_channel")
@@ -144,8 +144,8 @@ async def test_a_skip_and_the_worker_that_comes_in_the_same_instant(world: World
     assert await world.problems() == []
 
 
-async def test_an_offer_of_a_turn_that_is_over_is_laid_aside(world: World) -> None:
-    """As an older release, or a foreign program, may have left it."""
+async def test_an_offer_of_an_ended_turn_is_skipped(world: World) -> None:
+    """An older release, or a foreign program, may have left it."""
     task = await dispatched(world)
     await world.do(world.to(c.Cancel, task))
     await world.database.sql("UPDATE agent_inbox SET status = 'pending', archived_at = NULL")
@@ -159,7 +159,7 @@ async def test_an_offer_of_a_turn_that_is_over_is_laid_aside(world: World) -> No
     assert await world.problems() == []
 
 
-async def test_an_offer_that_nobody_took_says_why_it_lies_there(world: World) -> None:
+async def test_an_offer_without_a_claim_has_its_reason(world: World) -> None:
     """No row is skipped without a reason; the task's own log says more."""
     task = await dispatched(world)
     await world.do(world.to(c.Cancel, task))
@@ -169,7 +169,7 @@ async def test_an_offer_that_nobody_took_says_why_it_lies_there(world: World) ->
     assert await world.store.skipped_count("default") == 0, "it is no news for a person"
 
 
-async def test_an_offer_that_was_given_back_has_no_reason(world: World) -> None:
+async def test_an_offer_that_was_handed_back_has_no_reason(world: World) -> None:
     task = await dispatched(world)
     await world.claim(task)
     (row,) = await world.store.inbox_page("default")
@@ -177,7 +177,7 @@ async def test_an_offer_that_was_given_back_has_no_reason(world: World) -> None:
 
 
 @pytest.mark.parametrize(("kind", "counted"), [("signal", 1), ("tool_result", 1), ("nudge", 0), ("turn", 0)])
-async def test_what_somebody_sent_in_vain_is_counted_and_what_we_sent_is_not(
+async def test_skipped_messages_are_counted_and_skipped_offers_are_not(
     world: World, kind: str, counted: int
 ) -> None:
     await dispatched(world)

@@ -1,4 +1,4 @@
-"""What each rule leaves behind, to the letter: status, reason, epoch, audit, deliverable, in one commit."""
+"""What each rule writes, exactly: status, reason, epoch, audit, deliverable, in one commit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOMENT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z")
 
 
 async def fired(world: World, task: Task) -> tuple[Task, list[Event]]:
-    """The task after its clock was looked at, and the events of that commit."""
+    """The task after its clock fired, and the events of that commit."""
     command = world.to(c.ClockFired, task, actor="pmo-1")
     await world.do(command)
     events = await world.store.events_of_task("default", task.id)
@@ -74,10 +74,10 @@ FORCED = [
 
 
 @pytest.mark.parametrize(("stage", "after", "ended"), FORCED)
-async def test_a_turn_that_is_ended_by_force_leaves_everything_in_one_commit(
+async def test_the_forced_end_of_a_turn_is_one_commit(
     world: World, stage: Any, after: float, ended: tuple[str, str]
 ) -> None:
-    """Epoch, audit, deliverable and the turn's end stand or fall together: no crash can come between."""
+    """Epoch, audit, deliverable and the turn's end are one transaction, which no crash divides."""
     task = await stage(world)
     world.advance(after)
     found, events = await fired(world, task)
@@ -87,7 +87,7 @@ async def test_a_turn_that_is_ended_by_force_leaves_everything_in_one_commit(
     assert (turn.turn_id, turn.outcome, turn.error) == (task.turn_id, *ended)
     assert (audit.reason, audit.attempt_id, audit.session_id) == (ended[1], task.attempt_id, task.session_id)
     assert found.epoch == turn.epoch == audit.epoch == task.epoch + 1
-    assert {event.epoch for event in events} == {found.epoch}, "what is told names the committed epoch"
+    assert {event.epoch for event in events} == {found.epoch}, "the messages name the committed epoch"
     assert (found.turn_id, found.attempt_id, found.session_id, found.waits) == (None,) * 4
     (row,) = await world.store.turns_of_task("default", task.id)
     assert (row.outcome, row.error, row.epoch) == (*ended, found.epoch)
@@ -104,7 +104,7 @@ async def test_a_turn_that_is_ended_by_force_leaves_everything_in_one_commit(
 @pytest.mark.covers("S0.51")
 async def test_no_status_but_running_is_reaped(world: World, stage: Any) -> None:
     task = await stage(world)
-    world.advance(301)  # long past active_reap_seconds, whatever it waits for
+    world.advance(301)  # long past active_reap_seconds
     _, events = await fired(world, task)
 
     said = [event.fact for event in events if event.type in ("task.reaped", "turn.ended")]
@@ -131,7 +131,7 @@ async def test_a_reaped_task_without_a_try_left_ends_with_its_fallback_deliverab
 
 @pytest.mark.covers("S0.66", "T5")
 async def test_a_deliverable_that_cannot_be_written_does_not_keep_the_task_from_ending(world: World) -> None:
-    """N10: somebody has taken its place; the task ends with its terminal event all the same."""
+    """N10: its id is taken; the task still ends with its terminal event."""
     task = await running(world, retry_policy='{"max_retries":0}')
     await world.database.sql(
         "INSERT INTO cards (namespace, id, task_id, kind, content, hash, created_at) "
@@ -146,7 +146,7 @@ async def test_a_deliverable_that_cannot_be_written_does_not_keep_the_task_from_
 
 
 @pytest.mark.covers("S2.21", "S0.49")
-async def test_a_turn_that_nobody_claims_goes_to_a_person_once_its_retries_are_used_up(world: World) -> None:
+async def test_a_turn_without_a_claim_goes_to_a_person_after_its_last_retry(world: World) -> None:
     task = await queued(world, owner="ada", retry_policy='{"max_retries":0}')
     task = await world.do(world.to(c.Dispatch, task))
     world.advance(30)
@@ -190,7 +190,7 @@ async def test_a_turn_that_no_worker_claims_ends_the_task_by_itself_when_its_own
 
 
 @pytest.mark.covers("S0.36", "S0.37", "S0.38", "S0.39", "T1", "T1b", "T3")
-async def test_an_offer_that_nobody_took_is_put_into_the_inbox_again_and_rung_for(world: World) -> None:
+async def test_an_offer_without_a_claim_is_added_to_the_inbox_again_and_rung_for(world: World) -> None:
     """T1: its timeout does not move. T3: each ring adds a row, and one claim consumes them all."""
     task = await dispatched(world)
     for ring in (1, 2):
@@ -218,7 +218,7 @@ async def test_an_offer_that_nobody_took_is_put_into_the_inbox_again_and_rung_fo
 
 
 def envelope(row: InboxRow) -> InboxRow:
-    """What a row says, whichever of several it is."""
+    """The fields that all rows of one turn share."""
     return replace(row, id="", correlation_id="", created_at=0)
 
 
@@ -260,7 +260,7 @@ async def test_an_overdue_tool_is_reported_alike_by_either_watchdog(world: World
 
 
 @pytest.mark.covers("S0.2")
-async def test_a_turn_ends_alike_wherever_the_watchdog_sits_that_reports_its_overdue_tool(
+async def test_a_turn_ends_alike_by_either_watchdog(
     world: World,
 ) -> None:
     """The same events, the same status, the same deliverable and the same messages to the outside."""
@@ -284,7 +284,7 @@ async def test_a_turn_ends_alike_wherever_the_watchdog_sits_that_reports_its_ove
 
 
 async def messages_about(world: World, task: Task) -> list[dict[str, Any]]:
-    """What the relay sends about a task, without the ids and moments in which any two tasks differ."""
+    """The relay's messages about a task, without the ids and times in which any two tasks differ."""
     log = await world.store.events_after("default", "", 1000)
     page = [one for one in log if one.event.task_id == task.id]
     sent = []
@@ -296,7 +296,7 @@ async def messages_about(world: World, task: Task) -> list[dict[str, Any]]:
 
 
 @pytest.mark.covers("T1")
-async def test_rings_never_put_off_the_dispatch_timeout(world: World) -> None:
+async def test_rings_never_delay_the_dispatch_timeout(world: World) -> None:
     task = await dispatched(world)
     history: list[str] = []
     for _ in range(6):
@@ -308,7 +308,7 @@ async def test_rings_never_put_off_the_dispatch_timeout(world: World) -> None:
 
 
 @pytest.mark.covers("S0.6", "T2")
-async def test_the_suspend_cap_ends_a_turn_that_nothing_woke(world: World) -> None:
+async def test_the_suspend_cap_ends_a_turn_that_was_never_resumed(world: World) -> None:
     task = await suspended(world)
     await world.database.sql("DELETE FROM cards WHERE kind = 'tool.call'")
     world.advance(60)
@@ -323,7 +323,7 @@ async def test_the_suspend_cap_ends_a_turn_that_nothing_woke(world: World) -> No
 
 
 @pytest.mark.parametrize("first", ["cap", "answer"])
-async def test_the_suspend_cap_and_the_answer_that_comes_at_last(world: World, first: str) -> None:
+async def test_the_suspend_cap_races_a_late_answer(world: World, first: str) -> None:
     task = await suspended(world)
     await world.database.sql("DELETE FROM cards WHERE kind = 'tool.call'")
     world.advance(60)
@@ -340,7 +340,7 @@ async def test_the_suspend_cap_and_the_answer_that_comes_at_last(world: World, f
 
 @pytest.mark.parametrize("first", ["guard", "worker"])
 @pytest.mark.covers("S2.22")
-async def test_the_crash_limit_and_the_worker_that_comes_for_the_task(world: World, first: str) -> None:
+async def test_the_crash_limit_races_a_claim(world: World, first: str) -> None:
     task = await running(world)
     for _ in range(2):
         lost = world.to(c.Reclaim, task, reason="visibility_timeout")
@@ -352,13 +352,13 @@ async def test_the_crash_limit_and_the_worker_that_comes_for_the_task(world: Wor
     commands = [world.to(c.ClockFired, task), world.to(c.Claim, task, session_id="s1", attempt_id="late")]
     replies = await world.store.commit(commands if first == "guard" else commands[::-1])
 
-    assert sum(reply.refusal is not None for reply in replies) == 1, "nobody takes a task that is to be ended"
+    assert sum(reply.refusal is not None for reply in replies) == 1, "a task that must end is not claimed"
     assert (await world.task(task)).reason == "crash_limit"
 
 
 @pytest.mark.parametrize("first", ["reclaim", "worker"])
 @pytest.mark.covers("S0.4", "S0.68")
-async def test_a_reclaim_and_the_worker_that_finishes_in_the_same_instant(world: World, first: str) -> None:
+async def test_a_reclaim_races_a_finish(world: World, first: str) -> None:
     task = await running(world)
     world.advance(31)  # past its session's lease
     commands = [world.to(c.Reclaim, task, actor="watch"), world.finish(task)]
@@ -373,10 +373,8 @@ async def test_a_reclaim_and_the_worker_that_finishes_in_the_same_instant(world:
 
 @pytest.mark.parametrize("first", ["requeue", "delivery"])
 @pytest.mark.covers("S0.32")
-async def test_a_resume_whose_worker_died_is_applied_once_whoever_comes_first(
-    world: World, first: str
-) -> None:
-    """It was taken from the ledger and not handed on; its lease is over, and two others look at it."""
+async def test_a_resume_whose_worker_died_is_applied_once(world: World, first: str) -> None:
+    """A worker claimed the resume from the ledger and died; two others find its lapsed lease."""
     task = await suspended(world)
     world.advance(60)
     await world.store._commit((world.to(c.InjectTimeout, task),))  # who reported it died right after
@@ -393,8 +391,8 @@ async def test_a_resume_whose_worker_died_is_applied_once_whoever_comes_first(
     assert await world.problems() == []
 
 
-async def test_the_time_in_which_no_supervisor_looked_is_given_back_to_who_works(world: World) -> None:
-    """A machine that slept for ten minutes: the turn made no progress because nobody was awake."""
+async def test_the_absence_of_all_pmos_does_not_count_as_missing_progress(world: World) -> None:
+    """The machine slept for ten minutes: neither worker nor PMO ran."""
     task = await running(world)
     world.advance(600)
     spared = await world.do(world.to(c.ClockFired, task, away=590 * SECOND))

@@ -1,4 +1,4 @@
-"""A rule and whoever does the right thing in the same instant: one of them counts, in either order."""
+"""A rule and its rival in the same instant: one of them wins, in either order."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def ended_up(world: World, task: Task) -> tuple[str, str | None]:
 
 
 async def problems_of(world: World, task: Task) -> list[Problem]:
-    """Whether its log is whole, and its row the fold of it."""
+    """The problems of its log and its row."""
     row, events = await world.task(task), await world.store.events_of_task("default", task.id)
     assert replay(events) == row
     return list(check_chain(task.id, events, (row.version, row.head_hash)))
@@ -58,7 +58,7 @@ async def test_every_rule_has_its_race() -> None:
 async def test_a_rule_does_nothing_before_its_time(lasting_world: World, case: Case) -> None:
     world = lasting_world
     task = await case.stage(world)
-    world.advance(case.after - 5)  # PostgreSQL's clock goes on by itself, a little
+    world.advance(case.after - 5)  # PostgreSQL's clock advances a little by itself
     before = await world.history(task)
 
     await world.reply(world.to(c.ClockFired, task))
@@ -84,7 +84,7 @@ async def test_a_rule_acts_at_its_time_and_only_once(lasting_world: World, case:
 @by_label
 @pytest.mark.parametrize("together", [True, False], ids=["one commit", "two commits"])
 @pytest.mark.covers("S0.4", "S0.68")
-async def test_the_rule_comes_first(lasting_world: World, case: Case, together: bool) -> None:
+async def test_a_rule_that_comes_first_wins(lasting_world: World, case: Case, together: bool) -> None:
     world = lasting_world
     task = await at_the_moment(world, case)
     fired, rival = world.to(c.ClockFired, task), case.rival(world, task)
@@ -101,7 +101,7 @@ async def test_the_rule_comes_first(lasting_world: World, case: Case, together: 
 @by_label
 @pytest.mark.parametrize("together", [True, False], ids=["one commit", "two commits"])
 @pytest.mark.covers("S0.4", "S0.41", "T1b")
-async def test_the_rival_comes_first(lasting_world: World, case: Case, together: bool) -> None:
+async def test_a_rival_that_comes_first_wins(lasting_world: World, case: Case, together: bool) -> None:
     world = lasting_world
     task = await at_the_moment(world, case)
     rival, fired = case.rival(world, task), world.to(c.ClockFired, task)

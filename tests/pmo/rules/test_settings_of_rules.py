@@ -1,4 +1,4 @@
-"""Each key of the watchdogs' configuration moves its own rule, and switches it off where that is said."""
+"""Each setting of a rule moves that rule alone, and may switch it off."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def limits(**changes: object) -> Limits:
 
 
 def taken(task: Task, key: str, with_limits: Limits) -> Task:
-    """The task in the status in which the rule of that key counts."""
+    """The task in the status that the rule of the key applies to."""
     claimed = key == "pmo.active_reap_seconds"
     return give(queued_task(), to(c.Claim if claimed else c.Dispatch), limits=with_limits)
 
@@ -48,7 +48,7 @@ def test_a_key_moves_the_deadline_of_its_rule_and_no_other(key: str, deadline: s
 @pytest.mark.covers("S0.73", "S0.74")
 @pytest.mark.parametrize("value", [0, -1])
 @pytest.mark.parametrize("key", ["pmo.dispatched_retry_seconds", "pmo.dispatched_timeout_seconds"])
-def test_nothing_or_less_switches_a_rule_off_and_ends_by_still_holds(key: str, value: int) -> None:
+def test_zero_or_less_switches_a_rule_off_and_ends_by_still_holds(key: str, value: int) -> None:
     task = taken(queued_task(), key, limits(**{key: value}))
 
     assert getattr(task, KEYS[key]) is None
@@ -80,7 +80,7 @@ async def test_the_suspend_timeout_is_how_long_a_tool_has_to_answer(tmp_path: Pa
         assert (task.wait_by or 0) - task.updated_at == 7 * SECOND
 
 
-def test_a_turn_that_runs_cannot_be_left_without_a_reaper() -> None:
+def test_the_reap_rule_cannot_be_switched_off() -> None:
     with pytest.raises(BadSetting, match="must be at least"):
         limits(**{"pmo.active_reap_seconds": 0})
 
@@ -88,7 +88,7 @@ def test_a_turn_that_runs_cannot_be_left_without_a_reaper() -> None:
 @pytest.mark.covers("S0.72", "S0.79", "S0.82")
 @pytest.mark.parametrize("who", ["pmo", "worker"])
 async def test_each_watchdog_ticks_by_its_own_interval(tmp_path: Path, who: str) -> None:
-    """The other one's interval is a day: it ticks once, at its start."""
+    """The other watchdog has an interval of a day: it ticks only at its start."""
     other = {"pmo": "worker", "worker": "pmo"}[who]
     intervals = {f"{who}.watchdog_interval_seconds": 0.05, f"{other}.watchdog_interval_seconds": 86_400.0}
     async with World(f"sqlite:///{tmp_path}/endwell.db", settings={**TINY, **intervals}) as world:
@@ -122,7 +122,7 @@ async def test_each_watchdog_ticks_by_its_own_interval(tmp_path: Path, who: str)
 
 
 @pytest.mark.covers("S2.7")
-async def test_a_supervisor_that_is_told_to_tick_every_30_s_does(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pmo_ticks_by_its_configured_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     ticked_at: list[int] = []
     usual = Pmo.run_once
     with VirtualWorld(settings={"pmo.watchdog_interval_seconds": 30.0}) as world:

@@ -58,7 +58,7 @@ async def test_a_cut_off_tail_is_found(world: World) -> None:
     assert "cut_off" in await kinds_of_problems(world)
 
 
-async def test_a_row_that_is_gone_is_found(world: World) -> None:
+async def test_a_missing_row_is_found(world: World) -> None:
     await finished_task(world)
     await world.database.sql("DELETE FROM tasks")
     assert "task_missing" in await kinds_of_problems(world)
