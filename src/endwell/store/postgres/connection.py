@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 from endwell.errors import UsageError
@@ -104,7 +104,8 @@ async def borrow(pool: Any) -> AsyncIterator[Any]:
             yield connection
         except BaseException as error:
             if errors.is_lost(error) or not isinstance(error, Exception):
-                connection.terminate()
+                with suppress(asyncpg_module().InterfaceError):  # a lost connection may have left the pool
+                    connection.terminate()
             raise
 
 
