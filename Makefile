@@ -34,7 +34,7 @@ format: $(READY)  ## let ruff put the code in order
 	@$(BIN)/ruff format
 
 docs: $(READY)  ## regenerate the pages that are made from the code
-	@$(BIN)/python -m endwell.machine.lifecycle > docs/lifecycle.md
+	@$(BIN)/python -m tests.machine.lifecycle > docs/lifecycle.md
 
 covered: $(READY)  ## run the suite and write docs/covered.txt from it
 	@$(SUITE) --write-covered

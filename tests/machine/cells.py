@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from endwell.machine.decide import FENCED, TABLE
+from endwell.machine.table import FENCED, TABLE
+from endwell.model import commands as c
 from endwell.model import status as s
 
 NO_TASK: Final = "no task"
 BY_ATTEMPT: Final = (*sorted(kind.__name__ for kind in FENCED), "Reclaim")
-BY_ANYBODY: Final = ("Submit", *(kind.__name__ for kind in TABLE if kind.__name__ not in BY_ATTEMPT))
+BY_ANYONE: Final = tuple(
+    kind.__name__ for kind in TABLE if kind.__name__ not in BY_ATTEMPT and kind is not c.Resubmit
+)
 
 Cell = tuple[str, str]
 
@@ -17,7 +20,7 @@ ALL_CELLS: Final[frozenset[Cell]] = frozenset(
     (status, command)
     for status in (NO_TASK, *s.ALL)
     for command in (
-        *BY_ANYBODY,
+        *BY_ANYONE,
         *(f"{name} by holder" for name in BY_ATTEMPT),
         *(f"{name} by stale" for name in BY_ATTEMPT),
     )
@@ -54,7 +57,7 @@ def accepting_cells() -> set[Cell]:
     """The cells in which something must be able to happen."""
     allowed = {
         (status, f"{kind.__name__} by holder" if kind.__name__ in BY_ATTEMPT else kind.__name__)
-        for kind, (statuses, _) in TABLE.items()
-        for status in statuses
+        for kind, rule in TABLE.items()
+        for status in rule.when
     }
     return (allowed | {(NO_TASK, "Submit")}) - set(ALWAYS_REFUSED)

@@ -8,7 +8,7 @@ from typing import Any
 from endwell.machine.decide import decide
 from endwell.machine.decision import Decision, Evidence
 from endwell.machine.evolve import evolve
-from endwell.machine.evolve_effect import EFFECT_FACTS, evolve_effect
+from endwell.machine.evolve_rows import EFFECT_FACTS, evolve_effect
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.effect import Effect

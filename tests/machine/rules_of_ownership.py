@@ -13,7 +13,7 @@ from endwell.model import facts as f
 from endwell.model.card import deliverable_id
 from endwell.model.inside import lineage_of
 from tests.machine.invariants import rule_due, verdict_on
-from tests.machine.step import FENCED, Step, at_rest
+from tests.machine.step import ONLY_BY_HOLDER, Step, at_rest
 from tests.machine.violation import must
 
 TERMINAL_FACTS: Final = (f.SucceededEnding, f.FailedEnding, f.TimedOutEnding, f.CancelledEnding)
@@ -39,7 +39,7 @@ def a_refusal_moves_nothing(step: Step) -> None:
 def only_the_current_attempt_writes(step: Step) -> None:
     if isinstance(step.command, c.Block) and step.command.attempt_id is not None:
         must(step.holds, "a stale attempt blocked the task")
-    if not isinstance(step.command, FENCED):
+    if not isinstance(step.command, ONLY_BY_HOLDER):
         must(step.count(f.WriteRefused) == 0, "a write is refused that was none")
         return
     is_stale = isinstance(step.decision.refusal, e.StaleAttempt)

@@ -8,10 +8,9 @@ import msgspec
 from msgspec.structs import replace
 
 from endwell.machine import evolve as machine
-from endwell.machine import evolve_effect as ledger
+from endwell.machine import evolve_rows as ledger
 from endwell.machine.decision import Decision, Evidence
-from endwell.machine.evolve_effect import EFFECT_FACTS
-from endwell.machine.evolve_wait import evolve_waits
+from endwell.machine.evolve_rows import EFFECT_FACTS, evolve_waits
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.effect import Effect

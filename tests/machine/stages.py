@@ -7,7 +7,7 @@ from typing import Any
 from endwell.machine.decide import decide
 from endwell.machine.decision import Decision, Evidence
 from endwell.machine.evolve import evolve
-from endwell.machine.evolve_effect import EFFECT_FACTS, evolve_effect
+from endwell.machine.evolve_rows import EFFECT_FACTS, evolve_effect
 from endwell.model import commands as c
 from endwell.model.card import call_id
 from endwell.model.effect import Effect

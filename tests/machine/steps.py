@@ -17,7 +17,7 @@ from tests.machine import rules_of_waiting as waiting
 from tests.machine import rules_of_work as work
 from tests.machine.invariants import check_clock
 from tests.machine.scene import Scene, after
-from tests.machine.step import FENCED, Step
+from tests.machine.step import ONLY_BY_HOLDER, Step
 from tests.machine.violation import must
 
 STEP_RULES: Final[tuple[Callable[[Step], None], ...]] = (
@@ -109,7 +109,7 @@ def _nothing_happened_rightly(step: Step) -> None:
     must(not step.decision.cards and step.decision.spawn is None, "a card or a new task without a fact")
     must(not step.decision.messages and not step.decision.closed, "a message that nobody sent")
     must(step.rule is None, f"{step.rule} is due and nothing happened")
-    if isinstance(step.command, FENCED):
+    if isinstance(step.command, ONLY_BY_HOLDER):
         must(
             step.holds and _may_refuse(step),
             "the current attempt was refused, or a stale one without a trace",

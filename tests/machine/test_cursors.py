@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from endwell.errors import Refused
-from endwell.machine.cursors import move, take
+from endwell.machine.cursors import move_cursor, take_cursor
 from endwell.model.commands import MoveCursor, TakeCursor
 from endwell.model.cursor import Cursor
 
@@ -35,7 +35,7 @@ def moving(**options: Any) -> MoveCursor:
 
 
 def test_a_cursor_that_nobody_had_begins_where_the_first_holder_says() -> None:
-    assert take(None, taking("one"), NOW) == Cursor(
+    assert take_cursor(None, taking("one"), NOW) == Cursor(
         namespace="n",
         name="relay",
         position="e2",
@@ -50,12 +50,12 @@ def test_a_cursor_that_nobody_had_begins_where_the_first_holder_says() -> None:
 def test_its_holder_may_take_it_again_under_the_same_fence() -> None:
     for now in (NOW, 1100, 1200):
         again = replace(HELD, lease_until=now + 50, updated_at=now)
-        assert take(HELD, taking("one"), now) == again
+        assert take_cursor(HELD, taking("one"), now) == again
 
 
 @pytest.mark.parametrize(("now", "is_free"), [(1099, False), (1100, True), (1101, True)])
 def test_another_waits_until_the_lease_has_lapsed_and_gets_a_new_fence(now: int, is_free: bool) -> None:
-    found = take(HELD, taking("two"), now)
+    found = take_cursor(HELD, taking("two"), now)
 
     if is_free:
         assert found == replace(HELD, holder="two", fence=4, lease_until=now + 50, updated_at=now)
@@ -67,9 +67,9 @@ def test_another_waits_until_the_lease_has_lapsed_and_gets_a_new_fence(now: int,
 def test_its_holder_moves_it_and_says_what_is_in_the_way() -> None:
     moved = replace(HELD, position="e9", lease_until=NOW + 60, trouble=None, updated_at=NOW)
 
-    assert move(HELD, moving(), NOW) == moved
-    assert move(HELD, moving(trouble="no answer"), NOW) == replace(moved, trouble="no answer")
-    assert move(HELD, moving(lease=0), NOW) == replace(moved, lease_until=NOW)
+    assert move_cursor(HELD, moving(), NOW) == moved
+    assert move_cursor(HELD, moving(trouble="no answer"), NOW) == replace(moved, trouble="no answer")
+    assert move_cursor(HELD, moving(lease=0), NOW) == replace(moved, lease_until=NOW)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_its_holder_moves_it_and_says_what_is_in_the_way() -> None:
     [(None, moving()), (HELD, moving(holder="two")), (HELD, moving(fence=2)), (HELD, moving(fence=4))],
 )
 def test_nobody_else_moves_it(cursor: Cursor | None, command: MoveCursor) -> None:
-    found = move(cursor, command, NOW)
+    found = move_cursor(cursor, command, NOW)
 
     assert isinstance(found, Refused)
     assert found.code == "cursor_lost"

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from endwell.machine.decision import Decision
-from endwell.machine.endings import cancel, end, fail_turn, fingerprint, succeed
+from endwell.machine.decision import NO_EVIDENCE, Decision
+from endwell.machine.endings import cancel, end, fail_turn, fingerprint, finish
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.card import Card
@@ -72,18 +72,18 @@ STOP = message("stop", agent="coder", correlation_id="t", task_id="t")
 
 
 def test_a_success_is_the_turns_end_the_tasks_end_and_the_result() -> None:
-    finish = to(c.Finish, result=b"[1]", result_hash="r")
+    command = to(c.Finish, result=b"[1]", result_hash="r")
 
-    assert succeed(TURN, finish, NOW) == Decision(
+    assert finish(TURN, command, NOW, LIMITS, NO_EVIDENCE) == Decision(
         facts=(
             f.TurnEnded(turn_id="t.t2", outcome="success", epoch=4),
             f.SucceededEnding(deliverable_card="t.out", deliverable_hash="r"),
         ),
         cards=(Card("n", "t.out", "t", "task.deliverable", b"[1]", "r", NOW),),
     )
-    assert succeed(BUSY, finish, NOW).facts[:2] == doubts("the turn ended")
-    assert succeed(CHILD, finish, NOW).messages == (told_parent("success", None),)
-    assert succeed(PARENT, finish, NOW).messages == (STOP,)
+    assert finish(BUSY, command, NOW, LIMITS, NO_EVIDENCE).facts[:2] == doubts("the turn ended")
+    assert finish(CHILD, command, NOW, LIMITS, NO_EVIDENCE).messages == (told_parent("success", None),)
+    assert finish(PARENT, command, NOW, LIMITS, NO_EVIDENCE).messages == (STOP,)
 
 
 # a turn that is tried again

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from endwell.machine.evolve_effect import EffectFact, evolve_effect
+from endwell.machine.evolve_rows import EffectFact, evolve_effect
 from endwell.model import facts as f
 from endwell.model.effect import Effect
 from endwell.model.task import Task

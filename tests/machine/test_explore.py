@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from endwell.machine import clocks, evolve, lifecycle
+from endwell.machine import clocks, evolve
 from endwell.model import facts as f
 from endwell.model import status as s
+from tests.machine import lifecycle
 from tests.machine.cells import ALL_CELLS, IMPOSSIBLE, accepting_cells
 from tests.machine.explore import Walk, explore, main, report
 from tests.machine.world import World

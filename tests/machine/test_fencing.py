@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from endwell import errors as e
-from endwell.machine.decide import FENCED, decide
+from endwell.machine.decide import decide
+from endwell.machine.table import FENCED
 from endwell.model import commands as c
 from endwell.model.task import Task
 from endwell.policy.limits import SECOND
@@ -27,33 +28,18 @@ from tests.machine.stages import (
     suspended_task,
     to,
 )
+from tests.machine.step import ONLY_BY_HOLDER
 
 LATER = NOW + 60 * SECOND
 Stage = Callable[[], Task]
 
 
-HOLDERS_ONLY: tuple[type[c.TaskCommand], ...] = (
-    c.Progress,
-    c.StartStep,
-    c.RecordStep,
-    c.IntendEffect,
-    c.FinishEffect,
-    c.DoubtEffect,
-    c.KeepDraft,
-    c.Finish,
-    c.FailTurn,
-    c.HandBack,
-    c.Suspend,
-)
-"""Listed once more: a test that takes its list from the machine would shrink with it."""
-
-
-def test_whatever_only_a_holder_may_do_is_fenced() -> None:
-    assert set(HOLDERS_ONLY) <= set(FENCED)
+def test_the_table_fences_exactly_what_only_the_holder_may_send() -> None:
+    assert set(ONLY_BY_HOLDER) == FENCED
 
 
 @pytest.mark.covers("S3.9", "S3.17", "T14")
-@pytest.mark.parametrize("kind", HOLDERS_ONLY)
+@pytest.mark.parametrize("kind", ONLY_BY_HOLDER)
 def test_a_late_worker_cannot(kind: type[c.TaskCommand]) -> None:
     task = give(reclaimed_task(), to(c.Claim, attempt_id="a2", session_id="s2"))
 

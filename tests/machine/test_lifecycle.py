@@ -8,9 +8,11 @@ from types import ModuleType
 
 import pytest
 
-from endwell.machine import clocks, decide, lifecycle
+from endwell.machine import clocks
+from endwell.machine.table import TABLE
 from endwell.model import facts as f
 from endwell.model import status as s
+from tests.machine import lifecycle
 from tests.machine.invariants import ENDED_FOR
 
 PAGE = Path(__file__).parents[2] / "docs" / "lifecycle.md"
@@ -23,7 +25,7 @@ def test_the_page_is_current() -> None:
 def test_the_page_names_every_status_command_rule_and_fact() -> None:
     page = lifecycle.lifecycle_page()
 
-    commands = [kind.__name__ for kind in decide.TABLE]
+    commands = [kind.__name__ for kind in TABLE]
     for name in (*s.ALL, *commands, *clocks.RULE_NAMES, *f.BY_TYPE):
         assert f"`{name}`" in page
 

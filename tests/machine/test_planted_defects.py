@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from endwell.machine import clocks, decide, endings, evolve
+from endwell.machine import clocks, endings, evolve
 from endwell.machine.decision import Decision, Evidence
+from endwell.machine.table import ANYONE
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
 from endwell.model.task import Task
 from endwell.policy.retry import RetryAt, after_failure
 from tests.machine.explore import explore, main, report
-from tests.machine.planting import Plant, folded, handler, rule, with_facts
+from tests.machine.planting import Plant, change_rule, folded, handler, rule, with_facts
 from tests.machine.world import World, call, small_limits
 from tests.machine.worlds import TIMER
 
@@ -52,12 +53,11 @@ def _no_key_is_looked_at(
 
 
 def _anybody_finishes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decide, "FENCED", tuple(kind for kind in decide.FENCED if kind is not c.Finish))
+    change_rule(patch, c.Finish, by=ANYONE)
 
 
 def _an_ended_task_can_be_cancelled(patch: pytest.MonkeyPatch) -> None:
-    kind: type[c.Command] = c.Cancel
-    patch.setitem(decide.TABLE, kind, (s.ALL, decide.TABLE[kind][1]))
+    change_rule(patch, c.Cancel, when=s.ALL)
 
 
 def _a_queued_task_forgets_ends_by(patch: pytest.MonkeyPatch) -> None:

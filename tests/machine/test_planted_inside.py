@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from endwell.machine import approvals, clocks, endings, evolve_effect, repeat_guard, steps, waiting
+from endwell.machine import approvals, clocks, effects, endings, evolve_rows, repeat_guard, steps, waiting
 from endwell.machine.decision import NOTHING, Decision, Evidence
 from endwell.model import commands as c
 from endwell.model import facts as f
@@ -28,7 +28,7 @@ def _done_is_done_again(*args: Any, **facts: Any) -> ledger.LedgerAnswer:
 
 
 RIGHT_ANSWER = ledger.answer
-RIGHT_VOICE = approvals._may_not
+RIGHT_VOICE = approvals._refuse_voter
 
 
 def _anybodys_intent(effect: Any, attempt_id: str) -> bool:
@@ -81,7 +81,7 @@ def _in_silence(right: Any, *args: Any) -> Decision:
 
 
 def _leaving_nothing(task: Task, now: int, ends_as: Any, error: Any, forced: bool) -> Any:
-    doubts = endings.open_intents(task, error.code)
+    doubts = endings.doubt_intents(task, error.code)
     return (*doubts, *endings._end_turn(task, ends_as, error.code, forced)), ()
 
 
@@ -129,26 +129,29 @@ DEFECTS: dict[str, tuple[World, Plant]] = {
         replaced(ledger, "_unknown", lambda effect: ledger.AllowExecute(0)),
     ),
     "a done effect that is executed again": (EFFECTS, replaced(ledger, "answer", _done_is_done_again)),
-    "an effect finished by who did not intend it": (EFFECTS, replaced(steps, "_is_ours", _anybodys_intent)),
+    "an effect finished by who did not intend it": (
+        EFFECTS,
+        replaced(effects, "_is_own_intent", _anybodys_intent),
+    ),
     "not done from whoever says so": (
         EFFECTS,
         replaced(ledger, "may_run_again", lambda **reasons: True),
     ),
     "an intent settled while it is in flight": (
         EFFECTS,
-        replaced(steps, "_may_settle_intent", lambda *args: True),
+        replaced(effects, "_may_settle_intent", lambda *args: True),
     ),
     "an intent that is not doubted at the end": (
         EFFECTS,
-        replaced(endings, "open_intents", lambda task, reason: ()),
+        replaced(endings, "doubt_intents", lambda task, reason: ()),
     ),
     "an end that doubts what another has settled": (
         EFFECTS,
-        replaced(evolve_effect, "_is_still", lambda effect, task: True),
+        replaced(evolve_rows, "_is_own_intent", lambda effect, task: True),
     ),
     "a person's word that frees nobody": (
         EFFECTS,
-        replaced(steps, "unblock", lambda *args, **options: NOTHING),
+        replaced(effects, "end_hold", lambda *args, **options: NOTHING),
     ),
     "a block by a stale attempt": (EFFECTS, handler(c.Block, _nobodys_block)),
     "a replay that forgets its lineage": (EFFECTS, handler(c.Replay, _no_lineage)),
@@ -174,11 +177,11 @@ DEFECTS: dict[str, tuple[World, Plant]] = {
     ),
     "a tool without a card that is reported": (OTHER_WAITS, handler(c.InjectTimeout, _no_card_is_looked_for)),
     "a sleep that cannot end": (EFFECTS, replaced(waiting, "_cannot_end", lambda *args: False)),
-    "an approval by anybody": (APPROVALS, replaced(approvals, "_may_not", lambda *args: None)),
-    "a voice that counts twice": (APPROVALS, replaced(approvals, "_may_not", _one_voice_is_enough)),
+    "an approval by anybody": (APPROVALS, replaced(approvals, "_refuse_voter", lambda *args: None)),
+    "a voice that counts twice": (APPROVALS, replaced(approvals, "_refuse_voter", _one_voice_is_enough)),
     "an expired approval that is approved": (
         APPROVALS,
-        replaced(approvals, "_too_late", lambda *args: None),
+        replaced(approvals, "_refuse_late", lambda *args: None),
     ),
     "an approval decided by a tool's answer": (
         APPROVALS,
@@ -202,7 +205,10 @@ DEFECTS: dict[str, tuple[World, Plant]] = {
     ),
     "a nudge that nobody can read": (CIRCLES, handler(c.Repeat, _nobody_is_told)),
     "a message that is skipped without a word": (WAITS, handler(c.SkipMessage, _in_silence)),
-    "a forced end that leaves no deliverable": (STEPS, replaced(endings, "_turn_over", _leaving_nothing)),
+    "a forced end that leaves no deliverable": (
+        STEPS,
+        replaced(endings, "_end_turn_alone", _leaving_nothing),
+    ),
     "a task that nobody takes and nobody gets": (UNTAKEN, rule("dispatch_timeout", _nobody_gets_it)),
     "a person who gets it without retries": (
         UNTAKEN,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from endwell.machine.decide import decide
 from endwell.machine.decision import Evidence
-from endwell.machine.sessions import Renewal, close_session, is_live, open_session, renew
+from endwell.machine.sessions import Renewal, close_session, is_live, open_session, renew_lease
 from endwell.model.commands import CloseSession, Heartbeat, HolderEvidence, OpenSession, Reclaim
 from endwell.model.session import Session
 from endwell.model.status import RUNNING
@@ -48,7 +48,7 @@ def goodbye(**options: Any) -> CloseSession:
 
 
 def renewed(session: Session, command: Heartbeat, *tasks: Task, now: int = NOW) -> Session:
-    found = renew(session, tasks, command, now).session
+    found = renew_lease(session, tasks, command, now).session
     assert found is not None
     return found
 
@@ -77,7 +77,7 @@ def test_a_session_begins_with_a_lease() -> None:
 def test_a_heartbeat_renews_the_lease_and_tells_what_is_being_done() -> None:
     command = beat("c1.0", doing=(("c1.0", "plan", 5),), tick_age=10)
 
-    assert renew(SESSION, [held("c1.0")], command, NOW) == Renewal(
+    assert renew_lease(SESSION, [held("c1.0")], command, NOW) == Renewal(
         replace(
             SESSION,
             heartbeat_at=NOW,
@@ -105,7 +105,7 @@ def test_a_worker_whose_supervisor_has_not_ticked_says_nothing_of_it(
 
 
 def test_attempts_that_hold_nothing_any_more_are_stale() -> None:
-    found = renew(SESSION, [held("c1.1")], beat("c9.0", "c1.1", "c2.0"), NOW)
+    found = renew_lease(SESSION, [held("c1.1")], beat("c9.0", "c1.1", "c2.0"), NOW)
 
     assert (found.stale, found.forgotten) == (("c2.0", "c9.0"), ())
 
@@ -113,10 +113,10 @@ def test_attempts_that_hold_nothing_any_more_are_stale() -> None:
 def test_a_task_is_forgotten_when_two_heartbeats_in_a_row_do_not_name_it() -> None:
     tasks = [held("c2.0"), held("c1.0"), held("c1.1")]
 
-    once = renew(SESSION, tasks, beat("c1.1"), NOW)
+    once = renew_lease(SESSION, tasks, beat("c1.1"), NOW)
     assert once.session is not None
     assert (once.session.unnamed, once.forgotten) == ("c1.0 c2.0", ())
-    twice = renew(once.session, tasks, beat("c2.0"), NOW)
+    twice = renew_lease(once.session, tasks, beat("c2.0"), NOW)
     assert twice.session is not None
     assert (twice.session.unnamed, twice.forgotten) == ("c1.0 c1.1", (held("c1.0"),))
 
@@ -130,7 +130,7 @@ def test_what_a_claim_took_whose_answer_is_under_way_is_not_forgotten() -> None:
 
 @pytest.mark.parametrize("session", [None, replace(SESSION, ended_at=5)])
 def test_a_buried_session_stays_buried_and_holds_nothing(session: Session | None) -> None:
-    found = renew(session, [held("c1.0")], beat("c1.0", "c2.0"), NOW)
+    found = renew_lease(session, [held("c1.0")], beat("c1.0", "c2.0"), NOW)
 
     assert (found.session, sorted(found.stale), found.forgotten) == (None, ["c1.0", "c2.0"], ())
 

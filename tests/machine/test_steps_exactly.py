@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from endwell.machine.decide import decide
 from endwell.machine.decision import Decision, Evidence
-from endwell.machine.steps import progress_deadline, settle_effect
+from endwell.machine.effects import settle_effect
+from endwell.machine.steps import progress_deadline
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.card import Card

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from endwell.machine.approvals import expired
 from endwell.machine.decide import decide
 from endwell.machine.decision import Closing, Decision, Evidence
-from endwell.machine.wait_settlement import Answered, next_deadline, record, settle
+from endwell.machine.wait_settlement import Answered, next_deadline, record_answer, settle
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.card import Card
@@ -403,7 +402,6 @@ def test_a_question_that_nobody_answered_expires_beside_what_is_reported() -> No
         applied("ask", later, "expired"),
     )
     assert decision.cards[1:] == (record_of("ask", AT, status="expired"),)
-    assert expired("t.s.ask") == f.ExpiredApproval(id="t.s.ask")
 
 
 # settling
@@ -423,7 +421,7 @@ def test_only_what_is_open_and_not_reported_has_a_deadline() -> None:
 
 def test_an_answer_to_nothing_settles_nothing() -> None:
     task = suspended_task()
-    answer = record(task, "t.s.w1", NOW, status="success")
+    answer = record_answer(task, "t.s.w1", NOW, status="success")
     closed = (Wait("t.s.w1", "tool", 5, wait_status="applied"), Wait("t.s.w2", "tool", 9))
 
     assert settle(task, closed, NOW, {"t.s.w1": answer}) == Decision()
@@ -435,7 +433,7 @@ def test_an_answer_to_nothing_settles_nothing() -> None:
     [("success", "applied"), ("failed", "applied"), ("timeout", "expired"), ("expired", "expired")],
 )
 def test_a_record_says_how_the_wait_was_answered(status: str, wait_status: WaitStatus) -> None:
-    found = record(suspended_task(), "t.s.w1", NOW, status=status, by=["ada"], ref=None)
+    found = record_answer(suspended_task(), "t.s.w1", NOW, status=status, by=["ada"], ref=None)
 
     assert found == Answered(record_of("w1", status=status, by=["ada"]), wait_status)
 

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from endwell import AsyncHandle, EndwellError, StaleAttempt, StoreError
-from endwell.machine import clock_actions
+from endwell.machine import clocks
 from endwell.model import commands as c
 from endwell.pmo.service import Pmo
 from endwell.pmo.watchdog import RULE_FAILURES
 from endwell.policy.limits import SECOND
 from endwell.runtime import ManualClock
 from endwell.store.rows import Reply
+from tests.machine.planting import acting
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import START_US, Session, World, eventually, terminal
 
@@ -270,14 +271,17 @@ async def test_a_task_on_which_a_rule_keeps_failing_is_blocked_and_holds_up_no_o
 ) -> None:
     poisoned = await clerk.submitted("clerk", deadline=10)
     healthy = await clerk.client.submit_many("clerk", range(3), deadline=20)
-    usual = clock_actions.FIRED["ends_by"]
 
-    def broken(task: Any, *arguments: Any) -> Any:
-        if task.id == poisoned.id:
-            raise ZeroDivisionError("a defect in the rule")
-        return usual(task, *arguments)
+    def broken(usual: Any) -> Any:
+        def acting_on(task: Any, *arguments: Any) -> Any:
+            if task.id == poisoned.id:
+                raise ZeroDivisionError("a defect in the rule")
+            return usual(task, *arguments)
 
-    monkeypatch.setitem(clock_actions.FIRED, "ends_by", broken)
+        return acting_on
+
+    usual_rules = clocks._BY_STATUS
+    monkeypatch.setattr(clocks, "_BY_STATUS", acting("ends_by", broken))
     pmo = await clerk.supervisor()
     clerk.clock.advance(30)
     await pmo.watchdog.run_once()
@@ -293,7 +297,7 @@ async def test_a_task_on_which_a_rule_keeps_failing_is_blocked_and_holds_up_no_o
     assert (await pmo.watchdog.run_once(), await poisoned.status()) == (0, "blocked"), (
         "it is tried every tick"
     )
-    monkeypatch.setitem(clock_actions.FIRED, "ends_by", usual)
+    monkeypatch.setattr(clocks, "_BY_STATUS", usual_rules)
     await pmo.watchdog.run_once()
     assert await poisoned.status() == "timeout", "once the rule works again, the task ends"
 

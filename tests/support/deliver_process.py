@@ -6,7 +6,9 @@ import os
 import signal
 from typing import Any
 
-from endwell.machine import decide
+from msgspec.structs import replace
+
+from endwell.machine.table import TABLE
 from endwell.model import commands as c
 from endwell.runtime import ManualClock
 from endwell.runtime.child_process import ChildProcess
@@ -22,14 +24,14 @@ def started(url: str, namespace: str, now: int, poisoned: str) -> ChildProcess:
 
 async def main(about: dict[str, Any]) -> None:
     kind: type[c.Command] = c.Deliver
-    allowed, usual = decide.TABLE[kind]
+    usual = TABLE[kind].then
 
     def deadly(task: Any, *arguments: Any) -> Any:
         if task.id == about["poisoned"]:
             os.kill(os.getpid(), signal.SIGKILL)
         return usual(task, *arguments)
 
-    decide.TABLE[kind] = (allowed, deadly)
+    TABLE[kind] = replace(TABLE[kind], then=deadly)
     app = MovableApp(
         about["url"], namespace=about["namespace"], clock=ManualClock(about["now"]), settings=QUICK
     )

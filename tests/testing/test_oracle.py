@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from endwell.errors import Fail
-from endwell.machine import approvals
-from endwell.machine import decide as deciding
+from endwell.machine import approvals, submission
+from endwell.machine.table import ANYONE, TABLE
 from endwell.model import commands as c
 from endwell.policy import ledger
 from endwell.store.sqlite import writing
@@ -25,6 +25,7 @@ from endwell.testing.shrinking import describe_failure, shrink, simulate
 from endwell.testing.simulation import SimulationResult
 from endwell.turn.recorder import Recorder
 from endwell.worker import worker
+from tests.machine.planting import change_rule
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -43,7 +44,8 @@ def effects_without_a_ledger(patch: pytest.MonkeyPatch) -> None:
 
 def anybody_may_write(patch: pytest.MonkeyPatch) -> None:
     """Do not compare attempts."""
-    patch.setattr(deciding, "FENCED", ())
+    for kind in TABLE:
+        change_rule(patch, kind, by=ANYONE)
 
 
 def a_counter_is_not_written(patch: pytest.MonkeyPatch) -> None:
@@ -87,14 +89,14 @@ def registered_rules_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 def an_approval_counts_for_every_payload(patch: pytest.MonkeyPatch) -> None:
     """Do not compare a replay with the payload that was approved."""
-    before_start = approvals.before_start
+    request = approvals.request_before_start
 
     def careless(command: c.Submit, *rest: Any) -> Any:
         if isinstance(command, c.Resubmit):
             command = replace(command, approved_hash=command.payload_hash)
-        return before_start(command, *rest)
+        return request(command, *rest)
 
-    patch.setattr(deciding, "before_start", careless)
+    patch.setattr(submission, "request_before_start", careless)
 
 
 @pytest.mark.parametrize(

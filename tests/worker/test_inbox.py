@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from endwell import AsyncHandle
-from endwell.machine import decide
+from endwell.machine.table import TABLE
 from endwell.model import commands as c
 from endwell.model.message import INBOX_FIELDS, InboxRow
 from endwell.operate import inbox
 from endwell.policy.limits import SECOND
 from endwell.worker.watchdog import WorkerWatchdog
+from tests.machine.planting import change_rule
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import Session, World
 
@@ -371,14 +372,14 @@ async def test_a_message_that_cannot_be_handed_on_is_laid_aside_after_five_retri
         await clerk.store.commit_one(_waiting(clerk, offer.task))
     poisoned, healthy = handles
     kind: type[c.Command] = c.Deliver
-    allowed, usual = decide.TABLE[kind]
+    usual = TABLE[kind].then
 
     def broken(task: Any, *arguments: Any) -> Any:
         if task.id == poisoned.id:
             raise ZeroDivisionError("a defect")
         return usual(task, *arguments)
 
-    monkeypatch.setitem(decide.TABLE, kind, (allowed, broken))
+    change_rule(monkeypatch, kind, then=broken)
     for handle in handles:
         await clerk.store.commit_one(_timeout_of(clerk, handle))
     look = watch(clerk)

@@ -13,7 +13,8 @@ import msgspec
 
 from endwell.errors import Refused
 from endwell.external.child_protocol import UNREADABLE, ChildTask, CommandMessage
-from endwell.machine.unblock import EFFECT_UNKNOWN
+from endwell.machine.holds import EFFECT_UNKNOWN
+from endwell.machine.table import TABLE
 from endwell.model import commands as c
 from endwell.model import content, names
 from endwell.model.card import record_id
@@ -41,20 +42,7 @@ MOST_DOING: Final = 100
 _RESULT_TYPES: Final = ("success", "permanent_failure", "retryable_failure")
 
 COMMANDS: Final[Mapping[str, type[c.TaskCommand]]] = {
-    kind.__name__: kind
-    for kind in (
-        c.Progress,
-        c.Repeat,
-        c.HearNudges,
-        c.StartStep,
-        c.RecordStep,
-        c.KeepDraft,
-        c.IntendEffect,
-        c.FinishEffect,
-        c.DoubtEffect,
-        c.SettleEffect,
-        c.Block,
-    )
+    kind.__name__: rule.command for kind, rule in TABLE.items() if rule.from_child
 }
 """The only commands that a child may hand in."""
 

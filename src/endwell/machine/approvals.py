@@ -1,6 +1,6 @@
-"""Approvals: who may decide, on what exactly, and how many must agree. One decision ever.
+"""Approvals: who may decide, on what exactly, and how many must agree. Each is decided once.
 
-Before a task starts (its own id is the approval's) or inside a turn (the waiting call's id is).
+The approval before a task starts has the task's id; the approval of a suspended turn has its call's id.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from endwell import errors as e
 from endwell.machine import endings
 from endwell.machine.decision import Decision, Evidence, refuse
-from endwell.machine.wait_settlement import known_waits, record, settle
+from endwell.machine.wait_settlement import known_waits, record_answer, settle
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
@@ -25,17 +25,17 @@ from endwell.policy.approval import Guard, strictest
 from endwell.policy.limits import SECOND, Limits
 
 
-def before_start(
+def request_before_start(
     command: c.Submit, created: f.TaskCreated, now: int, limits: Limits, registered: Sequence[Guard]
 ) -> tuple[f.Fact, ...]:
-    """The question that must be answered before a new task may start, and an answer that counts again.
+    """Request the approval that a new task needs; a replay's earlier approval may count again.
 
-    The strictest of the submitter's rule and those that workers have registered for the agent applies.
+    The strictest of the submitter's rule and the rules that workers have registered for the agent applies.
     """
-    rule = strictest(_submitted(command), *registered)
+    rule = strictest(_submitted_rule(command), *registered)
     if rule is None:
         return ()
-    requested = _requested(rule, now, limits, ends_by=created.ends_by, shown_hash=command.payload_hash)
+    requested = _request(rule, now, limits, ends_by=created.ends_by, shown_hash=command.payload_hash)
     if not isinstance(command, c.Resubmit) or command.approved_by is None:
         return (requested,)
     if (command.approved_hash, command.approved_rule) != (command.payload_hash, (rule.by, rule.quorum)):
@@ -46,29 +46,27 @@ def before_start(
     return (requested, carried)
 
 
-def before_first_claim(task: Task, now: int, limits: Limits, seen: Evidence) -> Decision | None:
-    """Ask about a task that was submitted before a worker registered a rule for its agent.
+def request_before_claim(task: Task, now: int, limits: Limits, seen: Evidence) -> Decision | None:
+    """Request an approval for a task that was submitted before a worker registered a rule for its agent.
 
-    The claim of a turn that is already dispatched is refused: the turn's own clock ends the offer.
+    The claim of a dispatched turn is refused instead: the turn's own clock ends the offer.
     """
     if task.started_at is not None or seen.approval is not None or not seen.rules:
         return None
     rule = strictest(*seen.rules)
     if rule is None or task.status != s.QUEUED:
         return refuse(not_approved(task))
-    asked = _requested(rule, now, limits, ends_by=task.ends_by, shown_hash=task.payload_hash)
+    asked = _request(rule, now, limits, ends_by=task.ends_by, shown_hash=task.payload_hash)
     return Decision(facts=(asked,))
 
 
 def not_approved(task: Task) -> e.WrongStatus:
-    """What a claim is told whose task is asked about first."""
+    """The refusal of a claim whose task needs an approval first."""
     why = f"a person must agree before task {task.id} may start"
     return e.WrongStatus(why, code="approval_needed", task_id=task.id)
 
 
-def _requested(
-    rule: Guard, now: int, limits: Limits, *, ends_by: int, shown_hash: str
-) -> f.ApprovalRequested:
+def _request(rule: Guard, now: int, limits: Limits, *, ends_by: int, shown_hash: str) -> f.ApprovalRequested:
     return f.ApprovalRequested(
         remind_at=now + limits.remind_every,
         expire_at=min(now + int((rule.within_seconds or 0) * SECOND), ends_by),
@@ -78,17 +76,17 @@ def _requested(
     )
 
 
-def _submitted(command: c.Submit) -> Guard | None:
+def _submitted_rule(command: c.Submit) -> Guard | None:
     within = command.approval_within
     if within is None:
         return None
     return Guard(by=command.approval_by, within_seconds=within / SECOND, quorum=command.approval_quorum)
 
 
-def asked_before(task: Task, seen: Evidence) -> dict[str, Any]:
-    """What a replay takes over from the question about the task that it replays.
+def previous_approval(task: Task, seen: Evidence) -> dict[str, Any]:
+    """What a replay takes over from the approval of the task that it replays.
 
-    The rule registered now takes the place of the old one; without any, the old one stands.
+    A rule registered now replaces the old one; without any, the old one applies.
     """
     if task.expire_at is not None:  # never approved
         old = next((one for one in inside_of(task).asked if one.id == task.id), OpenApproval(task.id, ""))
@@ -111,8 +109,8 @@ def _old_rule(seen: Evidence, within: int, by: tuple[str, ...], quorum: int) -> 
     return {"approval_within": max(within, 0), "approval_by": by, "approval_quorum": quorum}
 
 
-def asked(task: Task, calls: tuple[c.Call, ...], now: int, limits: Limits) -> tuple[f.Fact, ...]:
-    """The questions that a suspending turn puts to people."""
+def requested_by_calls(task: Task, calls: tuple[c.Call, ...], now: int, limits: Limits) -> tuple[f.Fact, ...]:
+    """Request the approvals that a suspending turn waits for."""
     remind_at = now + limits.remind_every
     return tuple(
         f.ApprovalRequested(
@@ -129,19 +127,11 @@ def asked(task: Task, calls: tuple[c.Call, ...], now: int, limits: Limits) -> tu
     )
 
 
-def expired(approval_id: str) -> f.ExpiredApproval:
-    """Nobody decided in time."""
-    return f.ExpiredApproval(id=approval_id)
-
-
 def approve(task: Task, command: c.Approve, now: int, limits: Limits, seen: Evidence) -> Decision:
-    """One voice of those that must agree; the last of them lets the work go on."""
-    open_one = _open(task, command.approval_id, seen)
-    if open_one is None:
-        return refuse(_not_open(task, command.approval_id))
-    no = _may_not(open_one, command) or _too_late(task, open_one, now, seen)
-    if no is not None:
-        return refuse(no)
+    """Count one vote; the last vote needed starts the task, or resumes the turn."""
+    open_one = _open_to(task, command, now, seen)
+    if not isinstance(open_one, OpenApproval):
+        return refuse(open_one)
     own_id = None if open_one.id == task.id else open_one.id
     if len(open_one.votes) + 1 < open_one.quorum:
         return Decision(facts=(f.ApprovalVoted(by=command.actor, id=own_id),))
@@ -149,36 +139,42 @@ def approve(task: Task, command: c.Approve, now: int, limits: Limits, seen: Evid
     approved = f.ApprovalApproved(by=", ".join(agreed), run_at=max(now, task.run_at), id=own_id)
     if own_id is None:
         return Decision(facts=(approved,))
-    return _decided(task, approved, own_id, now, seen, status="approved", by=list(agreed))
+    return _settle_wait(task, approved, own_id, now, seen, status="approved", by=list(agreed))
 
 
 def reject(task: Task, command: c.Reject, now: int, limits: Limits, seen: Evidence) -> Decision:
-    """One no is enough."""
-    open_one = _open(task, command.approval_id, seen)
-    if open_one is None:
-        return refuse(_not_open(task, command.approval_id))
-    no = _may_not(open_one, command) or _too_late(task, open_one, now, seen)
-    if no is not None:
-        return refuse(no)
+    """Reject: one rejection is enough."""
+    open_one = _open_to(task, command, now, seen)
+    if not isinstance(open_one, OpenApproval):
+        return refuse(open_one)
     if open_one.id == task.id:
         rejected = f.RejectedApproval(by=command.actor)
         return endings.end(task, now, s.FAILED, "approval_rejected", dead_letter=False, before=(rejected,))
     rejected = f.RejectedApproval(by=command.actor, id=open_one.id)
-    return _decided(task, rejected, open_one.id, now, seen, status="rejected", by=[command.actor])
+    return _settle_wait(task, rejected, open_one.id, now, seen, status="rejected", by=[command.actor])
 
 
-def _decided(
+def _settle_wait(
     task: Task, fact: f.Fact, approval_id: str, now: int, seen: Evidence, *, status: str, by: list[str]
 ) -> Decision:
     shown = next(one.shown_hash for one in inside_of(task).asked if one.id == approval_id)
-    answer = record(task, approval_id, now, status=status, by=by, shown_hash=shown)
+    answer = record_answer(task, approval_id, now, status=status, by=by, shown_hash=shown)
     waits, rest = known_waits(task, seen)
     settled = settle(task, waits, now, {approval_id: answer}, rest)
     return replace(settled, facts=(fact, *settled.facts))
 
 
-def _open(task: Task, approval_id: str | None, seen: Evidence) -> OpenApproval | None:
-    """What is asked and waited for: a turn that was blocked may go on without asking again."""
+def _open_to(task: Task, command: c.Approve | c.Reject, now: int, seen: Evidence) -> OpenApproval | e.Refused:
+    """The approval that the command decides, or why it may not decide it."""
+    open_one = _open_approval(task, command.approval_id, seen)
+    if open_one is None:
+        why = f"there is no open approval {command.approval_id or task.id}"
+        return e.WrongStatus(why, code="approval_not_open", task_id=task.id)
+    return _refuse_voter(open_one, command) or _refuse_late(task, open_one, now, seen) or open_one
+
+
+def _open_approval(task: Task, approval_id: str | None, seen: Evidence) -> OpenApproval | None:
+    """The open approval; one of a turn only while the turn waits for it, as blocking drops its waits."""
     wanted = approval_id or task.id
     if wanted != task.id and _deadline(task, wanted, seen) is None:
         return None
@@ -186,19 +182,14 @@ def _open(task: Task, approval_id: str | None, seen: Evidence) -> OpenApproval |
 
 
 def _deadline(task: Task, approval_id: str, seen: Evidence) -> int | None:
-    """Until when a decision counts."""
+    """Until when a decision on the approval counts."""
     if approval_id == task.id:
         return task.expire_at
     waits, _ = known_waits(task, seen)
     return next((w.deadline for w in waits if w.tool_call_id == approval_id and w.is_open), None)
 
 
-def _not_open(task: Task, approval_id: str | None) -> e.WrongStatus:
-    why = f"there is no open approval {approval_id or task.id}"
-    return e.WrongStatus(why, code="approval_not_open", task_id=task.id)
-
-
-def _may_not(open_one: OpenApproval, command: c.Approve | c.Reject) -> e.Refused | None:
+def _refuse_voter(open_one: OpenApproval, command: c.Approve | c.Reject) -> e.Refused | None:
     if open_one.by and command.actor not in open_one.by:
         who = ", ".join(open_one.by)
         why = f"{command.actor} may not decide on this; {who} may"
@@ -211,9 +202,9 @@ def _may_not(open_one: OpenApproval, command: c.Approve | c.Reject) -> e.Refused
     return None
 
 
-def _too_late(task: Task, open_one: OpenApproval, now: int, seen: Evidence) -> e.WrongStatus | None:
-    """Its time is its end, also while no supervisor has looked at the clock yet."""
+def _refuse_late(task: Task, open_one: OpenApproval, now: int, seen: Evidence) -> e.WrongStatus | None:
+    """Refuse a late decision, even if no supervisor has expired the approval yet."""
     deadline = _deadline(task, open_one.id, seen)
     if deadline is None or now < deadline:
         return None
-    return e.WrongStatus("nobody decided in time", code="approval_expired", task_id=task.id)
+    return e.WrongStatus("the time for this decision is over", code="approval_expired", task_id=task.id)

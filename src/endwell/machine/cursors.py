@@ -1,16 +1,16 @@
-"""Who may follow the log: one holder at a time, by a lease; whoever was replaced moves nothing. Pure."""
+"""Cursors: one holder at a time follows the log, by a lease; a replaced holder moves nothing. Pure."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from endwell.errors import EndwellError, Refused
+from endwell.errors import Refused
 from endwell.model.commands import MoveCursor, TakeCursor
 from endwell.model.cursor import Cursor
 
 
-def take(cursor: Cursor | None, command: TakeCursor, now: int) -> Cursor | EndwellError:
-    """A free cursor is anybody's; one that is held is refused until its lease has lapsed."""
+def take_cursor(cursor: Cursor | None, command: TakeCursor, now: int) -> Cursor | Refused:
+    """Give the cursor to the sender, unless another holder's lease has not lapsed."""
     if cursor is None:
         return Cursor(
             namespace=command.namespace,
@@ -30,10 +30,10 @@ def take(cursor: Cursor | None, command: TakeCursor, now: int) -> Cursor | Endwe
     )
 
 
-def move(cursor: Cursor | None, command: MoveCursor, now: int) -> Cursor | EndwellError:
-    """Only its holder moves it. Without a lease the holder lets go of it."""
+def move_cursor(cursor: Cursor | None, command: MoveCursor, now: int) -> Cursor | Refused:
+    """Move the cursor for its holder, and renew the lease."""
     if cursor is None or (cursor.holder, cursor.fence) != (command.holder, command.fence):
-        return Refused(f"somebody else follows the log as {command.name}", code="cursor_lost")
+        return Refused(f"another process follows the log as {command.name}", code="cursor_lost")
     return replace(
         cursor,
         position=command.position,

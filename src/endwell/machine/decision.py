@@ -1,10 +1,12 @@
-"""What `decide` answers: facts to be written, a refusal, or both (a refused stale write is a fact too)."""
+"""What `decide` is shown beside the task (`Evidence`), and what it answers (`Decision`)."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from endwell.errors import NotFound, Refused
+from endwell.errors import NotFound, Refused, StaleAttempt, WrongStatus
 from endwell.model.approval import ApprovalRow
 from endwell.model.card import Card
 from endwell.model.commands import Submit
@@ -12,13 +14,34 @@ from endwell.model.effect import Effect
 from endwell.model.facts import Fact
 from endwell.model.message import Message, MessageStatus
 from endwell.model.session import Session
+from endwell.model.task import Task
 from endwell.model.wait import Wait
 from endwell.policy.approval import Guard
 from endwell.policy.ledger import LedgerAnswer
 
 
+class Evidence(msgspec.Struct, frozen=True, gc=False):
+    """Rows beside the task, as far as the command's rule reads them (`machine/table.py`).
+
+    `waits` are those with rows of their own that the command may settle; a clock is shown the next ones by
+    deadline, and `beyond` is the deadline of the first wait behind those.
+    """
+
+    session_is_live: bool = True
+    session: Session | None = None
+    key_holder: str | None = None  # the task whose turn holds the agent key
+    rules: tuple[Guard, ...] = ()  # the approval rules that workers have registered for the agent
+    approval: ApprovalRow | None = None  # the approval that was requested before the task could start
+    effect: Effect | None = None
+    restored_at: int | None = None  # when the namespace was last restored from a backup
+    messages: tuple[Message, ...] = ()
+    calls: frozenset[str] = frozenset()  # ids of the task's `tool.call` cards
+    waits: tuple[Wait, ...] = ()
+    beyond: int | None = None
+
+
 class Closing(msgspec.Struct, frozen=True, gc=False):
-    """A message that needs no more attention, and why if nobody consumed it."""
+    """A message to close in the inbox; `why` says why it was not consumed."""
 
     message_id: str
     status: MessageStatus
@@ -26,7 +49,11 @@ class Closing(msgspec.Struct, frozen=True, gc=False):
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """Facts in order; cards that they name; messages sent and closed; a new task beside them; or why not."""
+    """What follows from a command, or the refusal. A refused stale write has both: the log notes it.
+
+    `cards` are content that the facts name, `messages` are sent, `closed` are messages to close, and `spawn`
+    submits a new task in the same commit.
+    """
 
     facts: tuple[Fact, ...] = ()
     cards: tuple[Card, ...] = ()
@@ -37,30 +64,20 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     refusal: Refused | NotFound | None = None
 
 
-class Evidence(msgspec.Struct, frozen=True, gc=False):
-    """What the door saw beside the task itself, where the command asks for it.
-
-    `waits` are those that the command may concern, where they are rows of their own; a clock is shown the
-    next ones by deadline, and `beyond` is the deadline of the first that is not shown.
-    """
-
-    session_is_live: bool = True
-    key_holder: str | None = None
-    effect: Effect | None = None
-    restored_at: int | None = None
-    messages: tuple[Message, ...] = ()
-    calls: frozenset[str] = frozenset()
-    # the approval rules that workers have registered for the agent, and what was asked about this task
-    rules: tuple[Guard, ...] = ()
-    approval: ApprovalRow | None = None
-    waits: tuple[Wait, ...] = ()
-    beyond: int | None = None
-    session: Session | None = None
-
-
 NOTHING = Decision()
+NO_EVIDENCE = Evidence()
 
 
 def refuse(refusal: Refused | NotFound, *facts: Fact) -> Decision:
-    """No, and this is why."""
+    """Refuse the command; `facts` are logged all the same."""
     return Decision(facts=facts, refusal=refusal)
+
+
+def refuse_status(task: Task, why: str, **details: Any) -> Decision:
+    """Refuse a command that the task's status, or what lies beside it, does not allow."""
+    return refuse(WrongStatus(why, task_id=task.id, **details))
+
+
+def stale_attempt(task: Task, attempt_id: str) -> StaleAttempt:
+    """The refusal of a write by an attempt that lost the task."""
+    return StaleAttempt(f"attempt {attempt_id} no longer holds task {task.id}", task_id=task.id)

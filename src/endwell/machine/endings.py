@@ -1,4 +1,4 @@
-"""How a turn and a task end. One place writes the terminal sequence, so it is the same for every reason.
+"""How a turn and a task end. One place makes the terminal sequence, so it is the same for every reason.
 
 | reason                                   | turn event | then             | task ends as | dead letter |
 |------------------------------------------|------------|------------------|--------------|-------------|
@@ -24,13 +24,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from endwell.machine.decision import Decision
+from endwell.machine.decision import NOTHING, Decision, Evidence
+from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
 from endwell.model.card import Card, deliverable_id, turn_deliverable_id
-from endwell.model.commands import Finish
 from endwell.model.inside import family_of, inside_of
-from endwell.model.message import Message, MessageType, Report, packed_report
+from endwell.model.message import Message, MessageType, Report, packed_report, pending_message
 from endwell.model.status import Status
 from endwell.model.task import ErrorInfo, Task, error_of
 from endwell.policy.limits import Limits
@@ -38,15 +38,15 @@ from endwell.policy.retry import RetryAt, after_failure, unpack
 
 _ENDINGS: dict[Status, type[f.Ending]] = {"failed": f.FailedEnding, "timeout": f.TimedOutEnding}
 _TURN_OUTCOME: dict[Status, str] = {"failed": "failed", "timeout": "timeout", "cancelled": "canceled"}
-_A_PERSON_DECIDED = ("approval_rejected", "approval_expired")
-"""Nothing to be tried again: these are no dead letters."""
+_DECIDED_BY_PEOPLE = ("approval_rejected", "approval_expired")
+"""Reasons that make no dead letter: there is nothing to try again."""
 REFUSED_OUTPUT = "bad_result"
-"""A turn that ends so is tried anew in a run of its own: none of its steps is believed."""
+"""The error of a refused result: the next turn starts a run of its own, and reuses none of the steps."""
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
-def succeed(task: Task, command: Finish, now: int) -> Decision:
-    """The turn ends well and the task with it."""
+def finish(task: Task, command: c.Finish, now: int, limits: Limits, seen: Evidence) -> Decision:
+    """End the turn and the task with a result."""
     card_id = deliverable_id(task.id)
     card = Card(
         task.namespace, card_id, task.id, "task.deliverable", command.result, command.result_hash, now
@@ -54,7 +54,29 @@ def succeed(task: Task, command: Finish, now: int) -> Decision:
     turn = f.TurnEnded(turn_id=task.turn_id or "", outcome="success", epoch=task.epoch)
     end = f.SucceededEnding(deliverable_card=card_id, deliverable_hash=command.result_hash)
     told = tell_family(task, now, "success", card_id, None)
-    return Decision(facts=(*open_intents(task, "the turn ended"), turn, end), cards=(card,), messages=told)
+    return Decision(facts=(*doubt_intents(task, "the turn ended"), turn, end), cards=(card,), messages=told)
+
+
+def end_turn_by_error(task: Task, command: c.FailTurn, now: int, limits: Limits, seen: Evidence) -> Decision:
+    """End the turn with the error that its attempt reports."""
+    return fail_turn(
+        task, now, limits, command.error, fraction=command.fraction, asked_after=command.retry_after
+    )
+
+
+def cancel_task(task: Task, command: c.Cancel, now: int, limits: Limits, seen: Evidence) -> Decision:
+    """End the task on request."""
+    return cancel(task, now, command.reason, command.actor)
+
+
+def disown(task: Task, command: c.Disown, now: int, limits: Limits, seen: Evidence) -> Decision:
+    """Cancel the child of an ended parent, or leave it with an owner, as the parent's call said."""
+    if task.parent_id != command.parent_id:
+        return NOTHING
+    if family_of(task).on_parent_end == "cancel":
+        return cancel(task, now, "parent_ended", command.actor)
+    owner = task.owner or command.owner or limits.owner
+    return Decision(facts=(f.TaskOrphaned(parent_id=command.parent_id, owner=owner),))
 
 
 def fail_turn(
@@ -69,10 +91,10 @@ def fail_turn(
     asked_after: int | None = None,
     escalates: bool = False,
 ) -> Decision:
-    """The turn ends badly: another is scheduled, or the task ends and becomes a dead letter.
+    """End the turn as failed: schedule a retry, or end the task as a dead letter.
 
-    With `escalates` a person is informed once its retries are used up; `ends_by` ends it if that person does
-    nothing.
+    With `escalates` the task is blocked once its retries are used up, and its owner is informed; `ends_by`
+    ends it if that person does not act.
     """
     verdict = after_failure(
         unpack(task.retry_policy, limits.retry),
@@ -83,34 +105,38 @@ def fail_turn(
         fraction=fraction,
         asked_after=asked_after,
     )
-    if not isinstance(verdict, RetryAt) and escalates:
-        return _escalated(task, now, limits, error, verdict.retry_count)
-    if not isinstance(verdict, RetryAt):
-        return end(
-            task,
-            now,
-            s.TIMEOUT if error.code == "approval_expired" else ends_as,
-            verdict.reason,
-            error=error,
-            forced=forced,
-            by_watchdog=forced,
-            dead_letter=error.code not in _A_PERSON_DECIDED,
-            retry_count=verdict.retry_count,
-        )
-    again = f.TaskRetryScheduled(
+    if isinstance(verdict, RetryAt):
+        return _retry(task, now, ends_as, error, verdict, forced=forced)
+    if escalates:
+        return _escalate(task, now, limits, error, verdict.retry_count)
+    return end(
+        task,
+        now,
+        s.TIMEOUT if error.code == "approval_expired" else ends_as,
+        verdict.reason,
+        error=error,
+        forced=forced,
+        by_watchdog=forced,
+        dead_letter=error.code not in _DECIDED_BY_PEOPLE,
         retry_count=verdict.retry_count,
-        run_at=verdict.at,
+    )
+
+
+def _retry(task: Task, now: int, ends_as: Status, error: ErrorInfo, at: RetryAt, *, forced: bool) -> Decision:
+    again = f.TaskRetryScheduled(
+        retry_count=at.retry_count,
+        run_at=at.at,
         reason=error.code,
         error=error,
         run=inside_of(task).run + 1 if error.code == REFUSED_OUTPUT else None,
     )
-    facts, cards = _turn_over(task, now, ends_as, error, forced)
+    facts, cards = _end_turn_alone(task, now, ends_as, error, forced)
     return Decision(facts=(*facts, again), cards=cards)
 
 
-def _escalated(task: Task, now: int, limits: Limits, error: ErrorInfo, retry_count: int) -> Decision:
-    """The turn is over; the task is in the hands of the person who answers for it."""
-    facts, cards = _turn_over(task, now, s.TIMEOUT, error, True)
+def _escalate(task: Task, now: int, limits: Limits, error: ErrorInfo, retry_count: int) -> Decision:
+    """End the turn and hold the task for its owner, who has accepted nothing yet."""
+    facts, cards = _end_turn_alone(task, now, s.TIMEOUT, error, True)
     blocked = f.TaskBlocked(
         reason=error.code,
         owner=task.owner or limits.owner,
@@ -122,11 +148,11 @@ def _escalated(task: Task, now: int, limits: Limits, error: ErrorInfo, retry_cou
     return Decision(facts=(*facts, blocked), cards=cards)
 
 
-def _turn_over(
+def _end_turn_alone(
     task: Task, now: int, ends_as: Status, error: ErrorInfo, forced: bool
 ) -> tuple[tuple[f.Fact, ...], tuple[Card, ...]]:
-    """A turn ends and its task goes on. One that was ended by force leaves a deliverable of its own."""
-    doubts = open_intents(task, error.code)
+    """End a turn whose task continues. If it is ended by force it leaves a deliverable of its own."""
+    doubts = doubt_intents(task, error.code)
     if not forced or task.turn_id is None:
         return (*doubts, *_end_turn(task, ends_as, error.code, forced)), ()
     card = _report(task, now, ends_as, error.code, error, by_watchdog=True)
@@ -147,7 +173,7 @@ def end(
     retry_count: int | None = None,
     before: tuple[f.Fact, ...] = (),
 ) -> Decision:
-    """The task ends without a result: turn, terminal event, report, dead letter, in one commit."""
+    """End the task without a result: turn, terminal event, report and dead letter in one commit."""
     count = task.retry_count if retry_count is None else retry_count
     card = _report(task, now, status, reason, error, by_watchdog=by_watchdog, retry_count=count)
     ending = _ENDINGS[status](
@@ -160,13 +186,13 @@ def end(
     )
     letter = (f.TaskDeadLettered(fingerprint=fingerprint(task.agent, reason, error)),) if dead_letter else ()
     turn_error = reason if error is None else error.code
-    turn = (*open_intents(task, reason), *_end_turn(task, status, turn_error, forced))
+    turn = (*doubt_intents(task, reason), *_end_turn(task, status, turn_error, forced))
     told = tell_family(task, now, _TURN_OUTCOME[status], card.id, error or _reason_error(reason))
     return Decision(facts=(*before, *turn, ending, *letter), cards=(card,), messages=told)
 
 
 def cancel(task: Task, now: int, reason: str, by: str) -> Decision:
-    """The task ends because somebody asked; whoever holds it finds out at its next write."""
+    """End the task on request; the attempt that holds it is refused at its next write."""
     card = _report(task, now, "cancelled", reason, None)
     ending = f.CancelledEnding(
         reason=reason,
@@ -176,13 +202,13 @@ def cancel(task: Task, now: int, reason: str, by: str) -> Decision:
         partial=inside_of(task).draft is not None,
         by=by,
     )
-    turn = (*open_intents(task, reason), *_end_turn(task, "cancelled", reason, True))
+    turn = (*doubt_intents(task, reason), *_end_turn(task, "cancelled", reason, True))
     told = tell_family(task, now, "canceled", card.id, _reason_error(reason))
     return Decision(facts=(*turn, ending), cards=(card,), messages=told)
 
 
-def open_intents(task: Task, reason: str) -> tuple[f.Fact, ...]:
-    """A turn that ends leaves nothing in flight: what was intended is unknown from now on."""
+def doubt_intents(task: Task, reason: str) -> tuple[f.Fact, ...]:
+    """Mark the effects that an ending turn has in flight as unknown."""
     if task.inside is None:
         return ()
     return tuple(
@@ -193,47 +219,34 @@ def open_intents(task: Task, reason: str) -> tuple[f.Fact, ...]:
 def tell_family(
     task: Task, now: int, status: str, card_id: str, error: ErrorInfo | None
 ) -> tuple[Message, ...]:
-    """The call that asked for the task hears of its end, and its own children are to be settled."""
-    told: list[Message] = []
+    """Tell the parent's call that the task ended, and ask for its own children to be settled."""
     if task.parent_id is None and task.inside is None:
-        return ()  # nobody asked for it, and it asked nobody
+        return ()
+    told: list[Message] = []
     family = family_of(task)
     if task.parent_id is not None and family.parent_call is not None:
         said = None if error is None else {"code": error.code, "message": error.message}
         payload = packed_report(Report(status, said))
         call = family.parent_call
-        told.append(_message(task, now, task.parent_id, family.parent_agent, "child", call, card_id, payload))
+        to_parent = _family_message(task, "child", call, now)
+        told.append(
+            replace(
+                to_parent,
+                task_id=task.parent_id,
+                agent=family.parent_agent,
+                card_id=card_id,
+                payload=payload,
+            )
+        )
     if inside_of(task).children:
-        told.append(_message(task, now, task.id, task.agent, "stop", task.id))
+        told.append(_family_message(task, "stop", task.id, now))
     return tuple(told)
 
 
-def _message(
-    task: Task,
-    now: int,
-    to_task: str,
-    agent: str,
-    kind: MessageType,
-    correlation: str,
-    card_id: str | None = None,
-    payload: str | None = None,
-) -> Message:
-    return Message(
-        namespace=task.namespace,
-        id=f"{task.id}~{kind}",
-        agent=agent,
-        agent_key=None,
-        message_type=kind,
-        correlation_id=correlation,
-        channel=task.channel,
-        task_id=to_task,
-        turn_id=None,
-        turn_epoch=None,
-        card_id=card_id,
-        payload=payload,
-        status="pending",
-        created_at=now,
-    )
+def _family_message(task: Task, kind: MessageType, correlation: str, now: int) -> Message:
+    """A message about the task's end, as yet to the task itself; it concerns no turn."""
+    message = pending_message(task, f"{task.id}~{kind}", kind, correlation, now)
+    return replace(message, agent_key=None, turn_id=None, turn_epoch=None)
 
 
 def _reason_error(reason: str) -> ErrorInfo:
@@ -241,7 +254,7 @@ def _reason_error(reason: str) -> ErrorInfo:
 
 
 def fingerprint(agent: str, reason: str, error: ErrorInfo | None) -> str:
-    """The same for failures of one kind, so that they can be listed and replayed together."""
+    """Equal for failures of one kind, so that dead letters can be listed and replayed together."""
     message = re.sub(r"\d+", "#", error.message.split("\n")[0]) if error else ""
     parts = (agent, reason, error.code if error else "", error.type if error else "", message)
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:12]
@@ -278,7 +291,7 @@ def _report(
     by_watchdog: bool = False,
     retry_count: int | None = None,
 ) -> Card:
-    """The deliverable of a task that ended without a result; a draft that was kept is salvaged by it."""
+    """The deliverable of a task that ended without a result; it salvages the last draft."""
     last = error or error_of(task)
     report = {
         "kind": "failure_report",
@@ -304,7 +317,7 @@ def _report(
 def _fallback(
     task: Task, status: Status, reason: str, error: ErrorInfo | None, draft: str | None
 ) -> dict[str, Any]:
-    """What a supervisor says in the place of an agent that did not deliver."""
+    """What a supervisor adds to the report of an agent that did not deliver."""
     return {
         "message": f"no deliverable came of turn {task.turn_id}: {reason}",
         "fields": {"summary": error.message if error else reason, "output": draft, "reason": reason},

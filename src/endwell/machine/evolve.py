@@ -1,6 +1,6 @@
 """evolve(task, fact) -> task: what each fact does to a task. Pure, total, and the only fold there is.
 
-Store, explorer and rebuild tool all use this one function; live state is the fold of the log.
+The store, the explorer and the rebuild tool use this one function; live state is the fold of the log.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from endwell.machine import evolve_hold
+from endwell.machine import evolve_holds
 from endwell.machine.clocks import arm
-from endwell.machine.evolve_hold import LET_GO
-from endwell.machine.evolve_wait import WaitFact, evolve_waits
+from endwell.machine.evolve_holds import RELEASED
+from endwell.machine.evolve_rows import WaitFact, evolve_waits
 from endwell.model import facts as f
 from endwell.model import status as s
-from endwell.model.approval import OpenApproval
 from endwell.model.inside import changed_inside, inside_of, packed_inside
 from endwell.model.task import (
-    ErrorInfo,
     Redelivery,
     Task,
     counted_waits,
@@ -29,8 +27,8 @@ from endwell.model.task import (
     waits_of,
 )
 
-# what nobody waits for once the task is over; its turn, if it had one, ended a fact before.
-# An `expire_at` that stays says that it was never approved
+# cleared when a task ends; its turn, if it had one, ended a fact before.
+# `expire_at` stays, and says that the task was never approved
 _ENDED: Final[dict[str, Any]] = {
     "remind_at": None,
     "recover_at": None,
@@ -41,13 +39,13 @@ _ENDED: Final[dict[str, Any]] = {
 
 
 def evolve(task: Task | None, fact: f.Fact, at: int, *, namespace: str = "", task_id: str = "") -> Task:
-    """The task after the fact. A creation starts from nothing and is told whose it is."""
+    """The task after the fact; namespace and id are needed for a creation, which starts from no task."""
     after = fold(task, fact, at, namespace, task_id)
     return stamp(after, after.version + 1, at, after.head_hash)
 
 
 def fold(task: Task | None, fact: f.Fact, at: int, namespace: str, task_id: str) -> Task:
-    """The same without the stamp: enough between two facts of one commit."""
+    """The task after the fact without the stamp, which facts within one commit do not need."""
     if task is not None:
         return _FOLDS[type(fact)](task, fact, at)
     if not isinstance(fact, f.TaskCreated):
@@ -64,7 +62,7 @@ def stamp(task: Task, version: int, at: int, head_hash: bytes) -> Task:
 
 
 def _created(fact: f.TaskCreated, at: int, namespace: str, task_id: str) -> Task:
-    """What never changes comes first, in the order of its columns: Python makes a dict of very many names."""
+    """Positional up to the fields that change: keyword arguments would cost a large dict on the hot path."""
     return Task(
         namespace,
         task_id,
@@ -92,66 +90,13 @@ def _created(fact: f.TaskCreated, at: int, namespace: str, task_id: str) -> Task
     )
 
 
-def _approval_requested(task: Task, fact: f.ApprovalRequested, at: int) -> Task:
-    inside = _asked(task, fact)
-    if fact.id is not None:
-        return replace(task, inside=inside, remind_at=fact.remind_at)
-    return replace(
-        task,
-        status=s.WAITING_APPROVAL,
-        remind_at=fact.remind_at,
-        expire_at=fact.expire_at,
-        inside=inside,
-    )
+def _copied(*names: str) -> Callable[[Task, Any, int], Task]:
+    """A fold that only takes over these fields of the fact."""
 
+    def fold(task: Task, fact: f.Fact, at: int) -> Task:
+        return replace(task, **{name: getattr(fact, name) for name in names})
 
-def _asked(task: Task, fact: f.ApprovalRequested) -> str | None:
-    """Asked again about the same thing, who has agreed need not do so again."""
-    new = OpenApproval(fact.id or task.id, fact.shown_hash, fact.by, fact.quorum)
-    others = []
-    for one in inside_of(task).asked:
-        if one.id != new.id:
-            others.append(one)
-        elif one.shown_hash == new.shown_hash:
-            new = replace(new, votes=one.votes)
-    return changed_inside(task, asked=(*others, new))
-
-
-def _approval_voted(task: Task, fact: f.ApprovalVoted, at: int) -> Task:
-    wanted = fact.id or task.id
-    asked = tuple(
-        replace(one, votes=(*one.votes, fact.by)) if one.id == wanted else one
-        for one in inside_of(task).asked
-    )
-    return replace(task, inside=changed_inside(task, asked=asked))
-
-
-def _approval_approved(task: Task, fact: f.ApprovalApproved, at: int) -> Task:
-    if fact.id is not None:
-        return _approval_over(task, fact, at)
-    inside = _no_longer_asked(task, None)
-    return replace(task, status=s.QUEUED, run_at=fact.run_at, remind_at=None, expire_at=None, inside=inside)
-
-
-_Decided = f.ApprovalApproved | f.RejectedApproval | f.ExpiredApproval
-
-
-def _approval_over(task: Task, fact: _Decided, at: int) -> Task:
-    """Of one before the start the task itself tells: it ends, and keeps what was asked for a replay."""
-    if fact.id is None:
-        return task
-    others = (w for w in waits_of(task) if w.kind == "approval" and w.is_open and w.tool_call_id != fact.id)
-    remind_at = task.remind_at if any(others) else None
-    return replace(task, inside=_no_longer_asked(task, fact.id), remind_at=remind_at)
-
-
-def _no_longer_asked(task: Task, approval_id: str | None) -> str | None:
-    wanted = approval_id or task.id
-    return changed_inside(task, asked=tuple(one for one in inside_of(task).asked if one.id != wanted))
-
-
-def _approval_reminded(task: Task, fact: f.ApprovalReminded, at: int) -> Task:
-    return replace(task, remind_at=fact.remind_at)
+    return fold
 
 
 def _dispatched(task: Task, fact: f.TaskDispatched, at: int) -> Task:
@@ -171,10 +116,6 @@ def _dispatched(task: Task, fact: f.TaskDispatched, at: int) -> Task:
     )
 
 
-def _rang(task: Task, fact: f.TaskRang, at: int) -> Task:
-    return replace(task, ring_at=fact.ring_at)
-
-
 def _claimed(task: Task, fact: f.TaskClaimed, at: int) -> Task:
     return replace(
         task,
@@ -191,15 +132,11 @@ def _claimed(task: Task, fact: f.TaskClaimed, at: int) -> Task:
 
 
 def _claimed_inside(task: Task, fact: f.TaskClaimed) -> str | None:
-    """A new attempt has begun no step yet; the first one that records something says under which version."""
+    """A new attempt has begun no step yet; the first attempt that records a step fixes the version."""
     if task.inside is None and fact.agent_version is None:
         return None
     known = inside_of(task)
     return changed_inside(task, version=known.version if known.steps else fact.agent_version, doing=())
-
-
-def _heartbeat(task: Task, fact: f.TaskHeartbeat, at: int) -> Task:
-    return replace(task, progress_by=fact.progress_by)
 
 
 def _step_started(task: Task, fact: f.StepStarted, at: int) -> Task:
@@ -245,7 +182,7 @@ def _nudged(task: Task, fact: f.TaskNudged, at: int) -> Task:
 
 def _handed_back(task: Task, fact: f.TaskHandedBack, at: int) -> Task:
     redelivery: Redelivery = "reclaim" if fact.reason == f.RETURNED else "hand_back"
-    return replace(task, status=s.QUEUED, redelivery=redelivery, **LET_GO)
+    return replace(task, status=s.QUEUED, redelivery=redelivery, **RELEASED)
 
 
 def _reclaimed(task: Task, fact: f.TaskReclaimed, at: int) -> Task:
@@ -258,7 +195,7 @@ def _reclaimed(task: Task, fact: f.TaskReclaimed, at: int) -> Task:
         crash_times=fact.crash_times,
         guard_at=task.guard_at if task.guard_at is not None else fact.guard_at,
         guard_reason=task.guard_reason or ("crash_limit" if fact.guard_at is not None else None),
-        **LET_GO,
+        **RELEASED,
     )
 
 
@@ -270,12 +207,12 @@ def _suspended(task: Task, fact: f.TaskSuspended, at: int) -> Task:
         wait_by=fact.wait_by,
         suspend_by=fact.suspend_by,
         inside=_suspended_inside(task, fact),
-        **LET_GO,
+        **RELEASED,
     )
 
 
 def _suspended_inside(task: Task, fact: f.TaskSuspended) -> str | None:
-    """A wait's record is looked for like a step's, so it is counted like one."""
+    """A wait's record is found like a step's, so it is counted like a step."""
     inside = inside_of(task)
     return changed_inside(
         task,
@@ -286,7 +223,7 @@ def _suspended_inside(task: Task, fact: f.TaskSuspended) -> str | None:
 
 
 def _wait_moved(task: Task, fact: WaitFact, at: int) -> Task:
-    """Of waits that are rows of their own the task only counts how many are open."""
+    """Fold a wait's fact; of waits with rows of their own the task only counts how many are open."""
     if not has_wait_rows(task):
         return replace(task, waits=packed_waits(evolve_waits(waits_of(task), fact)), wait_by=fact.wait_by)
     is_answer = isinstance(fact, f.WaitAnswered)
@@ -306,12 +243,8 @@ def _resumed(task: Task, fact: f.TaskResumed, at: int) -> Task:
     )
 
 
-def _reaped(task: Task, fact: f.TaskReaped, at: int) -> Task:
-    return replace(task, epoch=fact.epoch)
-
-
 def _turn_ended(task: Task, fact: f.TurnEnded, at: int) -> Task:
-    """Lets go, and takes along what belongs to the turn. Written out: a dict of names costs twice that."""
+    """Release the worker and drop what belongs to the turn. `RELEASED` is written out, for speed."""
     if task.inside is not None:
         asked = tuple(a for a in inside_of(task).asked if a.id == task.id)
         task = replace(task, inside=changed_inside(task, asked=asked, is_offered=False))
@@ -341,17 +274,13 @@ def _retry_scheduled(task: Task, fact: f.TaskRetryScheduled, at: int) -> Task:
         retry_count=fact.retry_count,
         run_at=fact.run_at,
         reason=fact.reason,
-        error=_packed(fact.error),
+        error=f.encode_error(fact.error),
         inside=task.inside if fact.run is None else changed_inside(task, run=fact.run, steps=0),
     )
 
 
-def _rushed(task: Task, fact: f.TaskRushed, at: int) -> Task:
-    return replace(task, run_at=fact.run_at)
-
-
 def _succeeded(task: Task, fact: f.SucceededEnding, at: int) -> Task:
-    """With the names of `_ENDED` written out, since most tasks end so."""
+    """End with a result. `_ENDED` is written out, because most tasks end like this."""
     return replace(
         task,
         status=s.SUCCEEDED,
@@ -373,7 +302,7 @@ def _ended_as(status: s.Status) -> Callable[[Task, f.Ending, int], Task]:
             task,
             status=status,
             reason=fact.reason,
-            error=_packed(fact.error) if fact.error else task.error,
+            error=f.encode_error(fact.error) if fact.error else task.error,
             deliverable_card=fact.deliverable_card,
             retry_count=fact.retry_count,
             ended_at=at,
@@ -388,7 +317,7 @@ def _dead_lettered(task: Task, fact: f.TaskDeadLettered, at: int) -> Task:
 
 
 def _replayed(task: Task, fact: f.DeadLetterReplayed, at: int) -> Task:
-    """A cancelled task can be tried again too; that does not make it a dead letter."""
+    """A cancelled task can be replayed too, without being a dead letter."""
     letter = None if task.dead_letter is None else "replayed"
     return replace(task, dead_letter=letter, superseded_by=fact.superseded_by)
 
@@ -397,29 +326,21 @@ def _abandoned(task: Task, fact: f.DeadLetterAbandoned, at: int) -> Task:
     return replace(task, dead_letter="abandoned")
 
 
-def _orphaned(task: Task, fact: f.TaskOrphaned, at: int) -> Task:
-    return replace(task, owner=fact.owner)
-
-
 def _nothing_moves(task: Task, fact: f.Fact, at: int) -> Task:
     return task
 
 
-def _packed(error: ErrorInfo) -> str:
-    return f.encode_error(error)
-
-
 _FOLDS: Final[dict[type[f.Fact], Callable[[Task, Any, int], Task]]] = {
-    f.ApprovalRequested: _approval_requested,
-    f.ApprovalReminded: _approval_reminded,
-    f.ApprovalVoted: _approval_voted,
-    f.ApprovalApproved: _approval_approved,
-    f.RejectedApproval: _approval_over,
-    f.ExpiredApproval: _approval_over,
+    f.ApprovalRequested: evolve_holds.approval_requested,
+    f.ApprovalReminded: _copied("remind_at"),
+    f.ApprovalVoted: evolve_holds.approval_voted,
+    f.ApprovalApproved: evolve_holds.approval_approved,
+    f.RejectedApproval: evolve_holds.approval_over,
+    f.ExpiredApproval: evolve_holds.approval_over,
     f.TaskDispatched: _dispatched,
-    f.TaskRang: _rang,
+    f.TaskRang: _copied("ring_at"),
     f.TaskClaimed: _claimed,
-    f.TaskHeartbeat: _heartbeat,
+    f.TaskHeartbeat: _copied("progress_by"),
     f.StepStarted: _step_started,
     f.StepRecorded: _step_recorded,
     f.DraftKept: _draft_kept,
@@ -435,14 +356,14 @@ _FOLDS: Final[dict[type[f.Fact], Callable[[Task, Any, int], Task]]] = {
     f.WaitAnswered: _wait_moved,
     f.WaitExpired: _wait_moved,
     f.TaskResumed: _resumed,
-    f.TaskReaped: _reaped,
+    f.TaskReaped: _copied("epoch"),
     f.TurnEnded: _turn_ended,
     f.TaskRetryScheduled: _retry_scheduled,
-    f.TaskRushed: _rushed,
-    f.TaskBlocked: evolve_hold.blocked,
-    f.TaskReminded: evolve_hold.reminded,
-    f.TaskUnblocked: evolve_hold.unblocked,
-    f.TaskAssigned: evolve_hold.assigned,
+    f.TaskRushed: _copied("run_at"),
+    f.TaskBlocked: evolve_holds.blocked,
+    f.TaskReminded: evolve_holds.reminded,
+    f.TaskUnblocked: evolve_holds.unblocked,
+    f.TaskAssigned: evolve_holds.assigned,
     f.SucceededEnding: _succeeded,
     f.FailedEnding: _ended_as(s.FAILED),
     f.TimedOutEnding: _ended_as(s.TIMEOUT),
@@ -450,7 +371,7 @@ _FOLDS: Final[dict[type[f.Fact], Callable[[Task, Any, int], Task]]] = {
     f.TaskDeadLettered: _dead_lettered,
     f.DeadLetterReplayed: _replayed,
     f.DeadLetterAbandoned: _abandoned,
-    f.TaskOrphaned: _orphaned,
+    f.TaskOrphaned: _copied("owner"),
     f.InboxSkipped: _nothing_moves,
     f.WriteRefused: _nothing_moves,
 }

@@ -1,8 +1,6 @@
-"""Signs of life, and what they are worth: an agent that goes round in circles is nudged, then stopped."""
+"""The repeat guard: an agent that repeats itself, or reports nothing new, is nudged and then stopped."""
 
 from __future__ import annotations
-
-import hashlib
 
 import msgspec
 
@@ -13,28 +11,29 @@ from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
 from endwell.model.card import Card, nudge_id
+from endwell.model.content import fingerprint
 from endwell.model.inside import inside_of
-from endwell.model.message import Message, Report, packed_report
+from endwell.model.message import Report, packed_report, pending_message
 from endwell.model.task import ErrorInfo, Task
 from endwell.policy.limits import SECOND, Limits
 from endwell.policy.progress import REASON, Verdict, judge_rounds, judge_silence
 
 
-def progress(task: Task, command: c.Progress, now: int, limits: Limits, seen: Evidence) -> Decision:
-    """The attempt says that it is getting somewhere; for how long has nothing new come of it?"""
+def report_progress(task: Task, command: c.Progress, now: int, limits: Limits, seen: Evidence) -> Decision:
+    """Note a sign of life, and judge for how long nothing new was recorded."""
     verdict = judge_silence(command.without_news, inside_of(task).nudges, limits)
     about = f"nothing new for {command.without_news // SECOND} s"
     return _judged(task, verdict, about, now, limits, command.note)
 
 
-def repeat(task: Task, command: c.Repeat, now: int, limits: Limits, seen: Evidence) -> Decision:
-    """The attempt does the same again and again."""
+def report_repeat(task: Task, command: c.Repeat, now: int, limits: Limits, seen: Evidence) -> Decision:
+    """Judge how often the attempt did the same in a row."""
     verdict = judge_rounds(command.count, inside_of(task).nudges, limits)
     return _judged(task, verdict, f"{command.about}, {command.count} times in a row", now, limits)
 
 
-def hear(task: Task, command: c.HearNudges, now: int, limits: Limits, seen: Evidence) -> Decision:
-    """The agent has read them all."""
+def read_nudges(task: Task, command: c.HearNudges, now: int, limits: Limits, seen: Evidence) -> Decision:
+    """Close all unread nudges."""
     unread = (message for message in seen.messages if message.message_type == "nudge")
     return Decision(closed=tuple(Closing(message.id, "consumed") for message in unread))
 
@@ -56,29 +55,15 @@ def _judged(
 
 
 def _nudge(task: Task, about: str, deadline: int, now: int) -> Decision:
-    """A message that the agent can read (`ctx.nudges()`), once for each time that it was nudged."""
+    """Send the agent a message, which it can read with `ctx.nudges()`."""
     number = inside_of(task).nudges + 1
     text = f"You seem to go round in circles: {about}. Do something else, ask for help, or give up."
     content = msgspec.json.encode({"about": about, "message": text})
     card_id = nudge_id(task.id, number)
-    digest = hashlib.sha256(content).hexdigest()
+    digest = fingerprint(content)
     card = Card(task.namespace, card_id, task.id, "nudge", content, digest, now)
-    message = Message(
-        namespace=task.namespace,
-        id=card_id,
-        agent=task.agent,
-        agent_key=task.agent_key,
-        message_type="nudge",
-        correlation_id=card_id,
-        channel=task.channel,
-        task_id=task.id,
-        turn_id=task.turn_id,
-        turn_epoch=task.epoch,
-        card_id=card_id,
-        payload=packed_report(Report("nudge", {"code": REASON, "message": text})),
-        status="pending",
-        created_at=now,
-    )
+    payload = packed_report(Report("nudge", {"code": REASON, "message": text}))
+    message = pending_message(task, card_id, "nudge", card_id, now, card_id=card_id, payload=payload)
     nudged = f.TaskNudged(
         about=about, message_id=message.id, nudges=number, progress_by=deadline, card_hash=digest
     )

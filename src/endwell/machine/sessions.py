@@ -1,4 +1,4 @@
-"""What a heartbeat means: one row renewed, stale attempts told, forgotten ones taken back. Pure."""
+"""Sessions: opening, renewing and ending them, and which reports a foreign session may send. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from endwell.model.commands import CloseSession, Heartbeat, OpenSession
-from endwell.model.session import Session, packed_doing
+from endwell.errors import WrongStatus
+from endwell.model.commands import CloseSession, ForeignReport, Heartbeat, OpenSession
+from endwell.model.session import Session, is_foreign, packed_doing
 from endwell.model.task import Task
 
 
 class Renewal(msgspec.Struct, frozen=True):
-    """`stale`: attempts the worker must stop. `forgotten`: tasks it holds but left unnamed twice."""
+    """What follows from a heartbeat; without a `session` the worker must open a new one.
+
+    `stale`: attempts that the worker must stop. `forgotten`: tasks that it holds and did not name twice.
+    """
 
     session: Session | None
     stale: tuple[str, ...] = ()
@@ -21,7 +25,7 @@ class Renewal(msgspec.Struct, frozen=True):
 
 
 def open_session(command: OpenSession, now: int) -> Session:
-    """A session is new at every start, even under the same name on the same host."""
+    """A new session, at every start of a process."""
     return Session(
         namespace=command.namespace,
         id=command.session_id,
@@ -39,8 +43,11 @@ def open_session(command: OpenSession, now: int) -> Session:
     )
 
 
-def renew(session: Session | None, held: Sequence[Task], command: Heartbeat, now: int) -> Renewal:
-    """A buried session stays buried: its worker must start a new one and drop what it held."""
+def renew_lease(session: Session | None, held: Sequence[Task], command: Heartbeat, now: int) -> Renewal:
+    """Renew the lease, and compare the named attempts with those that the session holds.
+
+    An ended session stays ended: its worker must open a new one and drop what it held.
+    """
     named = {attempt for _, attempt in command.attempts}
     if session is None or session.ended_at is not None:
         return Renewal(None, stale=tuple(named))
@@ -60,24 +67,44 @@ def renew(session: Session | None, held: Sequence[Task], command: Heartbeat, now
 
 
 def _ticked_at(session: Session, command: Heartbeat, now: int) -> int | None:
-    """By the store's clock; a tick that was already told does not move back."""
+    """When the supervisor last finished a tick, by the store's clock; it never moves back."""
     if command.tick_age is None:
         return session.ticked_at
     return max(now - command.tick_age, session.ticked_at or 0)
 
 
 def _claim_of(task: Task) -> str:
-    """A claim names the attempts it makes: its own id, a dot and a number."""
+    """The claim that made the task's attempt: an attempt's id is the claim's id, a dot and a number."""
     return (task.attempt_id or "").rpartition(".")[0]
 
 
 def close_session(session: Session, command: CloseSession, now: int) -> Session:
-    """Goodbye. A supervisor may bury only a session whose lease has lapsed."""
+    """End the session. A supervisor may end only a session whose lease has lapsed."""
     if session.ended_at is not None or (command.reason == "lease_lapsed" and session.lease_until > now):
         return session
     return replace(session, ended_at=now, end_reason=command.reason)
 
 
 def is_live(session: Session | None, now: int) -> bool:
-    """Whether writes of this session's attempts are to be expected."""
+    """Whether the session is open and its lease holds."""
     return session is not None and session.ended_at is None and session.lease_until > now
+
+
+def refuse_foreign_report(
+    task: Task | None, session: Session | None, command: ForeignReport
+) -> WrongStatus | None:
+    """Refuse a report on an attempt that another worker holds; None lets the fence judge the attempt.
+
+    Attempt ids are published, so a report that names the right attempt proves nothing about its sender.
+    """
+    if task is None or task.attempt_id != command.report.attempt_id:
+        return None
+    holder = (task.session_id, command.worker)
+    if session is not None and is_foreign(session) and holder == (session.id, session.name):
+        return None
+    return WrongStatus(
+        f"attempt {task.attempt_id} of task {task.id} is not held by the foreign worker {command.worker}",
+        code="not_the_holder",
+        task_id=task.id,
+        hint="a worker on the stream reports only on turns that were granted to its own name",
+    )

@@ -1,4 +1,4 @@
-"""Settling waits: an answer becomes a record, and the turn goes on when nothing is waited for any more."""
+"""Settling waits: an answer becomes a record, and the turn is queued when no wait is open any more."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _OVER = ("timeout", "expired")
 
 
 class Answered(NamedTuple):
-    """The record of one wait, and what its row says from now on."""
+    """The record of one wait, and its new status; `answer` is card and hash of an answer that arrived."""
 
     card: Card
     wait_status: WaitStatus
-    answer: tuple[str, str] | None = None  # card and hash of what came, where it is the task's own
+    answer: tuple[str, str] | None = None
 
 
-def record(task: Task, tool_call_id: str, now: int, *, status: str, **said: Any) -> Answered:
-    """How a wait was answered, and where the answer is; it lies where the step's identity finds it."""
+def record_answer(task: Task, tool_call_id: str, now: int, *, status: str, **said: Any) -> Answered:
+    """Record how a wait was answered, and where the answer is, under the step's identity."""
     known = {name: value for name, value in said.items() if value is not None}
     content = _encoder.encode({"status": status, "turn": task.turn_id, **known})
     card = Card(task.namespace, tool_call_id, task.id, "tool.result", content, fingerprint(content), now)
@@ -34,7 +34,7 @@ def record(task: Task, tool_call_id: str, now: int, *, status: str, **said: Any)
 
 
 class Rest(NamedTuple):
-    """Waits that a decision is not shown: how many are open, and a moment before which none is overdue."""
+    """Waits that a decision is not shown: how many are open, and until when none of them is overdue."""
 
     open: int = 0
     wait_by: int | None = None
@@ -44,10 +44,10 @@ NO_REST = Rest()
 
 
 def known_waits(task: Task, seen: Evidence) -> tuple[tuple[Wait, ...], Rest]:
-    """The waits that a decision looks at, and what it must know of the others.
+    """The waits that a decision is shown, and what it must know of the others.
 
     An answer is shown its own wait only. The next deadline then stays as it was, which may be too early; a
-    clock that fires too early is shown the waits that are next, and sets it right.
+    clock that fires too early is shown the next waits, and corrects it.
     """
     if not has_wait_rows(task):
         return waits_of(task), NO_REST
@@ -56,7 +56,7 @@ def known_waits(task: Task, seen: Evidence) -> tuple[tuple[Wait, ...], Rest]:
 
 
 def next_deadline(waits: tuple[Wait, ...], rest: Rest = NO_REST) -> int | None:
-    """When the next wait is over that has not been reported, or a moment before that."""
+    """The next deadline of a wait that has not been reported, or an earlier moment."""
     deadlines = [w.deadline for w in waits if w.is_open and not w.is_reported]
     if rest.wait_by is not None:
         deadlines.append(rest.wait_by)
@@ -66,23 +66,28 @@ def next_deadline(waits: tuple[Wait, ...], rest: Rest = NO_REST) -> int | None:
 def settle(
     task: Task, waits: tuple[Wait, ...], now: int, answers: dict[str, Answered], rest: Rest = NO_REST
 ) -> Decision:
-    """Apply these answers, and queue the turn again when nothing is waited for any more."""
+    """Apply these answers, and queue the turn again when no wait is open any more."""
     left = tuple(w for w in waits if w.is_open and w.tool_call_id not in answers)
     wait_by = next_deadline(left, rest)
-    settled = tuple(
-        f.WaitAnswered(
-            tool_call_id=w.tool_call_id,
-            wait_status=answers[w.tool_call_id].wait_status,
-            result_card=answers[w.tool_call_id].card.id,
-            wait_by=wait_by,
-            result_hash=answers[w.tool_call_id].card.hash,
-            answer_card=(answers[w.tool_call_id].answer or (None,))[0],
-            answer_hash=(answers[w.tool_call_id].answer or (None, None))[1],
-        )
-        for w in waits
-        if w.is_open and w.tool_call_id in answers
-    )
+    settled = [
+        _answered(wait, answers[wait.tool_call_id], wait_by)
+        for wait in waits
+        if wait.is_open and wait.tool_call_id in answers
+    ]
     if not settled:
         return NOTHING
     resumed = () if left or rest.open else (f.TaskResumed(epoch=task.epoch + 1, run_at=now),)
     return Decision(facts=(*settled, *resumed), cards=tuple(answer.card for answer in answers.values()))
+
+
+def _answered(wait: Wait, by: Answered, wait_by: int | None) -> f.WaitAnswered:
+    answer_card, answer_hash = by.answer or (None, None)
+    return f.WaitAnswered(
+        tool_call_id=wait.tool_call_id,
+        wait_status=by.wait_status,
+        result_card=by.card.id,
+        wait_by=wait_by,
+        result_hash=by.card.hash,
+        answer_card=answer_card,
+        answer_hash=answer_hash,
+    )

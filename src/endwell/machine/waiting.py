@@ -1,7 +1,7 @@
-"""Suspension: a turn lets go of its worker; each wait has its own deadline; the first answer counts.
+"""Suspension: a turn releases its worker; each wait has its own deadline; the first answer counts.
 
-An answer that comes before the turn waits for it is kept in the inbox and applied when it does; one that
-comes after another was applied is acknowledged and kept. Nothing that arrives is lost.
+An early answer is kept in the inbox and applied once the turn waits for it; an answer after the first is
+acknowledged and kept. Nothing that arrives is lost.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from msgspec.structs import replace
 from endwell import errors as e
 from endwell.machine import approvals
 from endwell.machine.decision import NOTHING, Closing, Decision, Evidence, refuse
-from endwell.machine.wait_settlement import Answered, known_waits, next_deadline, record, settle
+from endwell.machine.wait_settlement import Answered, known_waits, next_deadline, record_answer, settle
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
 from endwell.model.card import Card, answer_id, call_id, shown_id
 from endwell.model.content import fingerprint
-from endwell.model.message import Message, MessageType, Report, packed_report, report_of
+from endwell.model.message import Message, MessageType, Report, packed_report, pending_message, report_of
 from endwell.model.task import Task, has_wait_rows
 from endwell.model.wait import Wait, WaitKind
 from endwell.policy.limits import Limits
 from endwell.policy.waiting import WAITS_PER_EVENT, refuse_too_many, refuse_twice
 
 TOOL_TIMEOUT: Final = {"code": "tool_timeout", "message": "no answer came in time"}
-_SETTLED_AT_ITS_TIME: Final = {"timer": "success", "approval": "expired"}
-"""Waits whose own time is their answer; the others are told of it by a report in the inbox."""
+_SETTLED_BY_TIME: Final = {"timer": "success", "approval": "expired"}
+"""Waits that their deadline settles; for the others the inbox gets a report."""
 _ANSWERED_BY: Final[dict[str, tuple[WaitKind, ...]]] = {
     "tool_result": ("tool", "call"),
     "child": ("tool", "call"),
     "timeout": ("tool", "call", "signal"),
     "signal": ("signal",),
 }
-"""Which waits a message can settle. Nothing in the inbox decides an approval."""
+"""The kinds of waits that a message can settle. No message decides an approval."""
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
 def suspend(task: Task, command: c.Suspend, now: int, limits: Limits, seen: Evidence) -> Decision:
-    """`ends_by` cuts every wait; the cap after the last one is the final net."""
+    """Suspend the turn. `ends_by` cuts every wait; the cap after the last one is the final net."""
     if not command.calls:
         return refuse(e.BadInput("a turn cannot suspend without waiting for something", code="no_waits"))
     unfit = refuse_too_many(command.calls) or refuse_twice(command.calls)
@@ -51,10 +51,13 @@ def suspend(task: Task, command: c.Suspend, now: int, limits: Limits, seen: Evid
     too_long = next((call for call in command.calls if _cannot_end(call, task, now)), None)
     if too_long is not None:
         return refuse(_too_long(task, too_long))
-    waits = tuple(_wait(call, min(now + call.within, task.ends_by)) for call in command.calls)
+    waits = tuple(
+        Wait(call.tool_call_id, call.kind, min(now + call.within, task.ends_by), name=call.name)
+        for call in command.calls
+    )
     hashes = tuple("" if call.kind == "approval" else call.content_hash for call in command.calls)
     suspended = _suspended(command, waits, hashes if any(hashes) else (), limits)
-    asked = approvals.asked(task, command.calls, now, limits)
+    asked = approvals.requested_by_calls(task, command.calls, now, limits)
     cards = tuple(_asked_card(task, call, now) for call in command.calls if call.content is not None)
     early = _apply_early(task, waits, seen.messages, now)
     return Decision(
@@ -65,7 +68,7 @@ def suspend(task: Task, command: c.Suspend, now: int, limits: Limits, seen: Evid
 def _suspended(
     command: c.Suspend, waits: tuple[Wait, ...], hashes: tuple[str, ...], limits: Limits
 ) -> tuple[f.Fact, ...]:
-    """Few waits are part of the event and of the task's row; many are rows, and events list them in parts."""
+    """Few waits are part of the event and the task's row; many have rows, and events list them in parts."""
     is_many = len(waits) > limits.waits_in_row
     suspended = f.TaskSuspended(
         waits=() if is_many else waits,
@@ -83,10 +86,7 @@ def _suspended(
 
 
 def _cannot_end(call: c.Call, task: Task, now: int) -> bool:
-    """A tool's deadline may be cut; a sleep or an approval that is cut would be another one.
-
-    At `ends_by` itself the task ends before anything else is looked at.
-    """
+    """Whether `ends_by` would cut a sleep or an approval, which changes its meaning; a tool may be cut."""
     return call.kind in ("timer", "approval") and now + call.within >= task.ends_by
 
 
@@ -100,10 +100,6 @@ def _too_long(task: Task, call: c.Call) -> e.BadInput:
     )
 
 
-def _wait(call: c.Call, deadline: int) -> Wait:
-    return Wait(call.tool_call_id, call.kind, deadline, name=call.name)
-
-
 def _asked_card(task: Task, call: c.Call, now: int) -> Card:
     content = call.content or b"null"
     if call.kind == "approval":
@@ -114,7 +110,7 @@ def _asked_card(task: Task, call: c.Call, now: int) -> Card:
 
 
 def _apply_early(task: Task, waits: tuple[Wait, ...], messages: tuple[Message, ...], now: int) -> Decision:
-    """Answers that were there before the turn waited for them."""
+    """Apply the answers that were there before the turn waited for them."""
     found: dict[str, Message] = {}
     by_call = {wait.tool_call_id: wait for wait in waits}
     by_signal: dict[str, deque[Wait]] = {}
@@ -141,7 +137,7 @@ def _apply_early(task: Task, waits: tuple[Wait, ...], messages: tuple[Message, .
 
 
 def _wait_for(waits: Sequence[Wait], message: Message) -> Wait | None:
-    """The open wait that a message answers: by its call, or by the signal's name."""
+    """The open wait that a message answers, by its call or by the signal's name."""
     kinds = _ANSWERED_BY.get(message.message_type, ())
     for wait in waits:
         if wait.is_open and wait.kind in kinds and _is_about(message, wait):
@@ -157,14 +153,16 @@ def _is_about(message: Message, wait: Wait) -> bool:
 
 def _answer_of(task: Task, tool_call_id: str, message: Message, now: int) -> Answered:
     report = report_of(message)
-    answered = record(task, tool_call_id, now, status=report.status, error=report.error, ref=message.card_id)
+    answered = record_answer(
+        task, tool_call_id, now, status=report.status, error=report.error, ref=message.card_id
+    )
     if message.card_id is None or report.hash is None:
         return answered
     return answered._replace(answer=(message.card_id, report.hash))
 
 
 def answer(task: Task, command: c.Answer, now: int, limits: Limits, seen: Evidence) -> Decision:
-    """The first answer applies; a second one, or one that is early, is kept in the inbox."""
+    """Apply the first answer; keep an early answer, or a second one, in the inbox."""
     report = Report(command.status, hash=command.content_hash)
     message = _arrived(task, command, "tool_result", command.tool_call_id, report, now)
     card = _arrived_card(task, command, message, "tool.result", now)
@@ -180,7 +178,7 @@ def answer(task: Task, command: c.Answer, now: int, limits: Limits, seen: Eviden
 
 
 def signal(task: Task, command: c.Signal, now: int, limits: Limits, seen: Evidence) -> Decision:
-    """A task that does not wait for it yet finds it when it does."""
+    """Apply the signal, or keep it until the task waits for it."""
     if task.is_ended:
         return refuse(e.TaskEnded(f"task {task.id} has already ended as {task.status}", task_id=task.id))
     about = f"{task.id}.{command.name}.{command.command_id}"
@@ -201,7 +199,7 @@ def _applied_or_kept(task: Task, message: Message, card: Card, now: int, seen: E
 
 
 def _settled_by(task: Task, message: Message, now: int, seen: Evidence) -> Decision | None:
-    """What follows from a message that answers an open wait; None if it answers none."""
+    """Settle the open wait that the message answers; None if there is none."""
     waits, rest = known_waits(task, seen)
     wait = _wait_for(waits, message) if task.status == s.SUSPENDED else None
     if wait is None:
@@ -220,7 +218,7 @@ def _arrived(
 ) -> Message:
     of = correlation if kind == "tool_result" else f"{task.id}.s.signal"
     card_id = answer_id(of, command.command_id)
-    return _message(task, kind, correlation, card_id, report, now, message_id=command.command_id)
+    return _pending(task, command.command_id, kind, correlation, card_id, report, now)
 
 
 def _arrived_card(task: Task, command: c.Answer | c.Signal, message: Message, kind: Any, now: int) -> Card:
@@ -228,31 +226,23 @@ def _arrived_card(task: Task, command: c.Answer | c.Signal, message: Message, ki
     return Card(task.namespace, card_id, task.id, kind, command.content, command.content_hash, now)
 
 
-def _message(
-    task: Task, kind: MessageType, correlation: str, card_id: str, report: Report, now: int, message_id: str
+def _pending(
+    task: Task,
+    message_id: str,
+    kind: MessageType,
+    correlation: str,
+    card_id: str,
+    report: Report,
+    now: int,
 ) -> Message:
-    return Message(
-        namespace=task.namespace,
-        id=message_id,
-        agent=task.agent,
-        agent_key=task.agent_key,
-        message_type=kind,
-        correlation_id=correlation,
-        channel=task.channel,
-        task_id=task.id,
-        turn_id=task.turn_id,
-        turn_epoch=task.epoch,
-        card_id=card_id,
-        payload=packed_report(report),
-        status="pending",
-        created_at=now,
-    )
+    payload = packed_report(report)
+    return pending_message(task, message_id, kind, correlation, now, card_id=card_id, payload=payload)
 
 
 def deliver(task: Task, command: c.Deliver, now: int, limits: Limits, seen: Evidence) -> Decision:
-    """Consume a pending message, or leave it for when the turn waits for it.
+    """Consume a pending message, or leave it until the turn waits for it.
 
-    A `stop` is not for the task but for its children, and stays until they have been settled.
+    A `stop` is for the task's children, and stays until they have been settled.
     """
     message = next((m for m in seen.messages if m.id == command.message_id), None)
     if message is None or message.message_type == "stop":
@@ -267,19 +257,19 @@ def deliver(task: Task, command: c.Deliver, now: int, limits: Limits, seen: Evid
 
 
 def skip(task: Task, command: c.SkipMessage, now: int, limits: Limits, seen: Evidence) -> Decision:
-    """Only what is still pending; whoever came first has said so already."""
+    """Skip the message if it is still pending."""
     message = next((m for m in seen.messages if m.id == command.message_id), None)
     return NOTHING if message is None else _skipped(message, command.why)
 
 
 def _skipped(message: Message, why: str) -> Decision:
-    """It stays in the inbox for people to see, and the log says why nobody got it."""
+    """Mark the message as skipped, for people to see, and log why it was not delivered."""
     skipped = f.InboxSkipped(message_id=message.id, message_type=message.message_type, watchdog_error=why)
     return Decision(facts=(skipped,), closed=(Closing(message.id, "skipped", why),))
 
 
-def inject(task: Task, command: c.TaskCommand, now: int, limits: Limits, seen: Evidence) -> Decision:
-    """Overdue waits: timers and approvals are settled, of the others the inbox is told, once each.
+def inject_timeouts(task: Task, command: c.TaskCommand, now: int, limits: Limits, seen: Evidence) -> Decision:
+    """Settle overdue timers and approvals, and report each other overdue wait to the inbox once.
 
     A tool whose `tool.call` card is missing is skipped; the suspend cap remains as its net.
     """
@@ -288,8 +278,8 @@ def inject(task: Task, command: c.TaskCommand, now: int, limits: Limits, seen: E
     overdue = [w for w in waits if w.is_open and not w.is_reported and w.deadline <= now]
     if not overdue:
         return _corrected_clock(task, next_deadline(waits, rest))
-    by_time = [w for w in overdue if w.kind in _SETTLED_AT_ITS_TIME]
-    others = [w for w in overdue if w.kind not in _SETTLED_AT_ITS_TIME]
+    by_time = [w for w in overdue if w.kind in _SETTLED_BY_TIME]
+    others = [w for w in overdue if w.kind not in _SETTLED_BY_TIME]
     missing = [w for w in others if w.kind == "tool" and call_id(w.tool_call_id) not in seen.calls]
     skipped = {w.tool_call_id for w in missing}
     told = [w for w in others if w.tool_call_id not in skipped]
@@ -297,8 +287,11 @@ def inject(task: Task, command: c.TaskCommand, now: int, limits: Limits, seen: E
     waits = tuple(replace(w, is_reported=w.is_reported or w.tool_call_id in silent) for w in waits)
     facts = _timed_out(told, missing, next_deadline(waits, rest))
     reports = [_timeout_report(task, w, now) for w in told]
-    over = tuple(approvals.expired(w.tool_call_id) for w in by_time if w.kind == "approval")
-    answers = {w.tool_call_id: _by_time(task, w, now) for w in by_time}
+    over = tuple(f.ExpiredApproval(id=w.tool_call_id) for w in by_time if w.kind == "approval")
+    answers = {
+        w.tool_call_id: record_answer(task, w.tool_call_id, now, status=_SETTLED_BY_TIME[w.kind])
+        for w in by_time
+    }
     settled = settle(task, waits, now, answers, rest)
     return Decision(
         facts=(*facts, *over, *settled.facts),
@@ -308,14 +301,14 @@ def inject(task: Task, command: c.TaskCommand, now: int, limits: Limits, seen: E
 
 
 def _corrected_clock(task: Task, wait_by: int | None) -> Decision:
-    """The wait whose deadline it was has been answered: the clock is set to that of the next one."""
+    """Set the clock to the next wait's deadline: the wait whose deadline it was has been answered."""
     if not has_wait_rows(task) or wait_by == task.wait_by:
         return NOTHING
     return Decision(facts=(f.WaitExpired(wait_by=wait_by),))
 
 
 def _timed_out(told: list[Wait], missing: list[Wait], wait_by: int | None) -> tuple[f.Fact, ...]:
-    """One fact for each hundred of them, so that no event grows with their number."""
+    """Split overdue waits over facts, so that no event grows with their number."""
     facts: list[f.Fact] = []
     for at in range(0, max(len(told), len(missing)), WAITS_PER_EVENT):
         part = slice(at, at + WAITS_PER_EVENT)
@@ -325,15 +318,12 @@ def _timed_out(told: list[Wait], missing: list[Wait], wait_by: int | None) -> tu
     return tuple(facts)
 
 
-def _by_time(task: Task, wait: Wait, now: int) -> Answered:
-    return record(task, wait.tool_call_id, now, status=_SETTLED_AT_ITS_TIME[wait.kind])
-
-
 def _timeout_report(task: Task, wait: Wait, now: int) -> tuple[Message, Card]:
-    """The report is a card like any answer, and travels like one."""
+    """Report a timeout by a message with a card, like any answer."""
     message_id = f"{wait.tool_call_id}~timeout"
     content = _encoder.encode({"status": "timeout", "error": TOOL_TIMEOUT})
     card_id = answer_id(wait.tool_call_id, "timeout")
-    report = Report("timeout", TOOL_TIMEOUT)
-    message = _message(task, "timeout", wait.tool_call_id, card_id, report, now, message_id)
+    message = _pending(
+        task, message_id, "timeout", wait.tool_call_id, card_id, Report("timeout", TOOL_TIMEOUT), now
+    )
     return message, Card(task.namespace, card_id, task.id, "tool.result", content, fingerprint(content), now)

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from endwell.model.base import Command
+from endwell.model.task import Task
 
 MessageType = Literal["turn", "tool_result", "timeout", "approval", "signal", "child", "stop", "nudge"]
 MessageStatus = Literal["queued", "pending", "processing", "consumed", "error", "skipped"]
@@ -96,6 +97,35 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _report_decoder = msgspec.json.Decoder(Report)
 _encoder = msgspec.json.Encoder(order="sorted")
+
+
+def pending_message(
+    task: Task,
+    message_id: str,
+    kind: MessageType,
+    correlation: str,
+    now: int,
+    *,
+    card_id: str | None = None,
+    payload: str | None = None,
+) -> Message:
+    """A new message to the task, in its current turn."""
+    return Message(
+        namespace=task.namespace,
+        id=message_id,
+        agent=task.agent,
+        agent_key=task.agent_key,
+        message_type=kind,
+        correlation_id=correlation,
+        channel=task.channel,
+        task_id=task.id,
+        turn_id=task.turn_id,
+        turn_epoch=task.epoch,
+        card_id=card_id,
+        payload=payload,
+        status="pending",
+        created_at=now,
+    )
 
 
 def report_of(message: Message) -> Report:

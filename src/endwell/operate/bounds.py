@@ -104,7 +104,7 @@ def _rules_by_status(limits: Limits, deadline: float) -> dict[str, list[dict[str
     times = _rule_times(limits, deadline)
     return {
         status: [
-            {"rule": rule.name, "seconds": seconds, "after": after, "then": rule.then}
+            {"rule": rule.name, "seconds": seconds, "after": after, "then": rule.text}
             for rule in RULES
             if status in rule.when
             for seconds, after in [times[rule.name]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from endwell.machine.evolve import evolve
-from endwell.machine.evolve_effect import EFFECT_FACTS, evolve_effect
+from endwell.machine.evolve_rows import EFFECT_FACTS, evolve_effect
 from endwell.model.effect import Effect
 from endwell.model.task import Task
 from endwell.store.contract import Store

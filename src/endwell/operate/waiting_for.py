@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from endwell.machine.unblock import EFFECT_UNKNOWN, waits_for_person
+from endwell.machine.holds import EFFECT_UNKNOWN, waits_for_person
 from endwell.model import status as s
 from endwell.model.inside import inside_of
 from endwell.model.moments import moment

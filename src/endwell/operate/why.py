@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from endwell.machine.unblock import waits_for_person
+from endwell.machine.holds import waits_for_person
 from endwell.model import status as s
 from endwell.model.card import step_label
 from endwell.model.inside import inside_of

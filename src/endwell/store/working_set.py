@@ -1,4 +1,4 @@
-"""The rows of one batch while it is being decided: what was read, and what has become of it."""
+"""The rows of one batch while it is decided: what was read, and what its commands made of it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from msgspec.structs import astuple, replace
 
-from endwell.machine.decide import FENCED
 from endwell.machine.decision import Closing, Decision
 from endwell.machine.evolve import evolve, fold, stamp
-from endwell.machine.evolve_effect import EFFECT_FACTS, EffectFact, evolve_effect
+from endwell.machine.evolve_rows import EFFECT_FACTS, EffectFact, evolve_effect
+from endwell.machine.table import FENCED
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model import status as s
@@ -27,17 +27,17 @@ from endwell.store.projections import PROJECTIONS, Row, ledger_row
 from endwell.store.rows import HolderKey, Rows, TaskKey, Writes
 from endwell.store.wait_rows import Waits
 
-_WITH_ROWS_BESIDE: Final = frozenset((*EFFECT_FACTS, *PROJECTIONS))
+_WITH_OTHER_ROWS: Final = frozenset((*EFFECT_FACTS, *PROJECTIONS))
 _WAIT_FACTS: Final = frozenset((f.WaitsAdded, f.WaitAnswered, f.WaitExpired))
-_TO_BE_TAKEN: Final = frozenset((s.QUEUED, s.DISPATCHED))
+_OPEN_TO_CLAIMS: Final = frozenset((s.QUEUED, s.DISPATCHED))
 
 
 class WorkingSet:
-    """Reads see the batch's own changes. `writes()` gives each changed row once, as it ended up."""
+    """Reads see the batch's own changes; `writes()` has each changed row once, in its last state."""
 
     def __init__(self, rows: Rows, now: int) -> None:
+        self.now = now
         self._rows = rows
-        self._now = now
         self._tasks: dict[TaskKey, Task] = {}
         self._seen_version: dict[TaskKey, int] = {}
         self._by_key: dict[TaskKey, TaskKey] = {}
@@ -58,7 +58,7 @@ class WorkingSet:
         return self._tasks.get(key) or self._rows.tasks.get(key)
 
     def current(self, task: Task) -> Task:
-        """The row as it stands now in this batch."""
+        """The row in its current state in this batch."""
         return self._tasks.get((task.namespace, task.id), task)
 
     def task_by_key(self, namespace: str, key: str) -> Task | None:
@@ -86,6 +86,10 @@ class WorkingSet:
     def effect(self, namespace: str, key: str) -> Effect | None:
         return self._effects.get((namespace, key)) or self._rows.effects.get((namespace, key))
 
+    def restored_at(self, namespace: str) -> int | None:
+        """When the namespace was last restored from a backup."""
+        return self._rows.restored_at.get(namespace)
+
     def messages(self, namespace: str, task_id: str) -> tuple[Message, ...]:
         """The task's pending messages, as read."""
         return tuple(self._rows.inbox.get((namespace, task_id), ()))
@@ -109,7 +113,7 @@ class WorkingSet:
         return tuple(map(guard_of, texts)) if texts else ()
 
     def approval(self, namespace: str, task_id: str) -> ApprovalRow | None:
-        """What was asked before the task could start."""
+        """The approval that was requested before the task could start."""
         return self._rows.approvals.get((namespace, task_id))
 
     def is_limited(self, task: Task) -> bool:
@@ -123,8 +127,8 @@ class WorkingSet:
         self._rows.free_slots[(task.namespace, task.agent)].insert(0, slot)
 
     def record(self, before: Task | None, decision: Decision, command: c.TaskCommand) -> Task:
-        """Fold the facts into the task, seal an event for each, and note every row that follows."""
-        at, version, head = self._now, 0, b""
+        """Fold the facts into the task, seal an event for each, and note the rows that follow."""
+        at, version, head = self.now, 0, b""
         if before is not None:
             version, head = before.version, before.head_hash
             if before.updated_at > at:
@@ -138,8 +142,8 @@ class WorkingSet:
             event = seal(task, version, fact, command, at, said_by or task.attempt_id, head)
             head = event[-1]
             events.append(event)
-            if kind in _WITH_ROWS_BESIDE:
-                side += self._beside(previous or task, task, fact, at)
+            if kind in _WITH_OTHER_ROWS:
+                side += self._other_rows(previous or task, task, fact, at)
         if task is None:
             raise ValueError("a decision without facts cannot be recorded")
         task = stamp(task, version, at, head)
@@ -148,7 +152,7 @@ class WorkingSet:
         self._send_all(decision, side)
         return task
 
-    def _beside(self, before: Task, after: Task, fact: f.Fact, at: int) -> list[Row]:
+    def _other_rows(self, before: Task, after: Task, fact: f.Fact, at: int) -> list[Row]:
         """Rows of other tables that follow from a fact."""
         kind = type(fact)
         if kind in EFFECT_FACTS:
@@ -158,14 +162,14 @@ class WorkingSet:
         return PROJECTIONS[kind](before, after, fact, at) if kind in PROJECTIONS else []
 
     def adopt(self, before: Task | None, events: list[Event], command: c.TaskCommand) -> Task:
-        """The same for events that another store has sealed: they are kept as they are."""
+        """Fold events that another store has sealed, and keep them as they are."""
         facts: list[f.Fact] = [event.fact for event in events]
         task, side = before, list[Row]()
         for event, fact in zip(events, facts, strict=True):
             previous = task
             task = evolve(task, fact, event.at, namespace=event.namespace, task_id=event.task_id)
             task = replace(task, head_hash=event.hash)
-            side += self._beside(previous or task, task, fact, event.at)
+            side += self._other_rows(previous or task, task, fact, event.at)
         if task is None:
             raise ValueError("there is nothing to adopt")
         self._keep(before, task, command)
@@ -180,38 +184,35 @@ class WorkingSet:
             self.note(query, row)
 
     def send(self, decision: Decision) -> None:
-        """The cards and messages of a decision, which may come without any fact."""
+        """Write the cards and messages of a decision, which may have no facts."""
         self._writes.cards += decision.cards
         for message in decision.messages:
             known_as = (message.namespace, message.message_type, message.correlation_id)
-            if known_as not in self._sent:  # the first counts; a second in the same batch would not be kept
+            if known_as not in self._sent:  # only the first of its kind counts
                 self._sent.add(known_as)
                 self._writes.messages.append(message)
-                self._note_row(ledger_row(message))
+                ledger = ledger_row(message)
+                if ledger is not None:
+                    self.note(*ledger)
 
     def close(self, namespace: str, closed: tuple[Closing, ...]) -> None:
-        """Messages that need no more attention, and the resume-ledger rows that belong to them."""
+        """Close messages and the resume-ledger rows that belong to them."""
         for closing in closed:
-            self._note_row(
-                ("close_message", (closing.status, closing.why, self._now, namespace, closing.message_id))
-            )
+            message = (closing.status, closing.why, self.now, namespace, closing.message_id)
+            self.note("close_message", message)
             status = "applied" if closing.why is None else "dropped"
-            self._note_row(("close_resume", (status, self._now, namespace, closing.message_id)))
+            self.note("close_resume", (status, self.now, namespace, closing.message_id))
 
     def note(self, query: str, row: tuple[Any, ...]) -> None:
-        """A row for one of the side queries."""
+        """Add a row for one of the side queries."""
         self._writes.side.setdefault(query, []).append(row)
 
-    def _note_row(self, row: Row | None) -> None:
-        if row is not None:
-            self.note(*row)
-
     def _fold_effect(self, fact: EffectFact, task: Task, at: int) -> None:
-        """A row that was not read can only be in doubt: its task ends while it is in flight."""
+        """Fold a fact into an effect. One that was not read is in flight as its task ends: it is doubted."""
         key = (task.namespace, fact.key)
         known = self.effect(*key)
         if known is None and isinstance(fact, f.EffectDoubted):
-            self._note_row(("doubt_effect", (at, task.namespace, fact.key, task.id)))
+            self.note("doubt_effect", (at, task.namespace, fact.key, task.id))
             return
         self._effects[key] = evolve_effect(known, fact, task, at)
 
@@ -234,7 +235,7 @@ class WorkingSet:
         self._note_bells(before, task, command)
 
     def _count(self, task: Task, accepted: int = 0) -> None:
-        """A task that was accepted, or ended: one without a clock has ended."""
+        """Count a task as accepted or ended; a task without a clock has ended."""
         counted = self._tallies.get(task.namespace, (0, 0))
         self._tallies[task.namespace] = (counted[0] + accepted, counted[1] + (task.clock_at is None))
 
@@ -245,16 +246,16 @@ class WorkingSet:
             self._writes.slots.append((task.id, task.namespace, task.agent, task.slot))
 
     def _note_bells(self, before: Task | None, task: Task, command: c.TaskCommand) -> None:
-        """Whom a change concerns: who may take it, must let go of it, or waits for its end."""
-        is_let_go = before is not None and before.attempt_id and task.attempt_id != before.attempt_id
-        if is_let_go and before is not None and type(command) not in FENCED:
+        """Ring for the worker that lost the task, those that may claim it, or those that wait for its end."""
+        is_released = before is not None and before.attempt_id and task.attempt_id != before.attempt_id
+        if is_released and before is not None and type(command) not in FENCED:
             self.bells.add(f"held:{task.namespace}:{before.session_id}")
         status = task.status
         if status == s.RUNNING:
             return
         if type(command) is c.Dispatch and command.is_streamed:
-            return  # the stream itself wakes whoever may take it
-        if status in _TO_BE_TAKEN:
+            return  # the stream itself wakes the consumers
+        if status in _OPEN_TO_CLAIMS:
             self.bells.add(_work_topic(task.namespace, task.agent, task.channel))
         elif status in s.TERMINAL:
             self.bells.add(f"ended:{task.namespace}")
@@ -262,7 +263,7 @@ class WorkingSet:
                 self.bells.add(_work_topic(task.namespace, task.agent, task.channel))
 
     def writes(self) -> Writes:
-        """All of it, each task row once."""
+        """All rows to write, each task row once."""
         writes = self._writes
         for key, task in self._tasks.items():
             seen = self._seen_version[key]
@@ -277,18 +278,18 @@ class WorkingSet:
         writes.sessions = list(self.sessions.values())
         writes.agents = self.agents
         writes.cursors = list(self.cursors.values())
-        writes.tallies, writes.now = self._tallies, self._now
+        writes.tallies, writes.now = self._tallies, self.now
         return writes
 
 
 @lru_cache(maxsize=256)
 def _work_topic(namespace: str, agent: str, channel: str) -> str:
-    """Who may take it; a channel of its own is named, so that the ring can travel by it."""
+    """The topic for workers of an agent; it names a channel other than the default one."""
     return f"work:{namespace}:{by_channel(agent, channel)}"
 
 
 def replay(events: list[Event]) -> Task | None:
-    """The task that a log comes to: what every store's row must equal."""
+    """Fold a task's log: the row in the store must equal the result."""
     task: Task | None = None
     for event in events:
         fact: f.Fact = event.fact

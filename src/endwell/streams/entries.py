@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
+from endwell.machine.claiming import OfferName
 from endwell.machine.endings import fingerprint
-from endwell.machine.offers import OfferName
 from endwell.model.content import MAX_BYTES, clean_text
 from endwell.model.task import ErrorInfo, Task
 from endwell.store.reads.streams import ReadyTurn

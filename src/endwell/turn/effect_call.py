@@ -23,7 +23,7 @@ from endwell.errors import (
     TurnError,
     UsageError,
 )
-from endwell.machine.unblock import EFFECT_UNKNOWN
+from endwell.machine.holds import EFFECT_UNKNOWN
 from endwell.model import commands as c
 from endwell.model import content
 from endwell.model.effect import Verdict as Settlement

@@ -10,7 +10,7 @@ import msgspec
 from endwell.model import commands as c
 from endwell.model.content import fingerprint
 from endwell.store.actor import Actor
-from endwell.store.derived import follow_up
+from endwell.store.batch import follow_up
 from endwell.store.rows import Reply
 from endwell.turn.endings import EndedTurn
 

@@ -18,7 +18,7 @@ from endwell.policy.limits import SECOND, Limits
 from endwell.policy.retry import RetryPolicy
 from endwell.store.contract import Store
 from endwell.store.rows import Reply
-from tests.machine.test_fencing import HOLDERS_ONLY
+from tests.machine.step import ONLY_BY_HOLDER
 from tests.store.world import Database
 
 LIMITS: Final = Limits(
@@ -131,7 +131,7 @@ class History:
             return
         known = before.get(command.task_id)
         attempt = getattr(command, "attempt_id", None)
-        if isinstance(command, HOLDERS_ONLY) and known is not None and attempt != known.attempt_id:
+        if isinstance(command, ONLY_BY_HOLDER) and known is not None and attempt != known.attempt_id:
             assert isinstance(reply.refusal, StaleAttempt), f"{command} was not refused as stale: {reply}"
         if reply.refusal is not None and known is not None and not isinstance(reply.refusal, StaleAttempt):
             assert self.tasks[known.id] == known, "what is refused changes nothing"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from endwell.machine import decide
 from endwell.machine.clocks import arm
 from endwell.machine.decision import Decision
 from endwell.model import commands as c
 from endwell.store import door
 from endwell.store.group_commit import BATCH_LIMIT
+from tests.machine.planting import change_rule
 from tests.store.world import World
 
 
@@ -127,9 +127,7 @@ async def test_a_command_that_breaks_the_machine_fails_alone(
     def explode(*_: object) -> Decision:
         raise ZeroDivisionError("a defect")
 
-    table: dict[type[c.Command], Any] = dict(decide.TABLE)
-    table[c.Cancel] = (table[c.Cancel][0], explode)
-    monkeypatch.setattr(decide, "TABLE", table)
+    change_rule(monkeypatch, c.Cancel, then=explode)
     task = await world.queued_task()
     before, broken, after = await world.store.commit(
         [world.submit(), world.to(c.Cancel, task), world.submit()]

@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from endwell.machine.decide import TABLE
 from endwell.machine.decision import Decision
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.policy.limits import SECOND
+from tests.machine.planting import change_rule
 from tests.store.world import World
 
 DAY = 86_400
-OPEN_TABLE: Any = TABLE
 
 
 def block_as_before(task: Any, command: c.Block, now: int, limits: Any, seen: Any) -> Decision:
@@ -29,7 +28,7 @@ async def test_an_unaccepted_hold_of_an_earlier_version_ends_after_its_next_remi
 ) -> None:
     task = await world.queued_task()
     with monkeypatch.context() as earlier:
-        earlier.setitem(OPEN_TABLE, c.Block, (TABLE[c.Block][0], block_as_before))
+        change_rule(earlier, c.Block, then=block_as_before)
         old = await world.do(world.to(c.Block, task, reason="dispatch_timeout"))
     assert (old.clock_rule, await world.problems()) == ("remind", [])
     world.advance(30 * DAY)
@@ -48,7 +47,7 @@ async def test_an_old_hold_that_a_person_accepts_after_the_upgrade_keeps_standin
 ) -> None:
     task = await world.queued_task()
     with monkeypatch.context() as earlier:
-        earlier.setitem(OPEN_TABLE, c.Block, (TABLE[c.Block][0], block_as_before))
+        change_rule(earlier, c.Block, then=block_as_before)
         old = await world.do(world.to(c.Block, task, reason="dispatch_timeout"))
     await world.do(world.to(c.Assign, task, owner="ada"))
     world.advance(30 * DAY)

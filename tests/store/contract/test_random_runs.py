@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from endwell.machine.evolve import evolve
-from endwell.machine.evolve_effect import EFFECT_FACTS, evolve_effect
+from endwell.machine.evolve_rows import EFFECT_FACTS, evolve_effect
 from endwell.model import commands as c
 from endwell.model.card import record_id
 from endwell.model.effect import Effect

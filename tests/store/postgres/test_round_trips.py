@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 
-from endwell.machine.offers import next_turn
+from endwell.machine.claiming import next_turn
 from endwell.model import commands as c
 from endwell.model.task import Task
 from endwell.store.contract import Store

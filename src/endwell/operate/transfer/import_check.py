@@ -16,7 +16,7 @@ from msgspec.structs import astuple
 
 from endwell.errors import BadInput, EndwellError
 from endwell.machine.evolve import evolve
-from endwell.machine.evolve_effect import EFFECT_FACTS
+from endwell.machine.evolve_rows import EFFECT_FACTS
 from endwell.model import content, names
 from endwell.model import facts as f
 from endwell.model.card import CardKind

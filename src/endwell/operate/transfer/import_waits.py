@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from endwell.machine.evolve_wait import settled_calls
+from endwell.machine.evolve_rows import settled_calls
 from endwell.model import facts as f
 from endwell.model.task import Task, has_wait_rows, waits_of
 

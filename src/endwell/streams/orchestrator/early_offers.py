@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence, Set
 from typing import NamedTuple
 
-from endwell.machine.offers import next_turn
+from endwell.machine.claiming import next_turn
 from endwell.policy.guard import is_suspect
 from endwell.runtime.clock import Clock
 from endwell.store.claim_position import ClaimPosition

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from endwell.errors import BadInput
-from endwell.machine.foreign_reports import is_grant_valid
-from endwell.machine.offers import offered_turn
+from endwell.machine.claiming import is_grant_valid, offered_turn
 from endwell.model import commands as c
 from endwell.model import content
 from endwell.model.facts import RETURNED

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from endwell.doorbell.contract import EVERYTHING, Doorbell
-from endwell.machine.offers import offered_turn
+from endwell.machine.claiming import offered_turn
 from endwell.model.commands import DispatchNext
 from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime

@@ -1,7 +1,7 @@
-"""The page docs/lifecycle.md, made from the machine's own tables: `python -m endwell.machine.lifecycle`.
+"""Makes docs/lifecycle.md from the machine's tables: `python -m tests.machine.lifecycle`.
 
-`TRANSITIONS` is the one table that only this page needs. The walk over every state of a small world
-holds it to what the machine does: no arrow is missing, and none is made up.
+`TRANSITIONS` is needed by this page only. The walk over every state of a small world checks it against the
+machine: no arrow is missing, and none is made up.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from typing import Final
 
 from endwell.machine import endings
 from endwell.machine.clocks import RULES
-from endwell.machine.decide import FENCED, TABLE
-from endwell.model import commands as c
+from endwell.machine.table import HOLDER, TABLE, CommandRule
 from endwell.model import status as s
 from endwell.model.facts import BY_TYPE
 from endwell.model.status import Status
 from endwell.policy.limits import SECOND, Limits
 from endwell.policy.retry import RetryAt, RetryPolicy, after_failure
 
-# from, to, and what takes it there: a command by its name, a clock rule by its own
+# from, to, and the commands and clock rules that lead there
 TRANSITIONS: Final[tuple[tuple[Status, Status, tuple[str, ...]], ...]] = (
     (s.WAITING_APPROVAL, s.QUEUED, ("Approve",)),
     (s.WAITING_APPROVAL, s.FAILED, ("Reject",)),
@@ -50,7 +49,7 @@ TRANSITIONS: Final[tuple[tuple[Status, Status, tuple[str, ...]], ...]] = (
 
 
 def lifecycle_page() -> str:
-    """The whole page as Markdown."""
+    """The page as Markdown."""
     parts = (_opening(), _statuses(), _diagram(), _clocks(), _commands(), _endings(), _retries(), _facts())
     return "\n\n".join(parts) + "\n"
 
@@ -61,7 +60,7 @@ def _opening() -> str:
 
 <!-- Made by `make docs` from the tables in src/endwell/machine; change those, not this page. -->
 
-A task is asked for, carried out in one or more turns, and ends exactly once. A *turn* is one assignment of
+A task is submitted, carried out in one or more turns, and ends exactly once. A *turn* is one assignment of
 the task to its agent; an *attempt* is one worker's hold on a turn. Everything that happens to a task is
 a command that the machine answers with facts, or refuses. As long as a task lives it has a clock: the
 earliest of its deadlines. The clocks alone bring it to an end. Two holds stop `ends_by`, and remind a named
@@ -93,7 +92,7 @@ def _diagram() -> str:
 Names with a capital letter are commands; the others are clock rules. An arrow that leaves `live` leaves
 every status in it. A queued task that a worker claims directly passes through `dispatched` in the same
 commit. A turn that suspends when all its answers are there is queued again in the same commit. A blocked
-task goes back to `waiting_approval` when nobody has approved it yet, and so does a queued one that was
+task goes back to `waiting_approval` if it is not approved yet, and so does a queued one that was
 submitted before its agent had a registered approval rule. `Disown` ends a child whose parent has
 ended, unless its call said to leave it with its owner.
 
@@ -103,7 +102,7 @@ ended, unless its call said to leave it with its owner.
 
 
 def _causes_everywhere() -> list[tuple[Status, str]]:
-    """What ends a task in the same way from every live status: one arrow instead of six."""
+    """Causes that end a task in the same way from every live status: one arrow instead of six."""
     found = {(to, cause) for _, to, causes in TRANSITIONS for cause in causes if to in s.TERMINAL}
     return sorted(pair for pair in found if all(_leads(status, *pair) for status in s.LIVE))
 
@@ -125,14 +124,14 @@ def _arrows(indent: str, targets: Iterable[Status], everywhere: list[tuple[Statu
 
 def _clocks() -> str:
     rows = (
-        (str(number), f"`{rule.name}`", f"`{rule.deadline}`", _named(rule.when), rule.then)
+        (str(number), f"`{rule.name}`", f"`{rule.deadline}`", _named(rule.when), rule.text)
         for number, rule in enumerate(RULES, 1)
     )
     return f"""\
 ## Clocks
 
-When a clock fires, the rules are looked at in this order, and the first one whose deadline has passed acts.
-No rule moves a deadline that another one depends on. `ends_by` is set when the task is submitted. It stands
+When a clock fires, the rules are checked in this order, and the first one whose deadline has passed acts.
+No rule moves a deadline that another rule depends on. `ends_by` is set when the task is submitted. It stands
 still only while a person has accepted to hold the task (`Assign` of a blocked one), or while the hold
 protects an effect whose outcome is unknown; that time is given back. `run_at`, the start of a queued task,
 is not a clock: workers look for tasks that are ready.
@@ -141,18 +140,22 @@ is not a clock: workers look for tasks that are ready.
 
 
 def _commands() -> str:
-    rows = [("`Submit`", _first_line(c.Submit), "any: the same key is the same task", "")]
-    rows += [
-        (f"`{kind.__name__}`", _first_line(kind), _named(allowed), "yes" if kind in FENCED else "")
-        for kind, (allowed, _) in TABLE.items()
-    ]
     return f"""\
 ## Commands
 
-A command to a task in another status is refused by name. A fenced command is taken only from the attempt
-that holds the task; from any other it is refused, and the log says that it was tried.
+A command to a task in another status is refused by name. What only the holder may send is refused from any
+other attempt, and the log says that it was tried. A turn in a child process may send only the commands that
+are marked. The decision is shown the rows beside the task that are named here, and nothing else.
 
-{_table(("command", "what it asks", "allowed in", "fenced"), rows)}"""
+{_table(("command", "what it asks", "in", "sent by", "shown", "child"), map(_command_row, TABLE.values()))}"""
+
+
+def _command_row(rule: CommandRule) -> tuple[str, ...]:
+    sender = "the holder" if rule.by == HOLDER else "anyone"
+    shown = ", ".join(read.replace("_", " ") for read in rule.reads)
+    allowed = "any, also none yet" if rule.creates_task else _named(rule.when)
+    name = f"`{rule.command.__name__}`"
+    return (name, _first_line(rule.command), allowed, sender, shown, "yes" if rule.from_child else "")
 
 
 def _endings() -> str:
@@ -183,7 +186,7 @@ def _retries() -> str:
 {_table(("failure", "retry_count", "what follows"), rows)}
 
 `dispatch_count` rises when a turn is dispatched, or delivered again after a lost lease. It does not rise when
-a suspended turn goes on, when a worker hands a turn back, or when a doorbell rings again. At
+a suspended turn resumes, when a worker hands a turn back, or when a doorbell rings again. At
 {limits.runaway_limit} the guard is set, and the next clock ends the task as `runaway_guard`.
 
 `crash_count` is the number of leases lost within {limits.crash_window // SECOND // 60} minutes. At
@@ -212,11 +215,8 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _named(statuses: tuple[Status, ...]) -> str:
-    if set(statuses) == set(s.LIVE):
-        return "every live status"
-    return (
-        "every ended status" if set(statuses) == s.TERMINAL else ", ".join(f"`{name}`" for name in statuses)
-    )
+    groups = {frozenset(s.ALL): "any", frozenset(s.LIVE): "any live status", s.TERMINAL: "any ended status"}
+    return groups.get(frozenset(statuses)) or ", ".join(f"`{name}`" for name in statuses)
 
 
 def _first_line(thing: type) -> str:
