@@ -59,5 +59,6 @@ def accepting_cells() -> set[Cell]:
         (status, f"{kind.__name__} by holder" if kind.__name__ in BY_ATTEMPT else kind.__name__)
         for kind, rule in TABLE.items()
         for status in rule.when
+        if not rule.creates_task
     }
     return (allowed | {(NO_TASK, "Submit")}) - set(ALWAYS_REFUSED)
