@@ -1,4 +1,7 @@
-"""What the machine writes for each command, field by field."""
+"""What the machine writes for each command, field by field.
+
+These tests pin every field, so that mutants are noticed: an intended change of a field changes them too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What is written when an agent goes round in circles."""
+"""What is written when an agent goes round in circles.
+
+These tests pin every field, so that mutants are noticed: an intended change of a field changes them too.
+"""
 
 from __future__ import annotations
 

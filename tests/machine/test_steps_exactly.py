@@ -1,4 +1,7 @@
-"""What an attempt's records say, field by field: steps, drafts and effects."""
+"""What an attempt's records say, field by field: steps, drafts and effects.
+
+These tests pin every field, so that mutants are noticed: an intended change of a field changes them too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What is written when a turn waits, when an answer comes, and when none does: field by field."""
+"""What is written when a turn waits, when an answer comes, and when none does: field by field.
+
+These tests pin every field, so that mutants are noticed: an intended change of a field changes them too.
+"""
 
 from __future__ import annotations
 
