@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from endwell.errors import BadInput
 from endwell.model.schema_check import check
-from endwell.model.schema_fit import compiled
 from endwell.model.typed import Shape
 
 
@@ -66,7 +65,6 @@ def test_each_keyword_means_what_it_says(schema: dict[str, Any], good: list[Any]
         check(value, schema)
     for value in bad:
         refusal(value, schema)
-        assert not compiled(schema)(value)
 
 
 ORDER = {
@@ -152,7 +150,6 @@ def test_a_union_that_refers_to_itself_is_answered_in_time() -> None:
     for _ in range(40):
         value = {"next": value}
     started = time.process_time()
-    assert not compiled(schema)(value)
     assert refusal(value, schema).message.endswith('should be an integer, not "wrong"')
     assert time.process_time() - started < 1
 
@@ -280,41 +277,13 @@ def test_the_schema_and_the_type_agree_on_what_fits(annotation: Any, value: Any)
     assert fits(lambda: check(value, schema)) == fits(lambda: shape.check(value))
 
 
-@given(st.sampled_from(TYPES), values | st.sampled_from(NEAR_MISSES))
-@settings(max_examples=400, deadline=None)
-def test_what_surely_fits_is_never_refused_by_the_close_look(annotation: Any, value: Any) -> None:
-    schema = Shape.of(annotation).schema()
-    assert schema is not None
-    if compiled(schema)(value):
-        check(value, schema)
-
-
-@pytest.mark.parametrize(
-    ("annotation", "value"),
-    [
-        (int, 3),
-        (str | None, None),
-        (dict[str, list[bool]], {"a": [True]}),
-        (Literal["a", 1, None], 1),
-        (Line, {"price": 1, "colour": "red", "tags": ["a"]}),
-        (Basket, {"lines": [{"price": 1}], "counts": {"a": 0}, "kind": 3}),
-    ],
-)
-def test_usual_payloads_need_no_close_look(annotation: Any, value: Any) -> None:
-    assert compiled(Shape.of(annotation).schema())(value)
-
-
-def test_choices_of_choices_are_left_to_the_close_look() -> None:
+def test_nested_choices_are_checked_without_trying_every_combination() -> None:
     levels = {
         f"L{n}": {"anyOf": [{"$ref": f"#/$defs/L{n + 1}"}, {"items": {"$ref": f"#/$defs/L{n + 1}"}}]}
         for n in range(40)
     }
     schema = {"$ref": "#/$defs/L0", "$defs": {**levels, "L40": {"type": "integer"}}}
-    assert not compiled(schema)("a")  # trying them all would take for ever
-
-
-def test_a_bound_that_cannot_be_compared_is_left_to_the_close_look() -> None:
-    assert not compiled({"minimum": "three"})(3)
+    check("a", schema)
 
 
 @pytest.mark.parametrize("annotation", TYPES)

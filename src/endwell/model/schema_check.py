@@ -1,11 +1,9 @@
 """Schema check: does a value fit a JSON Schema, and if not, where?
 
-The command line knows agents only by the schemas in the store; this lets it refuse a wrong payload
-without the agent's code. It reads what msgspec and Pydantic write and ignores every keyword it does
-not know: what passes here may still be refused by the worker, which has the last word. Like the typed
-check it is strict: `5.0` is no integer, `true` is no number. `oneOf` is read as `anyOf`.
-`pattern` is left to the type that owns it: a regular expression can take minutes, and this check runs on
-the submitter's event loop.
+A submitter refuses a wrong payload without the agent's code, by the schema in the store. The check reads
+what msgspec and Pydantic write and ignores every other keyword: the worker may still refuse what passes here.
+Like the typed check it is strict: `5.0` is no integer, `true` is no number. `oneOf` is read as `anyOf`, and
+`pattern` is left to the worker: a regular expression can take minutes, on the submitter's event loop.
 """
 
 from __future__ import annotations
@@ -34,13 +32,13 @@ _TYPE_NAMES: Final = {
 
 
 class SchemaFault(msgspec.Struct, frozen=True):
-    """Why a value does not fit. `path` starts at the value; `wanted` is what would have fitted there."""
+    """Why a value does not fit. `path` starts at the value; `wanted` is what would fit there."""
 
     problem: str
     wanted: str = ""
     path: tuple[str | int, ...] = ()
 
-    def under(self, place: str | int) -> SchemaFault:
+    def at_place(self, place: str | int) -> SchemaFault:
         return SchemaFault(self.problem, self.wanted, (place, *self.path))
 
 
@@ -50,23 +48,23 @@ Finding = SchemaFault | None
 def check(value: Any, schema: dict[str, Any], what: str = "payload") -> None:
     """Refuse a value that does not fit, as `bad_payload` naming the field."""
     try:
-        fault = _Checker(schema).fault(value, schema)
+        fault = _Checker(schema).find_fault(value, schema)
         field = field_path(what, fault.path) if fault else what
-    except Exception:  # the schema itself makes no sense: it is not ours; the worker will judge
+    except Exception:  # the schema, which another program wrote, is invalid: the worker will decide
         return
     if fault:
         raise BadInput(f"{field} {fault.problem}", code="bad_payload", hint=HINT, field=field)
 
 
 class _Checker:
-    """One check. Remembers each `$ref` it has tried on a value, so that no schema makes it loop."""
+    """One check. It remembers each `$ref` that it tried on a value, so that no schema makes it loop."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self.root = root
         self.tried: dict[tuple[str, int], Finding] = {}
         self.depth = 0
 
-    def fault(self, value: Any, schema: Any) -> Finding:
+    def find_fault(self, value: Any, schema: Any) -> Finding:
         """The first reason why the value does not fit, if any."""
         if not isinstance(schema, dict):
             return SchemaFault("is not allowed here") if schema is False else None
@@ -76,15 +74,15 @@ class _Checker:
             found = self._in_object(value, schema)
         elif isinstance(value, list | tuple):
             found = self._in_list(value, schema)
-        return found or self._combined(value, schema)
+        return found or self._fault_of_choices(value, schema)
 
-    def _below(self, place: str | int, value: Any, schema: Any) -> Finding:
+    def _fault_inside(self, place: str | int, value: Any, schema: Any) -> Finding:
         if self.depth >= MAX_DEPTH:
             return SchemaFault(f"is nested more than {MAX_DEPTH} levels deep")
         self.depth += 1
-        found = self.fault(value, schema)
+        found = self.find_fault(value, schema)
         self.depth -= 1
-        return found.under(place) if found else None
+        return found.at_place(place) if found else None
 
     def _in_object(self, value: dict[str, Any], schema: dict[str, Any]) -> Finding:
         for name in schema.get("required", ()):
@@ -96,7 +94,7 @@ class _Checker:
         for name, item in sorted(value.items(), key=lambda entry: isinstance(entry[1], dict | list)):
             if name not in known and others is False:
                 return SchemaFault("is not a known field", path=(name,))
-            if found := self._below(name, item, known.get(name, others)):
+            if found := self._fault_inside(name, item, known.get(name, others)):
                 return found
         return None
 
@@ -104,15 +102,15 @@ class _Checker:
         first = schema.get("prefixItems", ())
         rest = schema.get("items", True)
         for place, item in enumerate(value):
-            if found := self._below(place, item, first[place] if place < len(first) else rest):
+            if found := self._fault_inside(place, item, first[place] if place < len(first) else rest):
                 return found
         return None
 
-    def _combined(self, value: Any, schema: dict[str, Any]) -> Finding:
+    def _fault_of_choices(self, value: Any, schema: dict[str, Any]) -> Finding:
         if found := self._by_reference(value, schema.get("$ref")):
             return found
         for part in schema.get("allOf", ()):
-            if found := self.fault(value, part):
+            if found := self.find_fault(value, part):
                 return found
         choices = schema.get("anyOf") or schema.get("oneOf") or ()
         if choices and isinstance(value, dict) and "mapping" in schema.get("discriminator", ()):
@@ -125,28 +123,28 @@ class _Checker:
         key = (reference, id(value))
         if key not in self.tried:
             self.tried[key] = None  # a schema that refers back to itself adds nothing
-            self.tried[key] = self.fault(value, resolved(self.root, reference))
+            self.tried[key] = self.find_fault(value, _resolve_reference(self.root, reference))
         return self.tried[key]
 
     def _by_tag(self, value: dict[str, Any], discriminator: dict[str, Any]) -> Finding:
         name, mapping = discriminator["propertyName"], discriminator["mapping"]
         tag = value.get(name)
         if isinstance(tag, bool) or str(tag) not in mapping:
-            return _unexpected(tag, " or ".join(sorted(mapping))).under(name)
+            return _unexpected_value(tag, " or ".join(sorted(mapping))).at_place(name)
         return self._by_reference(value, mapping[str(tag)])
 
     def _any_of(self, value: Any, choices: Any) -> Finding:
         faults = []
         for choice in choices:
-            found = self.fault(value, choice)
+            found = self.find_fault(value, choice)
             if found is None:
                 return None
             faults.append(found)
-        return _closest(value, faults) if faults else None
+        return _closest_fault(value, faults) if faults else None
 
 
-def resolved(root: Any, reference: str) -> Any:
-    """What a `$ref` into the schema itself stands for."""
+def _resolve_reference(root: Any, reference: str) -> Any:
+    """The part of the schema that a `$ref` refers to."""
     found = root
     for part in reference.removeprefix("#").split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
@@ -154,24 +152,24 @@ def resolved(root: Any, reference: str) -> Any:
     return found
 
 
-def _closest(value: Any, faults: list[SchemaFault]) -> SchemaFault:
-    """Of several members that all refused, the one that got furthest; if none did, what all wanted."""
+def _closest_fault(value: Any, faults: list[SchemaFault]) -> SchemaFault:
+    """Of the faults of all members, the deepest one; without any depth, what all members wanted."""
     deepest = max(faults, key=lambda fault: len(fault.path))
     if deepest.path:
         return deepest
     wanted = dict.fromkeys(fault.wanted for fault in faults if fault.wanted)
-    return _unexpected(value, " or ".join(wanted)) if wanted else deepest
+    return _unexpected_value(value, " or ".join(wanted)) if wanted else deepest
 
 
 def _scalar_fault(value: Any, schema: dict[str, Any]) -> Finding:
     if "type" in schema:
         kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        if not any(is_of(kind, value) for kind in kinds):
-            return _unexpected(value, " or ".join(_TYPE_NAMES.get(kind, str(kind)) for kind in kinds))
-    if "const" in schema and not is_same(value, schema["const"]):
-        return _unexpected(value, _brief(schema["const"]))
-    if "enum" in schema and not any(is_same(value, member) for member in schema["enum"]):
-        return _unexpected(value, " or ".join(map(_brief, schema["enum"])))
+        if not any(_is_of_type(kind, value) for kind in kinds):
+            return _unexpected_value(value, " or ".join(_TYPE_NAMES.get(kind, str(kind)) for kind in kinds))
+    if "const" in schema and not _is_same(value, schema["const"]):
+        return _unexpected_value(value, _short_form(schema["const"]))
+    if "enum" in schema and not any(_is_same(value, member) for member in schema["enum"]):
+        return _unexpected_value(value, " or ".join(map(_short_form, schema["enum"])))
     return _limit_fault(value, schema)
 
 
@@ -179,13 +177,8 @@ def _limit_fault(value: Any, schema: dict[str, Any]) -> Finding:
     for keyword, bound in schema.items():
         kinds, holds, wanted = _LIMITS.get(keyword, _NO_LIMIT)
         if isinstance(value, kinds) and not isinstance(value, bool) and not holds(value, bound):
-            return _unexpected(value, wanted.format(bound))
+            return _unexpected_value(value, wanted.format(bound))
     return None
-
-
-def limits_of(schema: dict[str, Any]) -> list[tuple[tuple[type, ...], Callable[[Any, Any], bool], Any]]:
-    """The bounds that a schema sets: for values of which types, what must hold, and the bound itself."""
-    return [(*_LIMITS[keyword][:2], bound) for keyword, bound in schema.items() if keyword in _LIMITS]
 
 
 _Limit = tuple[tuple[type, ...], Callable[[Any, Any], bool], str]
@@ -215,24 +208,24 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
 }
 
 
-def is_of(kind: str, value: Any) -> bool:
+def _is_of_type(kind: str, value: Any) -> bool:
     """Whether a value is of a type that a schema names."""
     if isinstance(value, bool):
         return kind == "boolean"
     return isinstance(value, _KINDS.get(kind, (object,)))
 
 
-def is_same(value: Any, other: Any) -> bool:
+def _is_same(value: Any, other: Any) -> bool:
     """Equal, and of the same type: `1` is neither `true` nor `1.0`."""
     return type(value) is type(other) and bool(value == other)
 
 
-def _unexpected(value: Any, wanted: str) -> SchemaFault:
+def _unexpected_value(value: Any, wanted: str) -> SchemaFault:
     wanted = clean_text(shown(wanted), _WANTED_LIMIT)  # a constant or a list of choices may be of any length
-    return SchemaFault(f"should be {wanted}, not {_brief(value)}", wanted)
+    return SchemaFault(f"should be {wanted}, not {_short_form(value)}", wanted)
 
 
-def _brief(value: Any) -> str:
+def _short_form(value: Any) -> str:
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list | tuple):

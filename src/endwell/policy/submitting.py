@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from endwell.errors import BadInput, UnknownAgent
-from endwell.model import content, names, schema_check, schema_fit
+from endwell.model import content, names, schema_check
 from endwell.model.card import child_id
 from endwell.model.commands import AgentSpec, Submit
 from endwell.model.inside import MAX_DEPTH, OnParentEnd, deliveries_along, family_of, origin_at
@@ -172,17 +172,14 @@ def checked_payload(payload: Any, spec: AgentSpec) -> bytes:
     """The payload as canonical bytes; refused when it is not JSON or not what the agent takes."""
     encoded = content.encode(payload)
     if spec.payload_schema is not None:
-        value = content.decode_stored(encoded)
-        schema, fits = _schema(spec.payload_schema)
-        if not fits(value):
-            schema_check.check(value, schema, "payload")
+        schema_check.check(content.decode_stored(encoded), _decoded_schema(spec.payload_schema), "payload")
     return encoded
 
 
 @lru_cache(maxsize=256)
-def _schema(text: str) -> tuple[dict[str, Any], schema_fit.Fits]:
+def _decoded_schema(text: str) -> dict[str, Any]:
     schema: dict[str, Any] = msgspec.json.decode(text)
-    return schema, schema_fit.compiled(schema)
+    return schema
 
 
 def unknown_agent(name: str, known: list[str]) -> UnknownAgent:
