@@ -63,4 +63,4 @@ def test_figures_of_several_processes_add_up() -> None:
         4,
         ("seed 3 broke",),
     )
-    assert "seed 3 broke" in both.text()
+    assert "seed 3 broke" in both.to_text()

@@ -31,7 +31,7 @@ def verify(options: Options, seconds: float, count: int, jobs: int | None) -> in
     """
     write_remark(f"testing for {seconds:g} s ...")
     figures = Campaign(_interleave_seeds(choose_seeds(count)), jobs or 0, seconds=seconds).run()
-    show(options, _figures_document(figures), lambda _: figures.text())
+    show(options, _figures_document(figures), lambda _: figures.to_text())
     return 0 if figures.is_good else 1
 
 

@@ -55,7 +55,7 @@ class Figures(msgspec.Struct, frozen=True):
     failures: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, result: SimulationResult) -> Figures:
+    def from_result(cls, result: SimulationResult) -> Figures:
         """Return the figures of one history; a failure is shrunk first."""
         failures = () if result.is_good else (describe_failure(shrink(result)),)
         counts = (result.tasks, result.events, result.commits, result.judged)
@@ -84,7 +84,7 @@ class Figures(msgspec.Struct, frozen=True):
         has_kinds = len(self.faults) >= LEAST_KINDS or self.seeds < LEAST_KINDS
         return bool(self.seeds) and not self.failures and has_faults and has_kinds
 
-    def text(self) -> str:
+    def to_text(self) -> str:
         """Show the table, then the faults by kind, then the failures."""
         rows = {
             f"histories of {HOURS:g} simulated hours": self.seeds,
@@ -148,7 +148,7 @@ def run_seeds(seconds: float, seeds: Sequence[int]) -> None:
     for seed in seeds:
         if clock.monotonic() > until:
             break
-        sys.stdout.write(msgspec.json.encode(Figures.of(simulate(seed))).decode() + "\n")
+        sys.stdout.write(msgspec.json.encode(Figures.from_result(simulate(seed))).decode() + "\n")
         sys.stdout.flush()
 
 

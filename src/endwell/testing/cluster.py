@@ -72,15 +72,15 @@ class Cluster:
         self.listeners: list[Listener] = []
         self._pids = 100
 
-    def note(self, who: str, what: str, about: str = "", proof: bytes = b"") -> None:
+    def add_to_trace(self, who: str, what: str, about: str = "", proof: bytes = b"") -> None:
         """Add a line to the trace, now."""
         self.trace.add(self.scheduler.elapsed_us, who, what, about, proof)
 
-    def note_events(self, member: ClusterMember, steps: Sequence[CommitStep]) -> None:
+    def trace_events(self, member: ClusterMember, steps: Sequence[CommitStep]) -> None:
         """Add the events that a transaction of this member has logged to the trace."""
         for step in steps:
             about = f"{step.event.task_id} {step.event.attempt_id or ''}"
-            self.note(member.name, step.event.type, about, step.event.hash)
+            self.add_to_trace(member.name, step.event.type, about, step.event.hash)
 
     def _redis_ms(self) -> int:
         """Return the time of the Redis server, whose clock is its own."""
@@ -94,7 +94,7 @@ class Cluster:
         self._pids += 1
         member = ClusterMember(self, name, kind, self._pids)
         self.members[name] = member
-        self.note(name, "starts", f"pid {member.process.pid}")
+        self.add_to_trace(name, "starts", f"pid {member.process.pid}")
         return member
 
     def is_alive(self, pid: int) -> bool:
@@ -186,7 +186,7 @@ class ClusterMember:
         return self.service if isinstance(self.service, Worker) else None
 
     @property
-    def held(self) -> int:
+    def held_count(self) -> int:
         """Count the turns that it holds."""
         if self.foreign is not None:
             return len(self.foreign.held)
@@ -196,7 +196,7 @@ class ClusterMember:
         """Run a coroutine in this process."""
         return self.loop.spawn(coro, f"{self.name}-{name}")
 
-    def at(self, moment: Moment, commands: Sequence[Command]) -> None:
+    def on_transaction(self, moment: Moment, commands: Sequence[Command]) -> None:
         """Pass a transaction on to the listeners of the cluster."""
         for listen in self.cluster.listeners:
             listen(self, moment, commands)
@@ -206,7 +206,7 @@ class ClusterMember:
         if not self.process.is_dead:
             self.process.kill()
             for store in self.stores:
-                store.cut()
+                store.cut_off()
 
     def stop(self) -> None:
         """Ask it to stop, as SIGTERM does: it drains and closes its session."""
@@ -224,12 +224,12 @@ class ClusterMember:
                     await self.loop.create_future()  # until it is killed
                 await self._serve(node)
         except (EndwellError, OSError) as error:  # it could not start; another is started
-            self.cluster.note(self.name, "gives up", type(error).__name__)
+            self.cluster.add_to_trace(self.name, "gives up", type(error).__name__)
         # a process ends after its last thread
         while self.worker is not None and self.worker._turns.is_busy:
             await self.runtime.sleep(1)
         self.has_left = True
-        self.cluster.note(self.name, "leaves")
+        self.cluster.add_to_trace(self.name, "leaves")
 
     async def _run_foreign(self) -> None:
         self.foreign = ForeignWorker(

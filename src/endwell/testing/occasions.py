@@ -68,31 +68,31 @@ class Occasions:
         self._pending: defaultdict[Point, list[PendingFault]] = defaultdict(list)
         members, network = cluster.members, cluster.network
         network.fate = lambda *ring: self._fate_of_ring(network.usual_delays(*ring), *ring)
-        cluster.redis.fate = lambda owner, commands: self.meet("commands", members[owner], commands) or ""
-        cluster.redis.on_executed = lambda owner, *done: self.meet("answers", members[owner], *done)
+        cluster.redis.fate = lambda owner, commands: self.reach("commands", members[owner], commands) or ""
+        cluster.redis.on_executed = lambda owner, *done: self.reach("answers", members[owner], *done)
         cluster.redis.server.accepts = self._accepts_entry
-        cluster.receiver.manner = lambda owner, messages: self.meet("batch", owner) or ""
-        cluster.receiver.on_batch = lambda owner: self.meet("delivered", owner)
+        cluster.receiver.manner = lambda owner, messages: self.reach("batch", owner) or ""
+        cluster.receiver.on_batch = lambda owner: self.reach("delivered", owner)
 
     @property
     def elapsed_us(self) -> int:
         """Virtual time since the history began."""
         return self.cluster.scheduler.elapsed_us
 
-    def happened(self, name: str, who: str, about: str = "") -> None:
+    def count_fault(self, name: str, who: str, about: str = "") -> None:
         """Count a fault that has taken place."""
         self.counted[name] += 1
-        self.cluster.note(who, f"! {name}", about)
+        self.cluster.add_to_trace(who, f"! {name}", about)
 
-    def complain(self, name: str, problem: str) -> None:
+    def report_violation(self, name: str, problem: str) -> None:
         """Report that the product accepted a request that it had to refuse."""
         self.complaints.append(Violation(name, REFUSED, problem))
 
     def note_refusal(self, what: str, error: EndwellError) -> None:
         """Write a refusal that a person received into the trace."""
-        self.cluster.note("people", "hear no", f"{what} {error.code}")
+        self.cluster.add_to_trace("people", "hear no", f"{what} {error.code}")
 
-    def once(self, when: Callable[[], bool], *, every: float = 2.0, within: float = 600.0) -> None:
+    def retry_until(self, when: Callable[[], bool], *, every: float = 2.0, within: float = 600.0) -> None:
         """Call `when` again and again until it returns True."""
         until = self.elapsed_us + round(within * MICROSECONDS)
 
@@ -102,14 +102,14 @@ class Occasions:
 
         try_again()
 
-    def on(self, point: Point, act: Act, *, times: int = 1, within: float = 600.0) -> None:
+    def wait_at(self, point: Point, act: Act, *, times: int = 1, within: float = 600.0) -> None:
         """Let a fault act at its next occasions at this point."""
         until = math.inf if within == math.inf else self.elapsed_us + round(within * MICROSECONDS)
         self._pending[point].append(PendingFault(act, times, until))
 
-    def spoil(self, point: Point, name: str, seconds: float = 0.0) -> None:
+    def spoil_next(self, point: Point, name: str, seconds: float = 0.0) -> None:
         """Give the next step, effect or tool call this fault."""
-        self.on(point, lambda: (name, seconds), within=math.inf)
+        self.wait_at(point, lambda: (name, seconds), within=math.inf)
 
     def spoil_rings(self, name: str, times: int, fate: RingFate, *, within: float = 600.0) -> None:
         """Change when the next rings between processes arrive."""
@@ -118,12 +118,12 @@ class Occasions:
         def act(usual: list[float], ringer: str, listener: str) -> list[float]:
             if not noted:
                 noted.append(True)
-                self.happened(name, ringer, f"to {listener}")
+                self.count_fault(name, ringer, f"to {listener}")
             return fate(usual)
 
-        self.on("ring", act, times=times, within=within)
+        self.wait_at("ring", act, times=times, within=within)
 
-    def meet(self, point: Point, *given: Any) -> Any:
+    def reach(self, point: Point, *given: Any) -> Any:
         """Let the first fault that this occasion suits act; return its answer, or None."""
         pending = self._pending[point]
         if pending:
@@ -136,7 +136,7 @@ class Occasions:
             one.times += 1
         return None
 
-    def overhear(self, commands: Sequence[c.Command]) -> None:
+    def keep_commands(self, commands: Sequence[c.Command]) -> None:
         """Keep commands that were committed, so that a fault can send them again."""
         for command in commands:
             if isinstance(command, c.AttemptCommand):
@@ -158,12 +158,12 @@ class Occasions:
     def _fate_of_ring(
         self, usual: list[float], ringer: str, listener: str, topics: frozenset[str]
     ) -> list[float]:
-        found = self.meet("ring", usual, ringer, listener)
+        found = self.reach("ring", usual, ringer, listener)
         return usual if found is None else list(found)
 
     def _accepts_entry(self, key: bytes, fields: list[bytes]) -> bool:
         self.entries.append((key, fields))
-        return self.meet("entry", key, fields) is not False
+        return self.reach("entry", key, fields) is not False
 
 
 class PlannedFates(Fates):
@@ -173,17 +173,17 @@ class PlannedFates(Fates):
         self._occasions = occasions
 
     def step_seconds(self) -> float:
-        name, seconds = self._occasions.meet("step") or ("", 0.0)
+        name, seconds = self._occasions.reach("step") or ("", 0.0)
         if name:
-            self._occasions.happened(name, "agent", f"{seconds:.0f} s")
+            self._occasions.count_fault(name, "agent", f"{seconds:.0f} s")
         if name and not seconds:
             raise OSError("the step broke")
         return float(seconds)
 
     def effect_seconds(self, key: str) -> float:
-        name, seconds = self._occasions.meet("effect") or ("", 0.0)
+        name, seconds = self._occasions.reach("effect") or ("", 0.0)
         if name:
-            self._occasions.happened(name, "outside", f"{key} {seconds:.0f} s")
+            self._occasions.count_fault(name, "outside", f"{key} {seconds:.0f} s")
         return float(seconds)
 
     def before_change(self, pid: int, key: str) -> None:
@@ -191,12 +191,12 @@ class PlannedFates(Fates):
 
     def after_change(self, pid: int, key: str) -> None:
         self._meet_change("after_change", pid, key)
-        name, _ = self._occasions.meet("effect_error") or ("", 0.0)
+        name, _ = self._occasions.reach("effect_error") or ("", 0.0)
         if name:
-            self._occasions.happened(name, "outside", key)
+            self._occasions.count_fault(name, "outside", key)
             raise OSError("the connection broke")
 
     def _meet_change(self, point: Literal["before_change", "after_change"], pid: int, key: str) -> None:
         member = self._occasions.member_with(pid)
         if member is not None:
-            self._occasions.meet(point, member, key)
+            self._occasions.reach(point, member, key)

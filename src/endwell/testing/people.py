@@ -66,9 +66,9 @@ class People:
         for call in await member.client.store.open_calls("default", task_id=None, limit=50):
             if call.tool == "ask" and call.tool_call_id not in self._done:
                 self._done.add(call.tool_call_id)
-                fate, _ = self._sim.meet("tool") or ("", 0)
+                fate, _ = self._sim.reach("tool") or ("", 0)
                 if fate:
-                    self._sim.happened(fate, "tool", call.tool_call_id)
+                    self._sim.count_fault(fate, "tool", call.tool_call_id)
                 member.spawn(self._answer(member, call.tool_call_id, call.deadline, fate), "tool")
 
     async def _answer(self, member: ClusterMember, call_id: str, deadline: int, fate: str) -> None:

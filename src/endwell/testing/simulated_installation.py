@@ -64,7 +64,7 @@ class SimulatedInstallation(Occasions):
         member = self.cluster.members.get("desk")
         return member if member is not None and member.is_up else None
 
-    def members(self, kind: Kind) -> list[ClusterMember]:
+    def members_of(self, kind: Kind) -> list[ClusterMember]:
         """List the processes of one kind, in the order of their names."""
         return [m for _, m in sorted(self.cluster.members.items()) if m.kind == kind]
 
@@ -85,17 +85,17 @@ class SimulatedInstallation(Occasions):
         self.oracle = Oracle(self.view)
         self.outside.on_run = self.view.note_run
 
-    def keep(self, name: str, kind: Kind, seconds: float) -> None:
+    def run_member(self, name: str, kind: Kind, seconds: float) -> None:
         """Keep one more process running for a time."""
         self.kept[name] = kind
 
-        def leave() -> None:
+        def stop_member() -> None:
             self.kept.pop(name, None)
             member = self.cluster.members.get(name)
             if member is not None and not member.is_over:
                 member.stop()
 
-        self.cluster.scheduler.run_after(seconds, leave)
+        self.cluster.scheduler.run_after(seconds, stop_member)
 
     def kill(self, member: ClusterMember, down_seconds: float) -> None:
         """Kill a process as `kill -9` does; its successor starts after a time."""
@@ -107,17 +107,19 @@ class SimulatedInstallation(Occasions):
         member.process.pause()
         self.cluster.scheduler.run_after(seconds, member.process.resume)
 
-    def jump(self, seconds: float) -> None:
+    def shift_clock(self, seconds: float) -> None:
         """Set the machine's wall clock, forward or back."""
         self.cluster.scheduler.wall_offset_us += round(seconds * MICROSECONDS)
 
-    def person_does(self, name: str, act: Callable[[Client], Awaitable[object]]) -> None:
+    def let_person_act(self, name: str, act: Callable[[Client], Awaitable[object]]) -> None:
         """Let a person act at the desk, while everything else runs; a refusal is no violation."""
         member = self.desk
         if member is not None:
-            member.spawn(self._do(name, member, act), name)
+            member.spawn(self._let_act(name, member, act), name)
 
-    async def _do(self, name: str, member: ClusterMember, act: Callable[[Client], Awaitable[object]]) -> None:
+    async def _let_act(
+        self, name: str, member: ClusterMember, act: Callable[[Client], Awaitable[object]]
+    ) -> None:
         await member.runtime.sleep(0)
         try:
             await act(member.client)
@@ -130,7 +132,7 @@ class SimulatedInstallation(Occasions):
         key = order.options["key"]
         known = self.view.accepted.setdefault(key, handle.id)
         if known != handle.id:
-            self.complain("submit", f"{key} is {known} and {handle.id}")
+            self.report_violation("submit", f"{key} is {known} and {handle.id}")
         value = workload.expected_result(order.payload)
         if value is not workload.ANYTHING:
             self.view.expected[handle.id] = value
@@ -140,7 +142,7 @@ class SimulatedInstallation(Occasions):
 
     def is_worked_on(self, attempt_id: str | None) -> bool:
         """Whether a living process runs the turn of this attempt, or a call that the turn has left."""
-        workers = [m.worker for m in self.members("worker") if not m.is_over and m.worker is not None]
+        workers = [m.worker for m in self.members_of("worker") if not m.is_over and m.worker is not None]
         calls = [call for worker in workers for call in worker._turns._calls.in_progress()]
         is_held = any(attempt_id in worker._turns._held for worker in workers)
         return is_held or any(call.attempt_id == attempt_id for call in calls)
@@ -159,12 +161,12 @@ class SimulatedInstallation(Occasions):
             self.commits += 1
             self.view.now_us = self.cluster.scheduler.now_us
             self.oracle.judge_commit()
-            self.cluster.note_events(member, self.view.take_steps())
-            self.overhear(commands)
+            self.cluster.trace_events(member, self.view.take_steps())
+            self.keep_commands(commands)
             if self.parts.relay and any(isinstance(one, c.MoveCursor) for one in commands):
                 self.oracle.judge_move()
-        self.meet(moment, member, commands)
+        self.reach(moment, member, commands)
 
     def _note_change(self, what: str, about: str) -> None:
         turn = CURRENT_TURN.get()
-        self.cluster.note("outside", what, f"{about} {turn.task_id if turn else ''}".rstrip())
+        self.cluster.add_to_trace("outside", what, f"{about} {turn.task_id if turn else ''}".rstrip())

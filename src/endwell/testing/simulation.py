@@ -100,9 +100,9 @@ class Simulation(SimulatedInstallation):
         self._keep_running()
         for planned in self.plan:
             at_us = round(planned.at_seconds * MICROSECONDS)
-            self.cluster.scheduler.run_at(at_us, partial(self._inject, planned))
-        self._every(KEEP_SECONDS, self._keep_running)
-        self._every(CHECK_SECONDS, self._checkpoint)
+            self.cluster.scheduler.run_at(at_us, partial(self._inject_fault, planned))
+        self._repeat_every(KEEP_SECONDS, self._keep_running)
+        self._repeat_every(CHECK_SECONDS, self._judge_checkpoint)
 
     @property
     def is_broken(self) -> bool:
@@ -115,10 +115,10 @@ class Simulation(SimulatedInstallation):
     def _run_with_faults(self) -> None:
         calm_after = self.installation.calm_after_seconds
         self._run_until(calm_after)
-        self._mend()
+        self._end_faults()
         self._run_until(self.installation.seconds - calm_after)
 
-    def _mend(self) -> None:
+    def _end_faults(self) -> None:
         """End all faults: from here on tasks must keep their bounds strictly."""
         self.forget_faults()
         self.view.calm_since_us = self.cluster.scheduler.now_us
@@ -126,7 +126,7 @@ class Simulation(SimulatedInstallation):
         for member in self.cluster.members.values():
             if member.process.is_paused:
                 member.process.resume()
-        self.cluster.note("machine", "is mended")
+        self.cluster.add_to_trace("machine", "is mended")
 
     def _come_to_rest(self) -> None:
         self._run_until(LONGEST_END_SECONDS, self._has_ended)
@@ -173,18 +173,18 @@ class Simulation(SimulatedInstallation):
             judged=self.oracle.judged,
             ended=Counter(task.status for task in self.view.tasks.values()),
             plan=self.plan,
-            trace=self.cluster.trace.table(about=about, last=last) if violations else "",
+            trace=self.cluster.trace.to_table(about=about, last=last) if violations else "",
             installation=self.installation,
         )
 
-    def _every(self, seconds: float, call: Callable[[], None]) -> None:
+    def _repeat_every(self, seconds: float, call: Callable[[], None]) -> None:
         def call_again() -> None:
             call()
             self.cluster.scheduler.run_after(seconds, call_again)
 
         self.cluster.scheduler.run_after(seconds, call_again)
 
-    def _checkpoint(self) -> None:
+    def _judge_checkpoint(self) -> None:
         self.view.steps_taken = self.cluster.scheduler.steps
         self.view.now_us = self.cluster.scheduler.now_us
         self.oracle.judge_all()
@@ -204,5 +204,5 @@ class Simulation(SimulatedInstallation):
         member.spawn(self.people.submit_all(member), "submit")
         member.spawn(self.people.look_after(member), "look-after")
 
-    def _inject(self, planned: Planned) -> None:
+    def _inject_fault(self, planned: Planned) -> None:
         FAULTS[planned.name].inject(self, Dice(f"{self.seed}/{planned.salt}"))

@@ -34,7 +34,7 @@ class Tap(Protocol):
     @property
     def is_dead(self) -> bool: ...
 
-    def at(self, moment: Moment, commands: Sequence[Command]) -> None: ...
+    def on_transaction(self, moment: Moment, commands: Sequence[Command]) -> None: ...
 
 
 class TappedConnection:
@@ -54,14 +54,14 @@ class TappedConnection:
         if tap.is_dead:
             raise KilledError
         if sql == "BEGIN IMMEDIATE":
-            tap.at("begin", self.commands)
+            tap.on_transaction("begin", self.commands)
         elif sql == "COMMIT":
-            tap.at("commit", self.commands)
+            tap.on_transaction("commit", self.commands)
             result = self._execute(sql)
-            tap.at("committed", self.commands)
+            tap.on_transaction("committed", self.commands)
             return result
         elif not self._real.in_transaction:
-            tap.at("read", ())
+            tap.on_transaction("read", ())
         return self._execute(sql, *bindings)
 
     @property
@@ -71,7 +71,7 @@ class TappedConnection:
     def close(self) -> None:
         self._real.close()
 
-    def cut(self) -> None:
+    def cut_off(self) -> None:
         """Close it as the kernel does when its process is killed."""
         with suppress(apsw.Error):
             if self._real.in_transaction:
@@ -110,7 +110,7 @@ class TappedStore(SqliteStore):
         self.drivers.append(driver)
         return driver
 
-    def cut(self) -> None:
+    def cut_off(self) -> None:
         """Close every connection, as a kill does."""
         for driver in self.drivers:
-            driver.tapped.cut()
+            driver.tapped.cut_off()

@@ -40,7 +40,7 @@ class Trace:
         """Equal for two runs exactly if the same things happened at the same times."""
         return self._hash.hexdigest()
 
-    def table(self, last: int | None = None, about: Iterable[str] = ()) -> str:
+    def to_table(self, last: int | None = None, about: Iterable[str] = ()) -> str:
         """Show the last lines, or those that are faults or concern one of these ids."""
         wanted = set(about)
         lines = [

@@ -65,13 +65,13 @@ def register(app: Endwell, outside: Outside, *, is_outdated: bool = False) -> No
 def foreign_tools(dice: Dice, runtime: Runtime) -> dict[str, Tool]:
     """Make the tools of a foreign worker: `abroad`, which no other worker serves, and `limited`."""
 
-    async def double(job: Job) -> int:
+    async def run_double(job: Job) -> int:
         await runtime.sleep(job["seconds"] * dice.choice((1, 1, 10)))
         if dice.happens(0.15):
             raise ValueError("not this time")
         return int(job["n"]) * 2
 
-    return {"abroad": double, "limited": double}
+    return {"abroad": run_double, "limited": run_double}
 
 
 class Workload:

@@ -92,7 +92,7 @@ class World:
         """End it. The violations that the oracle has found are raised as an AssertionError."""
         try:
             if judge:
-                self._judge()
+                self._raise_violations()
         finally:
             self._cluster.close()
             self._view.close()
@@ -110,7 +110,7 @@ class World:
     @property
     def trace(self) -> str:
         """A table of what each process did."""
-        return self._cluster.trace.table()
+        return self._cluster.trace.to_table()
 
     async def advance(
         self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
@@ -118,7 +118,7 @@ class World:
         """Let time pass; everything that is due by then happens."""
         self._start()
         self._cluster.run(((days * 24 + hours) * 60 + minutes) * 60 + seconds, self._is_broken)
-        self._judge()
+        self._raise_violations()
 
     async def submit(self, agent: str, payload: Any = None, **options: Any) -> WorldHandle:
         """Ask for work, as `app.submit` does."""
@@ -139,7 +139,7 @@ class World:
         self._start()
         task = self._client.spawn(coro, "asked")
         self._cluster.run(hours * 3600, lambda: task.done() or self._is_broken())
-        self._judge()
+        self._raise_violations()
         if not task.done():
             raise AssertionError(f"not within {hours:g} hours of the world's time\n{self.trace[-4000:]}")
         result: T = task.result()
@@ -190,7 +190,7 @@ class World:
         self._start()
         member = self._cluster.members[name]
         member.process.pause()
-        self._cluster.note(name, "! frozen", f"{seconds:g} s")
+        self._cluster.add_to_trace(name, "! frozen", f"{seconds:g} s")
         self._cluster.scheduler.run_after(seconds, member.process.resume)
 
     def lose_doorbells(self, *, lost: bool = True) -> None:
@@ -273,26 +273,26 @@ class World:
     def _kill_when(self, is_moment: Trap, about: str) -> None:
         """Kill the first worker that comes to this moment."""
 
-        def spring(member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> bool:
+        def kill_if_moment(member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> bool:
             if member.kind != "worker" or not is_moment(member, moment, commands):
                 return False
-            self._traps.remove(spring)
+            self._traps.remove(kill_if_moment)
             self._kill(member, about)
             raise KilledError
 
         self._start()
-        self._traps.append(spring)
+        self._traps.append(kill_if_moment)
 
     def _kill(self, member: ClusterMember, about: str) -> None:
         self.crashes.append(f"{member.name} {about}")
-        self._cluster.note(member.name, "! killed", about)
+        self._cluster.add_to_trace(member.name, "! killed", about)
         member.kill()
 
     def _on_transaction(self, member: ClusterMember, moment: Moment, commands: Sequence[c.Command]) -> None:
         if moment == "committed":
             self._view.now_us = self.now_us
             self._oracle.judge_commit()
-            self._cluster.note_events(member, self._view.take_steps())
+            self._cluster.trace_events(member, self._view.take_steps())
             self._overheard += [one for one in commands if member.kind == "worker"]
             self.commits += _changes_a_task(member, commands)
         for trap in list(self._traps):
@@ -301,7 +301,7 @@ class World:
     def _is_broken(self) -> bool:
         return bool(self._oracle.found)
 
-    def _judge(self) -> None:
+    def _raise_violations(self) -> None:
         if self._is_started:
             self._view.now_us = self.now_us
             self._oracle.judge_all()

@@ -86,11 +86,11 @@ class Everything(Simulation):
         if where is not None and self._is_struck(member, where, {type(one).__name__ for one in commands}):
             raise KilledError
 
-    def meet(self, point: Point, *given: Any) -> Any:
+    def reach(self, point: Point, *given: Any) -> Any:
         """Kill the process also before or after its Redis commands."""
         if point == "commands" and self._is_struck(given[0], "before", operations_of(given[1])):
             return "silent"
-        answer = super().meet(point, *given)
+        answer = super().reach(point, *given)
         if point == "answers":
             self._is_struck(given[0], "after", operations_of(given[1]))
         return answer
@@ -107,7 +107,7 @@ class Everything(Simulation):
         if boundary.operation not in operations:
             return False
         self.struck.append(self._strikes.pop(0))
-        self.happened(f"killed {where} a commit", member.name, boundary.operation)
+        self.count_fault(f"killed {where} a commit", member.name, boundary.operation)
         self.kill(member, DOWN_SECONDS)
         return True
 
@@ -216,7 +216,7 @@ async def _is_told_no(sim: Everything, client: Client) -> bool:
 
 async def _sends_a_worker_home(sim: Everything, client: Client) -> bool:
     """Stop a worker whose turn takes longer than the worker may drain."""
-    busy = [member for member in sim.members("worker") if member.is_up and member.held]
+    busy = [member for member in sim.members_of("worker") if member.is_up and member.held_count]
     if not busy:
         await client.submit("job", {"kind": "plain", "n": -3, "seconds": 200}, deadline=900)
     for member in busy[:1]:
@@ -236,7 +236,7 @@ async def _follows_the_log(sim: Everything, client: Client) -> bool:
 
 async def _looks_through_messages(sim: Everything, client: Client) -> bool:
     """Close, requeue and skip messages of an ended task, as a late watchdog does."""
-    over = sim.view.ask("SELECT id, task_id FROM agent_inbox WHERE status = 'consumed' LIMIT 1")
+    over = sim.view.query_rows("SELECT id, task_id FROM agent_inbox WHERE status = 'consumed' LIMIT 1")
     if over:
         message_id, task_id = over[0]
         ids = (message_id,)

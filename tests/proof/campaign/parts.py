@@ -59,7 +59,7 @@ def simulations(seed: int, size: int, say: Say) -> None:
         if not result.is_good:
             result = shrink(result)
             keep_history(result)
-        figures = Figures.of(result)
+        figures = Figures.from_result(result)
         counts = {"seeds": 1, "faults": figures.fault_count, "judgements": figures.judged}
         say(Line(counts=counts, kinds={"fault kinds": list(figures.faults)}, failed=figures.failures))
 

@@ -41,7 +41,7 @@ class LostInstallation(Simulation):
             self.begin()
             try:
                 self.cluster.run(COPIED_AFTER_SECONDS, lambda: self.is_broken)
-                self.view.ask("VACUUM INTO ?", (str(copy),))
+                self.view.query_rows("VACUUM INTO ?", (str(copy),))
                 self.cluster.run(LOST_AFTER_SECONDS - COPIED_AFTER_SECONDS, lambda: self.is_broken)
             finally:
                 self.cluster.close()

@@ -43,6 +43,6 @@ def bells_dead(sim: Simulation, dice: Dice) -> None:
 @fault(weight=1)
 def false_rings(sim: Simulation, dice: Dice) -> None:
     """A thousand rings about nothing."""
-    sim.happened("false_rings", "machine")
+    sim.count_fault("false_rings", "machine")
     for _ in range(1000):
         sim.cluster.network.ring_all(frozenset((EVERYTHING,)))

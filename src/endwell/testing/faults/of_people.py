@@ -32,12 +32,12 @@ def _act_on_task(
         if not found or sim.desk is None:
             return False
         task = dice.choice(found)
-        sim.happened(name, "people", task.id)
+        sim.count_fault(name, "people", task.id)
         for act in acts_on(task):
-            sim.person_does(name, act)
+            sim.let_person_act(name, act)
         return True
 
-    sim.once(act_if_any, every=5)
+    sim.retry_until(act_if_any, every=5)
 
 
 def _cancel(task: Task) -> Act:
@@ -101,14 +101,14 @@ def _act_on_id(
     """Act on one of the ids that this question finds, as soon as it finds any."""
 
     def act_if_any() -> bool:
-        found = [row[0] for row in sim.view.ask(sql)]
+        found = [row[0] for row in sim.view.query_rows(sql)]
         if found:
             chosen = dice.choice(found)
-            sim.happened(name, "people", chosen)
-            sim.person_does(name, lambda client: act_on(client, chosen))
+            sim.count_fault(name, "people", chosen)
+            sim.let_person_act(name, lambda client: act_on(client, chosen))
         return bool(found)
 
-    sim.once(act_if_any, every=10, within=2000)
+    sim.retry_until(act_if_any, every=10, within=2000)
 
 
 @fault(weight=3)
@@ -181,12 +181,12 @@ def _act_on_order(
         accepted = [order for order in sim.orders if order.options["key"] in sim.view.accepted]
         if accepted:
             order = dice.choice(accepted)
-            sim.happened(name, "people", order.options["key"])
+            sim.count_fault(name, "people", order.options["key"])
             for act in act_on(order):
-                sim.person_does(name, act)
+                sim.let_person_act(name, act)
         return bool(accepted)
 
-    sim.once(act_if_any)
+    sim.retry_until(act_if_any)
 
 
 @fault(weight=3)
@@ -212,7 +212,7 @@ def submitted_otherwise(sim: Simulation, dice: Dice) -> None:
         except EndwellError as error:
             sim.note_refusal("submitted_otherwise", error)
             return
-        sim.complain("submitted_otherwise", f"{key} was accepted with another payload")
+        sim.report_violation("submitted_otherwise", f"{key} was accepted with another payload")
 
     _act_on_order(
         sim, dice, "submitted_otherwise", lambda order: [lambda client: submit_other(client, order)]
@@ -232,7 +232,7 @@ def stale_write(sim: Simulation, dice: Dice) -> None:
         _send_again(sim, "stale_write", dice.choice(stale_commands()))
         return True
 
-    sim.on("committed", send_after_claim, within=2000)
+    sim.wait_at("committed", send_after_claim, within=2000)
 
 
 @fault(weight=3)
@@ -245,12 +245,12 @@ def stale_write_long_after(sim: Simulation, dice: Dice) -> None:
             _send_again(sim, "stale_write_long_after", dice.choice(stale))
         return bool(stale)
 
-    sim.once(send_if_any, every=7, within=2000)
+    sim.retry_until(send_if_any, every=7, within=2000)
 
 
 def _send_again(sim: Simulation, name: str, command: c.AttemptCommand) -> None:
-    sim.happened(name, "network", f"{type(command).__name__} {command.task_id}")
-    sim.person_does(name, lambda client: _write_again(sim, client, command))
+    sim.count_fault(name, "network", f"{type(command).__name__} {command.task_id}")
+    sim.let_person_act(name, lambda client: _write_again(sim, client, command))
 
 
 def _is_running(sim: Simulation, command: c.AttemptCommand) -> bool:
@@ -266,12 +266,12 @@ async def _write_again(sim: Simulation, client: Client, command: c.AttemptComman
     again = replace(command, command_id=sim.new_id())
     (reply,) = await client.store.commit((again,))
     if reply.refusal is None and not isinstance(command, c.Reclaim) and _took_place(sim, again):
-        sim.complain("stale_write", f"{type(command).__name__} of {command.attempt_id} was accepted")
+        sim.report_violation("stale_write", f"{type(command).__name__} of {command.attempt_id} was accepted")
 
 
 def _took_place(sim: Simulation, command: c.AttemptCommand) -> bool:
     """Whether the log has it. While nothing can be written, a process may answer from its cache."""
-    return bool(sim.view.ask("SELECT 1 FROM events WHERE command_id = ?", (command.command_id,)))
+    return bool(sim.view.query_rows("SELECT 1 FROM events WHERE command_id = ?", (command.command_id,)))
 
 
 @fault(weight=4)
@@ -281,11 +281,11 @@ def command_sent_twice(sim: Simulation, dice: Dice) -> None:
     def send_if_any() -> bool:
         if sim.overheard:
             command = dice.choice(sim.overheard)
-            sim.happened("command_sent_twice", "network", f"{type(command).__name__} {command.task_id}")
-            sim.person_does("command_sent_twice", lambda client: client.store.commit((command,)))
+            sim.count_fault("command_sent_twice", "network", f"{type(command).__name__} {command.task_id}")
+            sim.let_person_act("command_sent_twice", lambda client: client.store.commit((command,)))
         return bool(sim.overheard)
 
-    sim.once(send_if_any, every=5)
+    sim.retry_until(send_if_any, every=5)
 
 
 @fault(weight=2)
@@ -295,15 +295,15 @@ def heartbeat_from_the_grave(sim: Simulation, dice: Dice) -> None:
     async def send_beat(client: Client, command: c.Heartbeat) -> None:
         (reply,) = await client.store.commit((replace(command, command_id=sim.new_id()),))
         if reply.refusal is None:
-            sim.complain("heartbeat_from_the_grave", f"session {command.session_id} was revived")
+            sim.report_violation("heartbeat_from_the_grave", f"session {command.session_id} was revived")
 
     def send_if_any() -> bool:
-        ended = {row[0] for row in sim.view.ask("SELECT id FROM sessions WHERE ended_at IS NOT NULL")}
+        ended = {row[0] for row in sim.view.query_rows("SELECT id FROM sessions WHERE ended_at IS NOT NULL")}
         late = [beat for session, beat in sorted(sim.last_beats.items()) if session in ended]
         if late:
             command = dice.choice(late)
-            sim.happened("heartbeat_from_the_grave", "network", command.session_id)
-            sim.person_does("heartbeat_from_the_grave", lambda client: send_beat(client, command))
+            sim.count_fault("heartbeat_from_the_grave", "network", command.session_id)
+            sim.let_person_act("heartbeat_from_the_grave", lambda client: send_beat(client, command))
         return bool(late)
 
-    sim.once(send_if_any, every=15, within=2000)
+    sim.retry_until(send_if_any, every=15, within=2000)

@@ -24,7 +24,7 @@ def has_substance(commands: Sequence[c.Command]) -> bool:
 
 def busy_workers(sim: Simulation) -> list[ClusterMember]:
     """Workers that are up and hold work."""
-    return [member for member in sim.members("worker") if member.is_up and member.held]
+    return [member for member in sim.members_of("worker") if member.is_up and member.held_count]
 
 
 def on_busy_worker(sim: Simulation, dice: Dice, name: str, about: str, act: ActOnMember) -> None:
@@ -34,11 +34,11 @@ def on_busy_worker(sim: Simulation, dice: Dice, name: str, about: str, act: ActO
         found = busy_workers(sim)
         if found:
             victim = dice.choice(found)
-            sim.happened(name, victim.name, f"{about}held {victim.held}")
+            sim.count_fault(name, victim.name, f"{about}held {victim.held_count}")
             act(victim)
         return bool(found)
 
-    sim.once(act_if_any)
+    sim.retry_until(act_if_any)
 
 
 @fault(weight=4, always=1)
@@ -60,11 +60,11 @@ def _kill_at(sim: Simulation, dice: Dice, name: str, point: TransactionPoint) ->
 
     def kill(member: ClusterMember, commands: Sequence[c.Command]) -> None:
         if has_substance(commands) and any(isinstance(command, wanted) for command in commands):
-            sim.happened(name, member.name, names_of(commands))
+            sim.count_fault(name, member.name, names_of(commands))
             sim.kill(member, down_seconds=dice.choice((1, 10, 60)))
             raise KilledError
 
-    sim.on(point, kill)
+    sim.wait_at(point, kill)
 
 
 @fault(weight=4, always=1)
@@ -81,7 +81,7 @@ def killed_after_a_commit(sim: Simulation, dice: Dice) -> None:
 
 def _kill_in_effect(sim: Simulation, dice: Dice, name: str) -> Act:
     def kill(member: ClusterMember, key: str) -> None:
-        sim.happened(name, member.name, key)
+        sim.count_fault(name, member.name, key)
         sim.kill(member, down_seconds=dice.choice((2, 40)))
         raise KilledError
 
@@ -92,14 +92,14 @@ def _kill_in_effect(sim: Simulation, dice: Dice, name: str) -> Act:
 def killed_before_the_world_changes(sim: Simulation, dice: Dice) -> None:
     """A worker is killed inside an effect, just before the outside world changes."""
     kill = _kill_in_effect(sim, dice, "killed_before_the_world_changes")
-    sim.on("before_change", kill, within=math.inf)
+    sim.wait_at("before_change", kill, within=math.inf)
 
 
 @fault(weight=3, always=1)
 def killed_after_the_world_changed(sim: Simulation, dice: Dice) -> None:
     """A worker is killed inside an effect, after the outside world has changed and before its record."""
     kill = _kill_in_effect(sim, dice, "killed_after_the_world_changed")
-    sim.on("after_change", kill, within=math.inf)
+    sim.wait_at("after_change", kill, within=math.inf)
 
 
 @fault(weight=1)
@@ -109,12 +109,12 @@ def power_cut(sim: Simulation, dice: Dice) -> None:
     def cut_if_busy() -> bool:
         found = busy_workers(sim)
         if found:
-            sim.happened("power_cut", "machine", f"{len(found)} held work")
+            sim.count_fault("power_cut", "machine", f"{len(found)} held work")
             for member in list(sim.cluster.members.values()):
                 sim.kill(member, down_seconds=dice.choice((5, 60)))
         return bool(found)
 
-    sim.once(cut_if_busy)
+    sim.retry_until(cut_if_busy)
 
 
 def _freeze_busy_worker(sim: Simulation, dice: Dice, name: str, seconds: float) -> None:
@@ -144,11 +144,11 @@ def worker_frozen_inside_an_effect(sim: Simulation, dice: Dice) -> None:
         found = [member for member in busy_workers(sim) if sim.is_in_effect(member)]
         if found:
             victim = dice.choice(found)
-            sim.happened("worker_frozen_inside_an_effect", victim.name, f"{seconds:.0f} s")
+            sim.count_fault("worker_frozen_inside_an_effect", victim.name, f"{seconds:.0f} s")
             sim.freeze(victim, seconds)
         return bool(found)
 
-    sim.once(freeze_if_any, every=0.3, within=900)
+    sim.retry_until(freeze_if_any, every=0.3, within=900)
 
 
 @fault(weight=4)
@@ -184,12 +184,12 @@ def supervisor_killed(sim: Simulation, dice: Dice) -> None:
 
     def kill(member: ClusterMember, commands: Sequence[c.Command]) -> None:
         if member.kind == "pmo" and any(isinstance(one, c.TaskCommand) for one in commands):
-            sim.happened("supervisor_killed", member.name, type(commands[0]).__name__)
+            sim.count_fault("supervisor_killed", member.name, type(commands[0]).__name__)
             sim.kill(member, down_seconds=dice.choice((5, 120, 400)))
             raise KilledError
 
     points: tuple[TransactionPoint, ...] = ("commit", "committed")
-    sim.on(dice.choice(points), kill)
+    sim.wait_at(dice.choice(points), kill)
 
 
 @fault(weight=3)
@@ -200,11 +200,11 @@ def supervisor_frozen(sim: Simulation, dice: Dice) -> None:
     def freeze(member: ClusterMember, commands: Sequence[c.Command]) -> bool | None:
         if member.kind != "pmo" or not has_substance(commands):
             return None
-        sim.happened("supervisor_frozen", member.name, f"{seconds:.0f} s")
+        sim.count_fault("supervisor_frozen", member.name, f"{seconds:.0f} s")
         sim.freeze(member, seconds)
         return True
 
-    sim.on("committed", freeze)
+    sim.wait_at("committed", freeze)
 
 
 @fault(weight=3)
@@ -212,5 +212,5 @@ def second_supervisor(sim: Simulation, dice: Dice) -> None:
     """Another supervisor is started beside the first, for a while."""
     name = f"pmo{2 + dice.randrange(2)}"
     if name not in sim.kept:
-        sim.happened("second_supervisor", name)
-        sim.keep(name, "pmo", seconds=600 + 1200 * dice.random())
+        sim.count_fault("second_supervisor", name)
+        sim.run_member(name, "pmo", seconds=600 + 1200 * dice.random())

@@ -32,7 +32,7 @@ def _once_in_use(sim: Simulation, act: Callable[[], None]) -> None:
             act()
         return is_used
 
-    sim.once(act_if_in_use, every=0.5)
+    sim.retry_until(act_if_in_use, every=0.5)
 
 
 def _withhold_tasks(sim: Simulation, name: str, times: int, on_entry: Callable[[list[bytes]], None]) -> None:
@@ -41,11 +41,11 @@ def _withhold_tasks(sim: Simulation, name: str, times: int, on_entry: Callable[[
     def withhold(key: bytes, fields: list[bytes]) -> bool | None:
         if key != TASKS:
             return None
-        sim.happened(name, "redis", _subject(fields))
+        sim.count_fault(name, "redis", _subject(fields))
         on_entry(fields)
         return False
 
-    sim.on("entry", withhold, times=times)
+    sim.wait_at("entry", withhold, times=times)
 
 
 def _is_for_us(key: bytes, fields: list[bytes]) -> bool:
@@ -78,10 +78,10 @@ def entry_lost(sim: Simulation, dice: Dice) -> None:
     def act(key: bytes, fields: list[bytes]) -> bool | None:
         if not _is_for_us(key, fields):
             return None
-        sim.happened("entry_lost", "redis", _subject(fields))
+        sim.count_fault("entry_lost", "redis", _subject(fields))
         return False
 
-    sim.on("entry", act, times=dice.choice((1, 2, 5)))
+    sim.wait_at("entry", act, times=dice.choice((1, 2, 5)))
 
 
 @fault(weight=5, needs="queue")
@@ -92,11 +92,11 @@ def entry_doubled(sim: Simulation, dice: Dice) -> None:
     def act(key: bytes, fields: list[bytes]) -> bool | None:
         if not _is_for_us(key, fields):
             return None
-        sim.happened("entry_doubled", "redis", _subject(fields))
+        sim.count_fault("entry_doubled", "redis", _subject(fields))
         _put_later(sim, key, fields, seconds)
         return True
 
-    sim.on("entry", act, times=dice.choice((1, 3)))
+    sim.wait_at("entry", act, times=dice.choice((1, 3)))
 
 
 @fault(weight=4, needs="queue")
@@ -123,11 +123,11 @@ def entry_resurrected(sim: Simulation, dice: Dice) -> None:
     def try_to_act() -> bool:
         found = [(key, fields) for key, fields in sim.entries if _is_for_us(key, fields)]
         for key, fields in dice.sample(found, min(3, len(found))):
-            sim.happened("entry_resurrected", "redis", _subject(fields))
+            sim.count_fault("entry_resurrected", "redis", _subject(fields))
             put_entry(sim, key, fields)
         return bool(found)
 
-    sim.once(try_to_act)
+    sim.retry_until(try_to_act)
 
 
 @fault(weight=4, needs="queue")
@@ -136,7 +136,7 @@ def stream_trimmed(sim: Simulation, dice: Dice) -> None:
     length = dice.choice((0, 0, 1))
 
     def act() -> None:
-        sim.happened("stream_trimmed", "redis", f"to {length}")
+        sim.count_fault("stream_trimmed", "redis", f"to {length}")
         for key in (TASKS, RESULTS):
             _server_of(sim).answer(("XTRIM", key, "MAXLEN", length))
 
@@ -148,7 +148,7 @@ def server_forgets_everything(sim: Simulation, dice: Dice) -> None:
     """The server is flushed, or comes back empty."""
 
     def act() -> None:
-        sim.happened("server_forgets_everything", "redis")
+        sim.count_fault("server_forgets_everything", "redis")
         if dice.happens(0.5):
             sim.cluster.redis.cut_all()
         _server_of(sim).remove_all()
@@ -165,7 +165,7 @@ def server_forgets_the_last_seconds(sim: Simulation, dice: Dice) -> None:
         before = _server_of(sim).snapshot()
 
         def fail_over() -> None:
-            sim.happened("server_forgets_the_last_seconds", "redis", f"{seconds} s")
+            sim.count_fault("server_forgets_the_last_seconds", "redis", f"{seconds} s")
             sim.cluster.redis.cut_all()
             _server_of(sim).restore(before)
 
@@ -187,7 +187,7 @@ def groups_forgotten(sim: Simulation, dice: Dice) -> None:
     words = dice.choice(losses)
 
     def act() -> None:
-        sim.happened("groups_forgotten", "redis", " ".join(words))
+        sim.count_fault("groups_forgotten", "redis", " ".join(words))
         _server_of(sim).answer(words)
 
     _once_in_use(sim, act)
@@ -202,7 +202,7 @@ def server_away(sim: Simulation, dice: Dice) -> None:
         sim.cluster.redis.is_away = False
 
     def act() -> None:
-        sim.happened("server_away", "redis", f"{seconds} s")
+        sim.count_fault("server_away", "redis", f"{seconds} s")
         sim.cluster.redis.is_away = True
         sim.cluster.redis.cut_all()
         sim.cluster.scheduler.run_after(seconds, come_back)
@@ -216,9 +216,9 @@ def lines_cut(sim: Simulation, dice: Dice) -> None:
     times = dice.choice((1, 4, 12))
 
     def act() -> None:
-        sim.happened("lines_cut", "redis")
+        sim.count_fault("lines_cut", "redis")
         sim.cluster.redis.cut_all()
-        sim.on("commands", lambda member, commands: "cut", times=times, within=60)
+        sim.wait_at("commands", lambda member, commands: "cut", times=times, within=60)
 
     _once_in_use(sim, act)
 
@@ -241,10 +241,10 @@ def answer_of_the_server_swallowed(sim: Simulation, dice: Dice) -> None:
     def act(member: ClusterMember, commands: RedisCommands) -> CommandFate | None:
         if wanted not in _command_names(commands):
             return None
-        sim.happened("answer_of_the_server_swallowed", member.name, wanted)
+        sim.count_fault("answer_of_the_server_swallowed", member.name, wanted)
         return "swallowed"
 
-    sim.on("commands", act, times=dice.choice((1, 1, 3)))
+    sim.wait_at("commands", act, times=dice.choice((1, 1, 3)))
 
 
 @fault(weight=4, needs="queue")
@@ -255,10 +255,10 @@ def line_leads_nowhere(sim: Simulation, dice: Dice) -> None:
     def act(member: ClusterMember, commands: RedisCommands) -> CommandFate | None:
         if not victim and member.kind != "client":
             victim.append(member.name)
-            sim.happened("line_leads_nowhere", member.name, f"{seconds} s")
+            sim.count_fault("line_leads_nowhere", member.name, f"{seconds} s")
         return "silent" if [member.name] == victim else None
 
-    sim.on("commands", act, times=100_000, within=seconds)
+    sim.wait_at("commands", act, times=100_000, within=seconds)
 
 
 @fault(weight=6, always=1, needs="queue")
@@ -271,11 +271,11 @@ def killed_between_two_commands(sim: Simulation, dice: Dice) -> None:
             wanted == "XREADGROUP" and not isinstance(answers[0], list)
         ):
             return None
-        sim.happened("killed_between_two_commands", member.name, wanted)
+        sim.count_fault("killed_between_two_commands", member.name, wanted)
         sim.kill(member, down_seconds=dice.choice((2, 20, 90)))
         return True
 
-    sim.on("answers", act)
+    sim.wait_at("answers", act)
 
 
 @fault(weight=4, needs="queue")
@@ -284,17 +284,17 @@ def orchestrator_frozen_while_it_publishes(sim: Simulation, dice: Dice) -> None:
     wanted, seconds = dice.choice(("result:cursor", "dlq:index")), dice.choice((60, 300))
     name = f"pmo{2 + dice.randrange(2)}"
     if name not in sim.kept:
-        sim.keep(name, "pmo", seconds=1800.0)
+        sim.run_member(name, "pmo", seconds=1800.0)
 
     def act(member: ClusterMember, commands: RedisCommands, answers: list[Any]) -> bool | None:
         looks = [words for words in commands if words[0] in ("GET", "HMGET") and words[1] == wanted]
         if member.kind != "pmo" or not looks:
             return None
-        sim.happened("orchestrator_frozen_while_it_publishes", member.name, f"{wanted}, {seconds} s")
+        sim.count_fault("orchestrator_frozen_while_it_publishes", member.name, f"{wanted}, {seconds} s")
         sim.freeze(member, seconds)
         return True
 
-    sim.on("answers", act)
+    sim.wait_at("answers", act)
 
 
 @fault(weight=3, needs="queue")
@@ -303,7 +303,7 @@ def clock_of_the_server_jumps(sim: Simulation, dice: Dice) -> None:
     seconds = dice.choice((1.2, 3, -0.5)) * sim.lease_seconds
 
     def act() -> None:
-        sim.happened("clock_of_the_server_jumps", "redis", f"{seconds:.0f} s")
+        sim.count_fault("clock_of_the_server_jumps", "redis", f"{seconds:.0f} s")
         _server_of(sim).offset_ms += round(seconds * 1000)
 
     _once_in_use(sim, act)
@@ -326,7 +326,7 @@ NONSENSE: Final[tuple[tuple[bytes, tuple[bytes, ...]], ...]] = (
 @fault(weight=2, needs="queue")
 def stranger_writes_nonsense(sim: Simulation, dice: Dice) -> None:
     """Another client adds entries that cannot be used."""
-    sim.happened("stranger_writes_nonsense", "redis")
+    sim.count_fault("stranger_writes_nonsense", "redis")
     for key, fields in dice.sample(NONSENSE, 3):
         put_entry(sim, key, list(fields))
 
@@ -335,12 +335,12 @@ def on_foreign(sim: Simulation, act: Callable[[ClusterMember], None]) -> None:
     """Act on the first foreign worker that holds a turn."""
 
     def try_to_act() -> bool:
-        found = [member for member in sim.members("foreign") if member.is_up and member.held]
+        found = [member for member in sim.members_of("foreign") if member.is_up and member.held_count]
         for member in found[:1]:
             act(member)
         return bool(found)
 
-    sim.once(try_to_act, every=0.5)
+    sim.retry_until(try_to_act, every=0.5)
 
 
 @fault(weight=4, always=1, needs="queue")
@@ -348,7 +348,7 @@ def foreign_worker_killed(sim: Simulation, dice: Dice) -> None:
     """A foreign worker dies while it holds turns."""
 
     def act(member: ClusterMember) -> None:
-        sim.happened("foreign_worker_killed", member.name, f"held {member.held}")
+        sim.count_fault("foreign_worker_killed", member.name, f"held {member.held_count}")
         sim.kill(member, down_seconds=dice.choice((2, 60, 300)))
 
     on_foreign(sim, act)
@@ -360,7 +360,7 @@ def foreign_worker_frozen(sim: Simulation, dice: Dice) -> None:
     seconds = sim.lease_seconds * (1.2 + 2 * dice.random())
 
     def act(member: ClusterMember) -> None:
-        sim.happened("foreign_worker_frozen", member.name, f"{seconds:.0f} s, held {member.held}")
+        sim.count_fault("foreign_worker_frozen", member.name, f"{seconds:.0f} s, held {member.held_count}")
         sim.freeze(member, seconds)
 
     on_foreign(sim, act)

@@ -14,10 +14,10 @@ def _spoil_batches(sim: Simulation, name: str, manner: Manner, times: int) -> No
     def take_badly(owner: str) -> Manner:
         if not noted:
             noted.append(True)
-            sim.happened(name, "receiver", f"of {owner}")
+            sim.count_fault(name, "receiver", f"of {owner}")
         return manner
 
-    sim.on("batch", take_badly, times=times)
+    sim.wait_at("batch", take_badly, times=times)
 
 
 @fault(weight=3, needs="relay")
@@ -55,11 +55,11 @@ def supervisor_killed_after_telling(sim: Simulation, dice: Dice) -> None:
     """A supervisor dies after a delivery, before its cursor moves."""
 
     def kill(owner: str) -> bool:
-        sim.happened("supervisor_killed_after_telling", owner)
+        sim.count_fault("supervisor_killed_after_telling", owner)
         sim.kill(sim.cluster.members[owner], down_seconds=dice.choice((5, 60)))
         return True
 
-    sim.on("delivered", kill)
+    sim.wait_at("delivered", kill)
 
 
 @fault(weight=3, needs="relay")
@@ -67,8 +67,8 @@ def supervisor_frozen_after_telling(sim: Simulation, dice: Dice) -> None:
     """A supervisor freezes between a delivery and its cursor, until another supervisor holds the cursor."""
 
     def freeze(owner: str) -> bool:
-        sim.happened("supervisor_frozen_after_telling", owner)
+        sim.count_fault("supervisor_frozen_after_telling", owner)
         sim.freeze(sim.cluster.members[owner], dice.choice((20, 100, 300)))
         return True
 
-    sim.on("delivered", freeze)
+    sim.wait_at("delivered", freeze)

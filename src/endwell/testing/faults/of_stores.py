@@ -31,11 +31,11 @@ def _break_for_one(
     def break_it(member: ClusterMember, commands: Sequence[c.Command]) -> None:
         if not victim and suits(commands):
             victim.append(member)
-            sim.happened(name, member.name, names_of(commands))
+            sim.count_fault(name, member.name, names_of(commands))
         if victim and member is victim[0]:
             raise error(name)
 
-    sim.on(point, break_it, times=times)
+    sim.wait_at(point, break_it, times=times)
 
 
 @fault(weight=4)
@@ -78,11 +78,11 @@ def disk_full(sim: Simulation, dice: Dice) -> None:
     def refuse_commit(member: ClusterMember, commands: Sequence[c.Command]) -> None:
         if not until and has_substance(commands):
             until.append(sim.elapsed_us + seconds * 1_000_000)
-            sim.happened("disk_full", "machine", f"{seconds} s")
+            sim.count_fault("disk_full", "machine", f"{seconds} s")
         if until and sim.elapsed_us < until[0]:
             raise apsw.FullError("disk_full")
 
-    sim.on("commit", refuse_commit, times=MANY, within=300 + seconds)
+    sim.wait_at("commit", refuse_commit, times=MANY, within=300 + seconds)
 
 
 @fault(weight=3)
@@ -96,7 +96,7 @@ def store_away_past_the_lease(sim: Simulation, dice: Dice) -> None:
         begun.append(sim.elapsed_us)
         others = [one for one in sim.cluster.members.values() if one is not member]
         spared.extend(dice.choices(others, k=1) if spares_one and others else ())
-        sim.happened("store_away_past_the_lease", "machine", f"{seconds:.0f} s")
+        sim.count_fault("store_away_past_the_lease", "machine", f"{seconds:.0f} s")
 
     def refuse(member: ClusterMember, commands: Sequence[c.Command]) -> None:
         if not begun and commands and has_substance(commands) and busy_workers(sim):
@@ -104,5 +104,5 @@ def store_away_past_the_lease(sim: Simulation, dice: Dice) -> None:
         if begun and sim.elapsed_us < begun[0] + seconds * 1_000_000 and member not in spared:
             raise apsw.IOError("store_away_past_the_lease")
 
-    sim.on("begin", refuse, times=MANY, within=300 + int(seconds))
-    sim.on("read", refuse, times=MANY)
+    sim.wait_at("begin", refuse, times=MANY, within=300 + int(seconds))
+    sim.wait_at("read", refuse, times=MANY)

@@ -35,7 +35,7 @@ FAULTS: Final[dict[str, InjectedFault]] = {}
 def fault(weight: int = 4, always: int = 0, needs: Need = "") -> Callable[[Inject], Inject]:
     """Register a function under its name; its docstring says what goes wrong.
 
-    It causes the fault, or arms it for its first occasion, and calls `sim.happened(name, …)` then.
+    It causes the fault, or arms it for its first occasion, and calls `sim.count_fault(name, …)` then.
     """
 
     def register(inject: Inject) -> Inject:

@@ -48,7 +48,7 @@ def what_was_accepted_is_there(view: OracleView) -> Iterator[str]:
 @invariant("checkpoint")
 def dead_letters_are_the_failed(view: OracleView) -> Iterator[str]:
     """There is a dead letter for exactly those tasks whose log says so, never for a success."""
-    letters = {row[0]: row[1] for row in view.ask("SELECT task_id, status FROM dead_letters")}
+    letters = {row[0]: row[1] for row in view.query_rows("SELECT task_id, status FROM dead_letters")}
     wanted = {task.id: task.dead_letter for task in view.tasks.values() if task.dead_letter is not None}
     if letters.keys() != wanted.keys():
         yield f"dead letters: {sorted(letters.keys() ^ wanted.keys())}"
@@ -67,7 +67,7 @@ def a_key_is_held_by_one_turn(view: OracleView) -> Iterator[str]:
     )
     yield from (f"{key} is held {n} times" for key, n in held.items() if n > 1)
     busy = Counter(t.agent for t in view.tasks.values() if t.status in (s.RUNNING, s.DISPATCHED))
-    for agent, limit in view.ask("SELECT name, concurrency FROM agents WHERE concurrency IS NOT NULL"):
+    for agent, limit in view.query_rows("SELECT name, concurrency FROM agents WHERE concurrency IS NOT NULL"):
         if busy[agent] > limit:
             yield f"{busy[agent]} turns of {agent} at once"
 
@@ -75,7 +75,7 @@ def a_key_is_held_by_one_turn(view: OracleView) -> Iterator[str]:
 @invariant("checkpoint")
 def slots_belong_to_who_holds_them(view: OracleView) -> Iterator[str]:
     """A slot is taken by exactly the task whose row names it."""
-    taken = {(row[0], row[1]): row[2] for row in view.ask("SELECT agent, slot, task_id FROM slots")}
+    taken = {(row[0], row[1]): row[2] for row in view.query_rows("SELECT agent, slot, task_id FROM slots")}
     for (agent, slot), task_id in taken.items():
         if task_id is not None and view.tasks[task_id].slot != slot:
             yield f"slot {slot} of {agent} is kept by {task_id}"
@@ -123,9 +123,9 @@ def everything_has_ended(view: OracleView) -> Iterator[str]:
 @invariant("rest")
 def accepted_is_ended(view: OracleView) -> Iterator[str]:
     """As many tasks have ended as were created: none is missing, none is counted twice."""
-    created = view.ask("SELECT count(*) FROM events WHERE type = 'task.created'")[0][0]
+    created = view.query_rows("SELECT count(*) FROM events WHERE type = 'task.created'")[0][0]
     ends = ", ".join(f"'task.{status}'" for status in sorted(s.TERMINAL))
-    ended = view.ask(f"SELECT count(*) FROM events WHERE type IN ({ends})")[0][0]  # noqa: S608
+    ended = view.query_rows(f"SELECT count(*) FROM events WHERE type IN ({ends})")[0][0]  # noqa: S608
     if created != ended or created != len(view.tasks):
         yield f"{created} created, {ended} ended, {len(view.tasks)} rows"
 
@@ -137,7 +137,7 @@ def results_are_right(view: OracleView) -> Iterator[str]:
         task = view.tasks.get(task_id)
         if task is None or task.status != s.SUCCEEDED:
             continue
-        card = view.ask("SELECT content FROM cards WHERE id = ?", (task.deliverable_card,))
+        card = view.query_rows("SELECT content FROM cards WHERE id = ?", (task.deliverable_card,))
         found = content.decode_stored(card[0][0]) if card else None
         if found != value:
             yield f"{task_id} ({task.agent}) returned {found!r} instead of {value!r}"
@@ -146,7 +146,7 @@ def results_are_right(view: OracleView) -> Iterator[str]:
 @invariant("rest")
 def no_message_is_left(view: OracleView) -> Iterator[str]:
     """Every message was consumed, skipped or marked as an error: none is pending or in progress."""
-    rows = view.ask(
+    rows = view.query_rows(
         "SELECT id, message_type, status, task_id, watchdog_error FROM agent_inbox "
         "WHERE status NOT IN ('consumed', 'error', 'skipped')"
     )
@@ -156,18 +156,18 @@ def no_message_is_left(view: OracleView) -> Iterator[str]:
 @invariant("rest")
 def no_answer_is_on_its_way(view: OracleView) -> Iterator[str]:
     """The resume ledger and the list of waits are settled."""
-    ledger = view.ask(
+    ledger = view.query_rows(
         "SELECT task_id, status FROM turn_resume_ledger WHERE status IN ('pending', 'processing')"
     )
     yield from (f"an answer for {task} is {status}" for task, status in ledger)
-    waits = view.ask("SELECT task_id, kind FROM turn_waiting_tools WHERE wait_status = 'waiting'")
+    waits = view.query_rows("SELECT task_id, kind FROM turn_waiting_tools WHERE wait_status = 'waiting'")
     yield from (f"{task} waits for a {kind}" for task, kind in waits)
 
 
 @invariant("rest")
 def no_effect_is_in_flight(view: OracleView) -> Iterator[str]:
     """No effect is still intended."""
-    for key, status in view.ask("SELECT key, status FROM effects WHERE status = 'intended'"):
+    for key, status in view.query_rows("SELECT key, status FROM effects WHERE status = 'intended'"):
         yield f"{key} is still {status}"
 
 
@@ -177,7 +177,7 @@ def effects_tell_the_truth(view: OracleView) -> Iterator[str]:
 
     What was "not done" at a backup may have been done before its restore.
     """
-    rows = view.ask(
+    rows = view.query_rows(
         "SELECT key, status FROM effects e WHERE status != 'not_done' "
         "OR updated_at > coalesce((SELECT restored_at FROM restores r WHERE r.namespace = e.namespace), 0)"
     )
@@ -193,12 +193,14 @@ def effects_tell_the_truth(view: OracleView) -> Iterator[str]:
 def nothing_is_held(view: OracleView) -> Iterator[str]:
     """No slot is taken, no approval open, no session is left of a process that is gone."""
     yield from (
-        f"{row[0]} keeps a slot" for row in view.ask("SELECT task_id FROM slots WHERE task_id NOT NULL")
+        f"{row[0]} keeps a slot"
+        for row in view.query_rows("SELECT task_id FROM slots WHERE task_id NOT NULL")
     )
     yield from (
-        f"approval {row[0]} is open" for row in view.ask("SELECT id FROM approvals WHERE decision IS NULL")
+        f"approval {row[0]} is open"
+        for row in view.query_rows("SELECT id FROM approvals WHERE decision IS NULL")
     )
-    for name, pid in view.ask("SELECT name, pid FROM sessions WHERE ended_at IS NULL"):
+    for name, pid in view.query_rows("SELECT name, pid FROM sessions WHERE ended_at IS NULL"):
         if pid not in view.live_pids and name not in view.live_names:
             yield f"a session of {name} (pid {pid}) is left"
 
@@ -206,7 +208,7 @@ def nothing_is_held(view: OracleView) -> Iterator[str]:
 @invariant("rest")
 def the_database_is_sound(view: OracleView) -> Iterator[str]:
     """SQLite finds nothing wrong with its file."""
-    said = view.ask("PRAGMA integrity_check")[0][0]
+    said = view.query_rows("PRAGMA integrity_check")[0][0]
     if said != "ok":
         yield said
 

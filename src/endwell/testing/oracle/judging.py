@@ -37,26 +37,26 @@ class Oracle:
     def judge_commit(self) -> None:
         """Judge what the transaction that has just been committed has changed."""
         if not self.found and self.view.read_new_events():
-            self._judge("commit")
+            self._judge_invariants("commit")
 
     def judge_move(self) -> None:
         """Judge a cursor that has just been moved."""
-        self._judge("move")
+        self._judge_invariants("move")
 
     def judge_all(self) -> None:
         """Judge the state of the whole installation."""
-        self._judge("checkpoint")
+        self._judge_invariants("checkpoint")
 
     def judge_rest(self) -> None:
         """Judge the whole installation when every task has ended."""
-        self._judge("checkpoint")
-        self._judge("rest")
+        self._judge_invariants("checkpoint")
+        self._judge_invariants("rest")
 
     def judge_left(self) -> None:
         """Judge what is left when all processes have gone."""
-        self._judge("left")
+        self._judge_invariants("left")
 
-    def _judge(self, when: When) -> None:
+    def _judge_invariants(self, when: When) -> None:
         for one in () if self.found else self._invariants[when]:
             self.judged += 1
             try:

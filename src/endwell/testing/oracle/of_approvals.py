@@ -24,7 +24,7 @@ def what_needs_an_approval_has_one_for_its_payload(view: OracleView) -> Iterator
 
 
 def _has_rule(view: OracleView, agent: str) -> bool:
-    return bool(view.ask("SELECT 1 FROM agent_rules WHERE agent = ? LIMIT 1", (agent,)))
+    return bool(view.query_rows("SELECT 1 FROM agent_rules WHERE agent = ? LIMIT 1", (agent,)))
 
 
 def _agreed_hash(view: OracleView, step: CommitStep, approved: f.ApprovalApproved) -> str:

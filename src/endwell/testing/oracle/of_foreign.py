@@ -35,7 +35,7 @@ def workers_claim_only_what_they_serve(view: OracleView) -> Iterator[str]:
     """A session that claims a task serves the task's agent."""
     for step in view.steps:
         if isinstance(step.fact, f.TaskClaimed):
-            for (agents,) in view.ask(_AGENTS, (step.fact.session_id,)):
+            for (agents,) in view.query_rows(_AGENTS, (step.fact.session_id,)):
                 if step.after.agent not in agents.split():
                     yield f"{step.event.task_id} of {step.after.agent} was claimed by a worker of {agents}"
 

@@ -41,5 +41,5 @@ def every_end_is_told(view: OracleView) -> Iterator[str]:
 
 
 def _cursor_position(view: OracleView) -> int:
-    rows = view.ask("SELECT position FROM cursors WHERE name = 'relay'")
+    rows = view.query_rows("SELECT position FROM cursors WHERE name = 'relay'")
     return int(rows[0][0] or 0) if rows else 0

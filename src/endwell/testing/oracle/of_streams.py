@@ -25,7 +25,7 @@ def live_workers_keep_their_turns(view: OracleView) -> Iterator[str]:
         fact = step.fact
         if not isinstance(fact, f.TaskReclaimed) or fact.reason not in LAPSED:
             continue
-        for host, lease_until in view.ask(_SESSION, (fact.session_id,)):
+        for host, lease_until in view.query_rows(_SESSION, (fact.session_id,)):
             if host != FOREIGN_HOST and lease_until > step.event.at:
                 yield f"{step.event.task_id} was taken from session {fact.session_id}, which is alive"
 
@@ -64,7 +64,7 @@ def dead_letters_are_on_their_stream(view: OracleView) -> Iterator[str]:
     if view.streams is None:
         return
     found = Counter(_letters_of_tasks(view.streams))
-    wanted = {row[0] for row in view.ask("SELECT task_id FROM dead_letters WHERE status = 'open'")}
+    wanted = {row[0] for row in view.query_rows("SELECT task_id FROM dead_letters WHERE status = 'open'")}
     yield from (f"the letter of {task_id} is not on the stream" for task_id in sorted(wanted - found.keys()))
     yield from (
         f"{task_id} is on the stream, and no dead letter" for task_id in sorted(found.keys() - wanted)

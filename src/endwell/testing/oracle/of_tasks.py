@@ -116,7 +116,7 @@ def a_suspended_turn_counts_its_waits(view: OracleView) -> Iterator[str]:
         task = view.tasks[task_id]
         if task.status != s.SUSPENDED:
             continue
-        ((count, at),) = view.ask(
+        ((count, at),) = view.query_rows(
             "SELECT count(*), min(CASE WHEN is_reported = 0 THEN deadline END) FROM turn_waiting_tools "
             "WHERE namespace = ? AND turn_id = ? AND wait_status = 'waiting'",
             (task.namespace, task.turn_id or ""),
@@ -185,7 +185,7 @@ def a_crash_is_a_process_that_died(view: OracleView) -> Iterator[str]:
     for step in view.steps:
         if not isinstance(step.fact, f.TaskReclaimed) or step.fact.cost != "crash":
             continue
-        for (pid,) in view.ask("SELECT pid FROM sessions WHERE id = ?", (step.fact.session_id,)):
+        for (pid,) in view.query_rows("SELECT pid FROM sessions WHERE id = ?", (step.fact.session_id,)):
             if pid and view.is_alive(pid):
                 yield f"{step.event.task_id} counts a crash of process {pid}, which lives"
 

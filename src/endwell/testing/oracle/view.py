@@ -80,7 +80,7 @@ class OracleView:
 
     def read_new_events(self) -> bool:
         """Fold the events that were logged since the last call; return whether there were any."""
-        rows = self.ask(_EVENTS, (self.seq,))
+        rows = self.query_rows(_EVENTS, (self.seq,))
         self.seq = rows[-1][0] if rows else self.seq
         self.steps = [self._step(Event(*row[1:])) for row in rows]
         if self.receiver is not None:
@@ -122,7 +122,7 @@ class OracleView:
 
     def note_open_sessions(self) -> None:
         """Note sessions that are still open; those of foreign workers (pid 0) are never closed."""
-        rows = self.ask("SELECT name FROM sessions WHERE ended_at IS NULL AND pid != 0")
+        rows = self.query_rows("SELECT name FROM sessions WHERE ended_at IS NULL AND pid != 0")
         self.still_here += [f"a session of {row[0]}" for row in rows]
 
     def note_run(self, task_id: str, attempt_id: str, step: str) -> None:
@@ -133,21 +133,21 @@ class OracleView:
 
     def read_row(self, task_id: str) -> Task | None:
         """Read the row of a task."""
-        rows = self.ask(_TASK, ("default", task_id))
+        rows = self.query_rows(_TASK, ("default", task_id))
         return Task(*rows[0]) if rows else None
 
     def read_all_rows(self) -> list[Task]:
         """Read the rows of all tasks."""
-        return [Task(*row) for row in self.ask(_TASKS)]
+        return [Task(*row) for row in self.query_rows(_TASKS)]
 
     def side_rows(self) -> dict[Key, Any]:
         """Read the rows of approvals, dead letters and waits."""
-        approvals = [ApprovalRow(*row) for row in self.ask(_APPROVALS)]
+        approvals = [ApprovalRow(*row) for row in self.query_rows(_APPROVALS)]
         found: dict[Key, Any] = {("approval", row.id): row for row in approvals}
-        found |= {("dead_letter", row[0]): DeadLetter(*row) for row in self.ask(_LETTERS)}
-        return found | {("wait", *row[:2]): KeptWait(*row) for row in self.ask(_WAITS)}
+        found |= {("dead_letter", row[0]): DeadLetter(*row) for row in self.query_rows(_LETTERS)}
+        return found | {("wait", *row[:2]): KeptWait(*row) for row in self.query_rows(_WAITS)}
 
-    def ask(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def query_rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Ask the database anything else."""
         return self._connection.execute(sql, tuple(values)).fetchall()
 
