@@ -53,7 +53,7 @@ NOT_QUICK = frozenset(
         "pmo/test_server_faults.py",
         "store/contract/test_processes.py",
         "store/contract/test_random_runs.py",
-        "store/sqlite/test_many_rows.py",
+        "store/sqlite/test_large_batches.py",
         "turn/test_effect_crashes.py",
         "worker/test_every_commit.py",
         "worker/test_processes.py",

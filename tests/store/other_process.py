@@ -69,7 +69,7 @@ async def submit_forever(store: Store) -> None:
 
 
 async def drain(store: Store, session: str) -> None:
-    """Claim and finish whatever there is; say each task that was finished."""
+    """Claim and finish all tasks; print the id of each one finished."""
     await store.commit_one(
         c.OpenSession(
             command_id=RUNTIME.ids.new(),

@@ -61,7 +61,7 @@ def test_whatever_is_changed_about_an_event_is_found(change: dict[str, Any]) -> 
 
 
 def test_an_event_that_was_sealed_anew_is_found_by_its_successor() -> None:
-    """Whoever changes an event and its hash must change every one after it, and the task's row as well."""
+    """To hide a changed event, every later hash must be changed, and the task's row as well."""
     events = _log()
     forged = replace(events[1], data=b'{"progress_by":99}')
     events[1] = replace(forged, hash=hash_of(forged, events[0].hash))

@@ -136,7 +136,7 @@ class World:
         return c.Submit(**self._basics(), agent=agent, payload=payload, payload_hash=digest, **options)
 
     def to(self, kind: type[c.TaskCommand], task: Task, **options: Any) -> Any:
-        """A command to a task; an attempt's is given by the one that the task was handed out with."""
+        """A command to a task; a fenced one comes from the attempt that the task was claimed with."""
         if issubclass(kind, c.AttemptCommand):
             options = {"attempt_id": task.attempt_id, **options}
         if kind is c.Reclaim:

@@ -43,7 +43,7 @@ async def test_a_transaction_has_a_size_limit(world: World, batches: list[int]) 
     assert max(batches) <= BATCH_LIMIT
 
 
-async def test_a_heartbeat_goes_before_everything_that_waits(world: World) -> None:
+async def test_a_heartbeat_is_committed_before_other_commands_that_wait(world: World) -> None:
     await world.open_session()
     commands = [world.submit() for _ in range(20 * BATCH_LIMIT)]
     bulk = asyncio.create_task(world.store.commit(commands))

@@ -1,4 +1,4 @@
-"""Several processes at one database: nothing is lost, nothing is taken twice, whoever is killed."""
+"""Several processes on one database lose nothing and take nothing twice, also when one is killed."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ async def test_a_reclaim_is_refused_while_the_lease_holds(world: World) -> None:
     assert refusal.code == "lease_holds"
 
 
-async def test_a_session_that_said_goodbye_leaves_its_tasks_to_be_reclaimed(world: World) -> None:
+async def test_the_tasks_of_a_closed_session_may_be_reclaimed(world: World) -> None:
     task = await world.running_task()
     await world.store.commit_one(world.close_session("s1"))
     expired = await world.store.expired_claims("default", await world.store.now(), 10)
@@ -84,7 +84,7 @@ async def test_an_attempt_left_unnamed_twice_is_taken_back(world: World) -> None
     assert (await world.history(task))[-1] == "task.reclaimed"
 
 
-async def test_a_buried_session_is_told_so(world: World) -> None:
+async def test_a_closed_session_learns_it_from_its_heartbeat(world: World) -> None:
     await world.open_session()
     world.advance(31)
     assert await world.store.lapsed_sessions("default", await world.store.now(), 10) == ["s1"]
@@ -95,7 +95,7 @@ async def test_a_buried_session_is_told_so(world: World) -> None:
     assert await world.store.open_sessions("default") == []
 
 
-async def test_a_session_is_not_buried_while_its_lease_holds(world: World) -> None:
+async def test_a_session_is_not_closed_while_its_lease_holds(world: World) -> None:
     await world.open_session()
     await world.store.commit_one(world.close_session("s1", reason="lease_lapsed"))
     session = await world.store.session("default", "s1")
@@ -103,7 +103,7 @@ async def test_a_session_is_not_buried_while_its_lease_holds(world: World) -> No
     assert session.ended_at is None
 
 
-async def test_a_session_that_holds_something_is_not_offered_for_burial(world: World) -> None:
+async def test_a_session_that_holds_a_task_does_not_count_as_lapsed(world: World) -> None:
     task = await world.running_task()
     world.advance(31)
     assert await world.store.lapsed_sessions("default", await world.store.now(), 10) == []
@@ -111,7 +111,7 @@ async def test_a_session_that_holds_something_is_not_offered_for_burial(world: W
     assert task.session_id == "s1"
 
 
-async def test_agents_are_known_to_everybody_once_registered(world: World) -> None:
+async def test_a_registered_agent_is_known_to_every_store(world: World) -> None:
     spec = c.AgentSpec(name="coder", version="2", concurrency=4, deadline=60 * SECOND, payload_schema="{}")
     await world.register(spec, c.AgentSpec(name="tester"))
     other = await world.another_store()

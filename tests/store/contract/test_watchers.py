@@ -1,4 +1,4 @@
-"""What lets watchers be watched: counters in the commits, ticks in the sessions, cursors with one holder."""
+"""Counters in the commits, ticks in the sessions, and cursors with one holder."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_a_cursor_has_one_holder_until_its_lease_lapses(world: World) -> N
     assert await world.store.cursor("default", "relay") == second
 
 
-async def test_a_cursor_that_is_let_go_of_is_free_at_once(world: World) -> None:
+async def test_a_released_cursor_is_free_at_once(world: World) -> None:
     first = await taken(world, "a")
     await world.store.commit_one(move(world, first, "5", lease=0, trouble="nobody answers"))
     left = await world.store.cursor("default", "relay")
@@ -139,7 +139,7 @@ async def test_a_cursor_that_is_let_go_of_is_free_at_once(world: World) -> None:
     assert (await taken(world, "b")).position == "5"
 
 
-async def test_of_many_that_take_a_cursor_at_once_one_may_move_it(world: World) -> None:
+async def test_one_of_many_holders_that_take_a_cursor_at_once_may_move_it(world: World) -> None:
     stores = [world.store, *[await world.another_store() for _ in range(3)]]
     asked = [store.commit((take(world, f"h{number}"),)) for number, store in enumerate(stores)]
     held = [reply.cursor for (reply,) in await asyncio.gather(*asked) if reply.cursor is not None]

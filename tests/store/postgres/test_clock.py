@@ -1,4 +1,4 @@
-"""On PostgreSQL there is one clock, the server's: what a client takes for the time decides nothing."""
+"""On PostgreSQL all decisions use the server's clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MINUTE_US = 60 * SECOND
 
 
 @pytest.mark.parametrize("hours", [-24, 24])
-async def test_decisions_are_made_by_the_servers_clock_whatever_the_clients_says(
+async def test_decisions_use_the_servers_clock_and_not_the_clients(
     postgres_database: PostgresDatabase, hours: int
 ) -> None:
     right = SystemClock().now_us()

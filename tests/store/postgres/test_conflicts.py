@@ -1,4 +1,4 @@
-"""Two transactions in each other's way: tried again, found out, or told, and nobody else suffers."""
+"""Conflicting transactions are tried again or refused, and other commands of the batch do not suffer."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ async def world_with(database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 
 
 async def waits_for_a_lock(stranger: Any) -> None:
-    """Until a connection of a store waits for somebody's lock."""
+    """Wait until a connection of a store waits for a lock."""
     ours = "application_name = 'endwell' AND datname = current_database()"
     ask = f"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND {ours}"
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not await stranger.fetchval(ask):  # noqa: ASYNC110 - the server tells nobody
+        while not await stranger.fetchval(ask):  # noqa: ASYNC110 - the server does not announce it
             await asyncio.sleep(0.005)
 
 
@@ -101,7 +101,7 @@ async def test_a_deadlock_is_tried_again(
     await world.close()
 
 
-async def test_somebody_who_was_first_is_noticed_by_the_version(
+async def test_a_lost_race_is_noticed_by_the_version(
     postgres_database: PostgresDatabase, stranger: Any, tries: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = await world_with(postgres_database, monkeypatch)
@@ -121,7 +121,7 @@ async def test_somebody_who_was_first_is_noticed_by_the_version(
     await world.close()
 
 
-async def test_a_session_that_is_being_closed_takes_nothing_more(
+async def test_a_session_that_is_being_closed_claims_no_task(
     postgres_database: PostgresDatabase, stranger: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = await world_with(postgres_database, monkeypatch)
@@ -140,7 +140,7 @@ async def test_a_session_that_is_being_closed_takes_nothing_more(
     await world.close()
 
 
-async def test_a_row_that_somebody_keeps_locked_fails_alone(
+async def test_a_command_whose_row_stays_locked_fails_alone(
     postgres_database: PostgresDatabase, stranger: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = await world_with(postgres_database, monkeypatch, lock_timeout="50ms")
@@ -172,7 +172,7 @@ async def test_a_locked_table_does_not_make_every_command_wait(
     await world.close()
 
 
-async def test_claims_pass_over_what_others_are_taking(
+async def test_claims_pass_over_tasks_that_are_being_taken(
     postgres_database: PostgresDatabase, stranger: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = await world_with(postgres_database, monkeypatch)
@@ -203,7 +203,7 @@ async def test_a_row_that_vanishes_under_a_command_leaves_no_events_behind(
     await world.close()
 
 
-async def test_claims_of_one_key_do_not_run_into_each_other(
+async def test_claims_of_one_agent_key_do_not_conflict(
     postgres_database: PostgresDatabase, tries: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = await world_with(postgres_database, monkeypatch)
@@ -221,7 +221,7 @@ async def test_claims_of_one_key_do_not_run_into_each_other(
     await world.close()
 
 
-async def test_the_end_of_a_parent_reaches_children_that_others_keep_moving(
+async def test_the_end_of_a_parent_reaches_children_that_keep_moving(
     postgres_database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = await world_with(postgres_database, monkeypatch)

@@ -19,7 +19,7 @@ RETURNING seq
 
 @pytest.fixture
 async def stranger(postgres_database: PostgresDatabase) -> AsyncIterator[Any]:
-    """Somebody else's connection; gone at the end, with whatever it still had open."""
+    """A foreign connection, closed at the end with any open transaction."""
     connection = await asyncpg.connect(postgres_database.url)
     yield connection
     connection.terminate()
@@ -66,7 +66,7 @@ async def test_an_older_transaction_that_took_its_number_later_is_not_skipped(
     await world.close()
 
 
-async def test_an_aborted_transaction_holds_nobody_up(
+async def test_an_aborted_transaction_does_not_hold_followers_back(
     postgres_database: PostgresDatabase, stranger: Any
 ) -> None:
     world = World(postgres_database)

@@ -1,4 +1,4 @@
-"""A database of an earlier release goes on as it is; of processes that start at once one migrates it."""
+"""A database of an earlier release keeps its data; one of several starting processes migrates it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEPT = ("tasks", "events", "cards", "sessions", "agents")
 
 
 @pytest.mark.covers("S2.28")
-async def test_whoever_waited_for_the_migration_sees_that_it_took_place(postgres_url: str) -> None:
+async def test_a_process_that_waited_for_a_migration_sees_its_result(postgres_url: str) -> None:
     first, second = await asyncpg.connect(postgres_url), await asyncpg.connect(postgres_url)
     try:
         transaction = first.transaction()

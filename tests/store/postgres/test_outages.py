@@ -1,4 +1,4 @@
-"""A server that is away, read-only, full, foreign or newer: a clear error, and work goes on afterwards."""
+"""A server that is away, read-only, full, foreign or newer: a clear error, and work continues afterwards."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_a_short_outage_is_waited_out(honest_postgres_server: PostgresServ
     await world.close()
 
 
-async def test_a_long_outage_is_told_and_ends_by_itself(
+async def test_a_long_outage_is_an_error_and_ends_by_itself(
     honest_postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(PostgresDatabase(honest_postgres_server.create_database()))
@@ -117,7 +117,7 @@ async def test_what_was_answered_survives_the_death_of_the_server(
 @pytest.mark.parametrize(
     ("error", "said"), [(TimeoutError(), "TimeoutError"), (OSError("no route"), "no route")]
 )
-def test_an_error_without_words_is_told_by_its_name(error: Exception, said: str) -> None:
+def test_an_error_without_a_text_is_shown_by_its_type(error: Exception, said: str) -> None:
     assert errors.text_of(error) == said
 
 
@@ -128,9 +128,9 @@ def test_an_error_without_words_is_told_by_its_name(error: Exception, said: str)
         asyncpg.InvalidSQLStatementNameError('prepared statement "s" does not exist\nHINT: a page of it'),
         asyncpg.DuplicatePreparedStatementError('prepared statement "s" already exists\nHINT: a page of it'),
     ],
-    ids=["settings", "a statement that is gone", "a statement of somebody else"],
+    ids=["settings", "a statement that is gone", "a foreign statement"],
 )
-def test_a_pooler_that_endwell_cannot_work_through_is_told_as_such(refused: Exception) -> None:
+def test_a_pooler_that_endwell_cannot_work_through_is_an_error_that_says_so(refused: Exception) -> None:
     """In PgBouncer's own words: it speaks as if the server were away, or the statement ours."""
     meaning = errors.meaning_of(refused, "postgresql://ada:secret@host:6432/db")
     assert "\n" not in meaning.message
@@ -155,13 +155,13 @@ async def test_a_database_that_is_not_there_is_named(postgres_url: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["postgresql://me:geheim@host:port/x", "mysql://me:geheim@host/x"])
-async def test_a_url_that_is_none_is_refused_without_the_password(url: str) -> None:
+async def test_a_bad_url_is_refused_without_showing_the_password(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         await store_at(url).open()
     assert "geheim" not in caught.value.message
 
 
-async def test_without_asyncpg_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_asyncpg_the_hint_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(UsageError) as caught:
         await store_at("postgresql://me@host/x").open()
@@ -171,7 +171,7 @@ async def test_without_asyncpg_it_is_said_how_to_get_it(monkeypatch: pytest.Monk
 # there, and of no use
 
 
-async def test_a_read_only_server_is_named_as_such(postgres_url: str) -> None:
+async def test_a_read_only_server_is_an_error_that_says_so(postgres_url: str) -> None:
     world = World(PostgresDatabase(postgres_url))
     await world.open()
     name = urlsplit(postgres_url).path[1:]
@@ -184,7 +184,7 @@ async def test_a_read_only_server_is_named_as_such(postgres_url: str) -> None:
     await world.close()
 
 
-async def test_a_full_disk_is_named_as_such_and_work_goes_on_afterwards(world: World) -> None:
+async def test_a_full_disk_refuses_commits_until_there_is_room(world: World) -> None:
     await world.database.sql(
         "CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN RAISE 'no space left on device' USING ERRCODE = 'disk_full'; END $$"
@@ -214,7 +214,7 @@ async def test_an_ordinary_role_that_may_create_tables_is_enough(postgres_url: s
     await admin.close()
 
 
-async def test_a_role_that_may_not_create_tables_is_told(postgres_url: str) -> None:
+async def test_a_role_that_may_not_create_tables_is_refused(postgres_url: str) -> None:
     admin = await asyncpg.connect(postgres_url)
     await admin.execute("CREATE ROLE poor LOGIN")
     parts = urlsplit(postgres_url)
@@ -229,7 +229,7 @@ async def test_a_role_that_may_not_create_tables_is_told(postgres_url: str) -> N
 # other loops, other processes
 
 
-async def test_a_sibling_serves_another_event_loop(world: World) -> None:
+async def test_a_store_for_another_loop_commits_there(world: World) -> None:
     await world.open_session()
     sibling = world.store.for_another_loop()
     beat = world.heartbeat()

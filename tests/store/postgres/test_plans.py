@@ -1,4 +1,4 @@
-"""How the door's statements are carried out: by index, whatever size the tables had when planned."""
+"""The door's statements use indexes, for tables of any size."""
 
 from __future__ import annotations
 

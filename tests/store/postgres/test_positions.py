@@ -249,7 +249,7 @@ async def test_a_sequence_that_was_set_by_hand_inside_a_block_hides_nothing(
     assert await stranger.fetchval("SELECT min(seq) FROM events") == 5 * POSITIONS_DRAWN
 
 
-async def test_the_events_of_a_command_are_consecutive_whatever_others_write(
+async def test_the_events_of_a_command_are_consecutive_although_others_write(
     here: World, stranger: Any
 ) -> None:
     """Followers take what one command did to a task as a whole: a turn's end with the task's."""

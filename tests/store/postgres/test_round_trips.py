@@ -1,4 +1,4 @@
-"""How often the server is asked where one turn waits for the answers; nothing is taken twice for it."""
+"""Claims cost few round trips, and take nothing twice."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def claim_of(world: World, task: Task) -> c.Claim:
 
 
 @pytest.mark.parametrize("count", [1, 20])
-async def test_turns_that_a_stream_brought_are_taken_with_two_questions(world: World, count: int) -> None:
+async def test_claims_from_a_stream_cost_two_round_trips(world: World, count: int) -> None:
     claims = [claim_of(world, await world.queued_task()) for _ in range(count)]
     with asked_of(world.store) as sent:
         replies = await world.store.commit(claims)
@@ -71,7 +71,7 @@ async def test_turns_that_a_stream_brought_are_taken_with_two_questions(world: W
     assert len(sent) == 2
 
 
-async def test_a_session_is_found_although_the_first_of_its_claims_is_of_no_task(world: World) -> None:
+async def test_a_session_is_found_although_its_first_claim_names_no_task(world: World) -> None:
     known, unknown = await world.queued_task(), await world.queued_task()
     claims = [claim_of(world, replace(unknown, id="0")), claim_of(world, known)]
     first, second = await world.store.commit(claims)
@@ -79,10 +79,10 @@ async def test_a_session_is_found_although_the_first_of_its_claims_is_of_no_task
     assert second.unwrap().status == "running"
 
 
-async def test_a_claim_for_a_session_that_nobody_opened_is_refused(world: World) -> None:
+async def test_a_claim_for_an_unknown_session_is_refused(world: World) -> None:
     await world.queued_task()
     (task,) = await offered(world.store, world)
-    reply = await world.reply(world.to(c.Claim, task, session_id="nobody", attempt_id=world.new_id()))
+    reply = await world.reply(world.to(c.Claim, task, session_id="unknown", attempt_id=world.new_id()))
     assert reply.refusal is not None
     assert (await world.task(task)).status == "dispatched"
 
@@ -102,7 +102,7 @@ async def test_two_orchestrators_at_once_offer_every_task_once(world: World) -> 
     assert await world.problems() == []
 
 
-async def test_a_slot_that_another_is_just_taking_is_not_offered(
+async def test_a_slot_that_another_transaction_takes_is_not_offered(
     world: World, postgres_database: PostgresDatabase
 ) -> None:
     await world.register(c.AgentSpec(name="coder", concurrency=3))
@@ -122,7 +122,7 @@ async def test_a_slot_that_another_is_just_taking_is_not_offered(
         await connection.close()
 
 
-async def test_of_one_agent_key_one_turn_is_offered(world: World) -> None:
+async def test_one_turn_of_an_agent_key_is_offered(world: World) -> None:
     await world.store.commit([world.submit(agent_key="issue-1") for _ in range(3)])
     stores = [world.store, await world.another_store()]
     found = await asyncio.gather(*(offered(store, world, limit=10) for store in stores))

@@ -1,4 +1,4 @@
-"""A COMMIT whose answer was lost: found out by looking, never done twice, never lost."""
+"""A COMMIT whose answer was lost is looked up: it is neither lost nor done twice."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_a_heartbeat_whose_answer_was_lost_counts_once(world: World, proxy
     assert (await world.task(task)).status == "queued"
 
 
-async def test_an_answer_that_never_comes_is_not_waited_for_without_end(
+async def test_a_commit_without_an_answer_is_looked_up_after_a_timeout(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = World(PostgresDatabase(proxy.url))
@@ -116,8 +116,8 @@ async def test_an_answer_that_never_comes_is_not_waited_for_without_end(
     await world.close()
 
 
-async def test_lines_that_break_all_the_time_lose_nothing(world: World, proxy: Proxy) -> None:
-    """Every submission is answered and there once, at whatever moment the line breaks."""
+async def test_connections_that_break_all_the_time_lose_nothing(world: World, proxy: Proxy) -> None:
+    """Every submission is answered and stored once, at any moment the connection breaks."""
     dice = random.Random(7)
     replies = []
     for _ in range(25):

@@ -58,7 +58,7 @@ async def test_a_commit_that_failed_but_took_place_is_not_done_again(world: Worl
 
 
 async def test_a_commit_that_failed_and_did_not_take_place_leaves_nothing_behind(world: World) -> None:
-    """H-4: what the disk refuses (fsync says EIO) is not treated as committed, and nobody is told so."""
+    """H-4: what the disk refuses (fsync says EIO) is not treated or reported as committed."""
     task = await world.running_task()
     connection = flaky(world)
     connection.next_commit = "before"

@@ -1,4 +1,4 @@
-"""A file of an earlier release goes on as it is: every task, every event, nothing to be done by hand."""
+"""A file of an earlier release works without manual steps and keeps every task and event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short questions are answered on the asker's own event loop; that must not be to others' cost."""
+"""Short questions are answered on the caller's event loop, and do not hold up other tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Doorbells are rung when the work is there, not before: whoever comes at once must find it."""
+"""Doorbells are rung after the commit, when the work can be found."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import apsw
 from tests.store.world import SqliteDatabase, World
 
 
-async def test_whoever_is_rung_finds_what_it_was_rung_for(sqlite_database: SqliteDatabase) -> None:
+async def test_a_ring_comes_after_the_commit_it_announces(sqlite_database: SqliteDatabase) -> None:
     """The bell is heard in the middle of `ring`, through another connection: as early as can be."""
     world = World(sqlite_database)
     found: list[int] = []

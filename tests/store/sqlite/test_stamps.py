@@ -1,4 +1,4 @@
-"""A stamp tells that something was committed, however slow the disk."""
+"""The stamp of a store changes with every commit, however slow the disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def test_each_commit_of_any_store_changes_the_stamp(world: World) -> None:
         assert world.store.stamp() != before
 
 
-async def test_without_a_commit_the_stamp_stays_also_when_the_log_is_folded_back(
+async def test_without_a_commit_the_stamp_stays_the_same(
     world: World, sqlite_database: SqliteDatabase
 ) -> None:
     await world.queued_task()
@@ -83,7 +83,7 @@ def slow_disk() -> Iterator[SlowDisk]:
     disk.unregister()
 
 
-async def test_a_commit_that_waits_for_the_disk_while_we_look_is_found_by_the_next_look(
+async def test_a_commit_that_waits_for_the_disk_changes_the_stamp_when_it_is_done(
     world: World, sqlite_database: SqliteDatabase
 ) -> None:
     """Its pages are in the log's file by then; they count when the disk has them."""
@@ -103,7 +103,7 @@ async def test_a_commit_that_waits_for_the_disk_while_we_look_is_found_by_the_ne
         writer.close()
 
 
-async def test_a_store_that_answers_somebody_else_just_now_cannot_say(
+async def test_a_store_that_is_answering_a_question_has_no_stamp(
     sqlite_database: SqliteDatabase,
 ) -> None:
     store = SqliteStore(sqlite_database.path, limits=LIMITS, runtime=sqlite_database.runtime)

@@ -1,4 +1,4 @@
-"""A process that was stopped while it holds SQLite's write lock: doctor and why name it."""
+"""Doctor and why name a stopped process that holds SQLite's write lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line in front of the committers: who waits together commits together, but takers go one by one."""
+"""Commands that wait share a transaction, but claims go one by one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from endwell.store.postgres.store import PostgresStore
 from tests.store.world import PostgresDatabase, World
 
 
-async def test_two_claims_at_once_do_not_spend_a_batch_on_the_same_tasks(
+async def test_two_claims_at_once_take_different_tasks(
     postgres_database: PostgresDatabase,
 ) -> None:
     world = World(postgres_database)
@@ -22,7 +22,7 @@ async def test_two_claims_at_once_do_not_spend_a_batch_on_the_same_tasks(
     await world.close()
 
 
-async def test_turns_that_a_stream_brought_are_taken_on_both_connections_at_once(
+async def test_claims_from_a_stream_use_both_connections_at_once(
     postgres_database: PostgresDatabase,
 ) -> None:
     """In one transaction the second half would wait for the first."""

@@ -1,4 +1,4 @@
-"""Commits are made by whoever asks first, where it stands; nobody is held up by that, and none is lost."""
+"""Commits share transactions, are made on the event loop where that is possible, and none is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.store.world import SqliteDatabase, World
 
 
 class Bell:
-    """Counts how often it is rung: once after each transaction that concerns somebody."""
+    """Counts how often it is rung: once after each transaction with a topic."""
 
     def __init__(self) -> None:
         self.rings = 0
@@ -45,7 +45,7 @@ async def store(sqlite_database: SqliteDatabase, bell: Bell) -> AsyncIterator[Sq
 
 
 @contextmanager
-def somebody_else_writing(path: Path) -> Iterator[None]:
+def another_process_writing(path: Path) -> Iterator[None]:
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
     try:
@@ -55,25 +55,23 @@ def somebody_else_writing(path: Path) -> Iterator[None]:
         other.close()
 
 
-async def test_commits_that_are_asked_for_at_once_share_a_transaction(
-    world: World, store: SqliteStore, bell: Bell
-) -> None:
+async def test_commits_made_at_once_share_a_transaction(world: World, store: SqliteStore, bell: Bell) -> None:
     await asyncio.gather(*(store.commit([world.submit()]) for _ in range(BATCH_LIMIT)))
     assert bell.rings == 1
     assert await store.counts_by_status("default") == {"queued": BATCH_LIMIT}
 
 
-async def test_a_transaction_stays_short_however_many_ask(
+async def test_a_transaction_has_at_most_batch_limit_commands(
     world: World, store: SqliteStore, bell: Bell
 ) -> None:
     await asyncio.gather(*(store.commit([world.submit()]) for _ in range(2 * BATCH_LIMIT + 1)))
     assert bell.rings == 3
 
 
-async def test_the_event_loop_goes_on_while_another_process_writes(
+async def test_a_commit_does_not_block_the_event_loop_while_another_process_writes(
     world: World, sqlite_database: SqliteDatabase
 ) -> None:
-    with somebody_else_writing(sqlite_database.path):
+    with another_process_writing(sqlite_database.path):
         commit = asyncio.create_task(world.store.commit([world.submit()]))
         for _ in range(200):
             await asyncio.sleep(0)
@@ -81,9 +79,7 @@ async def test_the_event_loop_goes_on_while_another_process_writes(
     assert (await commit)[0].is_new
 
 
-async def test_others_run_between_the_commits_of_one_who_asks_all_the_time(
-    world: World, store: SqliteStore
-) -> None:
+async def test_a_caller_that_commits_in_a_loop_lets_other_tasks_run(world: World, store: SqliteStore) -> None:
     turns = 0
 
     async def count() -> None:
@@ -99,7 +95,7 @@ async def test_others_run_between_the_commits_of_one_who_asks_all_the_time(
     assert turns >= 20
 
 
-async def test_a_heartbeat_goes_before_everything_that_waits(
+async def test_a_heartbeat_is_committed_before_other_commands_that_wait(
     world: World, sqlite_database: SqliteDatabase
 ) -> None:
     await world.open_session()
@@ -109,7 +105,7 @@ async def test_a_heartbeat_goes_before_everything_that_waits(
         await world.store.commit(commands)
         served.append(name)
 
-    with somebody_else_writing(sqlite_database.path):
+    with another_process_writing(sqlite_database.path):
         many = [world.submit() for _ in range(BATCH_LIMIT)]
         asked = [asyncio.create_task(ask(name, *many)) for name in ("first", "second")]
         await asyncio.sleep(0)
@@ -119,7 +115,7 @@ async def test_a_heartbeat_goes_before_everything_that_waits(
     assert served[0] == "heartbeat"
 
 
-async def test_event_loops_that_commit_at_once_lose_nothing(
+async def test_commits_of_several_event_loops_at_once_are_all_stored(
     world: World, store: SqliteStore, bell: Bell
 ) -> None:
     each, threads = 40, 6
@@ -139,9 +135,7 @@ async def test_event_loops_that_commit_at_once_lose_nothing(
     assert await world.problems() == []
 
 
-async def test_a_long_log_is_folded_back_into_the_database(
-    world: World, sqlite_database: SqliteDatabase
-) -> None:
+async def test_a_long_write_ahead_log_is_folded_back(world: World, sqlite_database: SqliteDatabase) -> None:
     payload = b'"' + b"x" * 500_000 + b'"'
     sizes = []
     for _ in range(20):
@@ -150,7 +144,7 @@ async def test_a_long_log_is_folded_back_into_the_database(
     assert CHECKPOINT_BYTES < max(sizes) < 1.5 * CHECKPOINT_BYTES
 
 
-async def test_commits_go_on_although_the_log_cannot_be_folded_back(
+async def test_commits_succeed_although_a_checkpoint_fails(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -164,7 +158,7 @@ async def test_commits_go_on_although_the_log_cannot_be_folded_back(
 
 
 class Interrupted:
-    """A connection during whose next COMMIT somebody presses Ctrl-C, before or after it took place."""
+    """A connection whose next COMMIT is interrupted by Ctrl-C, before or after it took place."""
 
     def __init__(self, real: Any, when: str) -> None:
         self._real = real
@@ -183,7 +177,7 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_whoever_is_interrupted_takes_nobody_else_along(world: World, when: str) -> None:
+async def test_an_interrupted_commit_does_not_lose_the_commands_of_its_batch(world: World, when: str) -> None:
     await world.open_session()
     task = await world.queued_task()
     neighbour = asyncio.create_task(world.store.commit([world.claim_next()]))
@@ -208,7 +202,7 @@ async def test_whoever_is_interrupted_takes_nobody_else_along(world: World, when
     assert await world.problems() == []
 
 
-async def test_whoever_lost_patience_is_served_nevertheless(world: World) -> None:
+async def test_a_cancelled_commit_is_stored_all_the_same(world: World) -> None:
     commit = asyncio.create_task(world.store.commit([world.submit()]))
     await asyncio.sleep(0)
     commit.cancel()
@@ -218,10 +212,10 @@ async def test_whoever_lost_patience_is_served_nevertheless(world: World) -> Non
     assert await world.store.counts_by_status("default") == {"queued": 1}
 
 
-async def test_closing_serves_what_waits_and_refuses_what_comes_later(
+async def test_closing_commits_what_waits_and_refuses_later_commands(
     world: World, sqlite_database: SqliteDatabase
 ) -> None:
-    with somebody_else_writing(sqlite_database.path):
+    with another_process_writing(sqlite_database.path):
         waiting = [asyncio.create_task(world.store.commit([world.submit()])) for _ in range(3)]
         await asyncio.sleep(0)
         closing = asyncio.create_task(world.store.close())

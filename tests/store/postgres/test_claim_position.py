@@ -1,4 +1,4 @@
-"""A long backlog is worked off from where the last claim ended, and nothing in it is forgotten."""
+"""Claims of a long backlog begin where the last one ended, and leave no task behind."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ async def test_a_long_backlog_is_claimed_in_its_order_batch_by_batch(world: Worl
     assert claimed == submitted
 
 
-async def test_a_task_given_back_goes_first_again_a_moment_later(world: World, clock: ManualClock) -> None:
+async def test_a_task_that_was_given_back_is_claimed_first_a_moment_later(
+    world: World, clock: ManualClock
+) -> None:
     submitted = await backlog(world, 4 * BATCH)
     first, *_ = await world.claimed(limit=BATCH)
     await given_back(world, first)
@@ -72,7 +74,7 @@ async def test_a_task_given_back_goes_first_again_a_moment_later(world: World, c
     assert ids(await world.claimed(limit=BATCH)) == [first.id, *submitted[2 * BATCH : 3 * BATCH - 1]]
 
 
-async def test_when_the_backlog_ends_nothing_before_it_is_left_behind(world: World) -> None:
+async def test_a_claim_that_is_not_filled_looks_from_the_start_again(world: World) -> None:
     submitted = await backlog(world, 2 * BATCH + 10)
     some = await world.claimed(limit=BATCH)
     await given_back(world, *some[:5])
@@ -83,7 +85,7 @@ async def test_when_the_backlog_ends_nothing_before_it_is_left_behind(world: Wor
     assert ids(last) == [*submitted[:5], *submitted[-10:]]
 
 
-async def test_what_is_more_urgent_goes_first_however_far_claims_have_come(world: World) -> None:
+async def test_an_urgent_task_is_claimed_before_the_position_of_the_last_claim(world: World) -> None:
     submitted = await backlog(world, 4 * BATCH)
     await world.claimed(limit=BATCH)
     urgent = await world.queued_task(priority=9)
@@ -98,7 +100,7 @@ async def test_a_small_claim_always_takes_the_first(world: World) -> None:
     assert ids(await world.claimed(limit=1)) == [first.id]
 
 
-async def test_dispatching_a_backlog_goes_on_from_where_it_was_too(world: World) -> None:
+async def test_dispatches_begin_where_the_last_one_ended(world: World) -> None:
     submitted = await backlog(world, 2 * BATCH + 3)
     offered = list[str]()
     while taken := (await world.store.commit_one(world.dispatch_next(BATCH))).taken:
@@ -106,7 +108,7 @@ async def test_dispatching_a_backlog_goes_on_from_where_it_was_too(world: World)
     assert offered == submitted
 
 
-async def test_a_claim_does_not_go_over_what_was_taken_before_it(
+async def test_a_claim_does_not_read_entries_of_tasks_taken_before(
     world: World, postgres_database: PostgresDatabase
 ) -> None:
     """Counted in pages, because that is what a claim costs in a backlog of a million."""

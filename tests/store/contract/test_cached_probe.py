@@ -1,4 +1,4 @@
-"""Questions that stand: asked of the store only when it may have another answer, and then always."""
+"""A cached probe is sent to the store only when its answers may have changed, and then always."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def told() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_question_is_put_again_only_where_the_store_cannot_say_that_nothing_happened(
+async def test_a_probe_is_sent_again_only_if_the_store_has_no_stamp(
     database: Database,
 ) -> None:
     async with counted(database) as (world, counts):
@@ -56,7 +56,7 @@ async def test_a_question_is_put_again_only_where_the_store_cannot_say_that_noth
         assert counts["worker", "statements"] == (0 if world.store.has_stamps else 5)
 
 
-async def test_what_anybody_commits_is_found_by_the_next_question(world: World) -> None:
+async def test_a_commit_of_any_store_is_found_by_the_next_probe(world: World) -> None:
     question = standing(world.store)
     other = await world.another_store()
     assert not (await question.ask())["ready_for_some"]
@@ -67,7 +67,7 @@ async def test_what_anybody_commits_is_found_by_the_next_question(world: World) 
         assert not (await question.ask())["ready_for_some"]
 
 
-async def test_a_delayed_start_is_found_when_its_time_has_come_although_nobody_commits(world: World) -> None:
+async def test_a_delayed_start_is_found_in_time_without_a_commit(world: World) -> None:
     task = await world.queued_task(agent="coder", delay=60 * SECOND)
     question = standing(world.store)
     assert (await question.ask())["next_start_of_some"] == task.run_at
@@ -91,7 +91,7 @@ async def test_a_clock_that_was_set_back_makes_old_answers_void(sqlite_database:
     await world.close()
 
 
-async def test_what_another_question_learned_counts_until_it_is_forgotten(database: Database) -> None:
+async def test_an_adopted_result_counts_until_it_is_forgotten(database: Database) -> None:
     async with counted(database) as (world, counts):
         question = standing(world.store)
         question.adopt(await world.store.probe(READY, START, Probe("offered_to_some", ("default", AGENTS))))

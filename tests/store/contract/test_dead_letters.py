@@ -1,4 +1,4 @@
-"""Dead letters in the order of their changes: whoever follows them reads on from where it was."""
+"""Dead letters are listed by their last change, so that a follower can read on from its place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def followed(world: World, since: int, page: int) -> list[DeadLetter]:
     return found
 
 
-async def test_letters_come_by_their_last_change_and_in_pages_of_any_size_each_once(world: World) -> None:
+async def test_dead_letters_are_paged_by_their_last_change(world: World) -> None:
     first, second, third = [await dead(world) for _ in range(3)]
     await world.do(world.to(c.Abandon, second))
     found = await followed(world, 0, 10)

@@ -1,4 +1,4 @@
-"""Several questions as one statement: each is answered as it would be alone, at one moment."""
+"""A probe answers each of its questions as if asked alone, at one moment."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def found(seen: ProbeResult) -> list[Any]:
     return [seen[name] or None for name in WORK]
 
 
-async def test_nothing_is_found_where_nothing_is(world: World) -> None:
+async def test_a_probe_of_an_empty_store_finds_nothing(world: World) -> None:
     assert found(await look(world, "coder", "tester")) == [None, None, None]
     assert found(await look(world)) == [None, None, None]
 
 
-async def test_ready_and_delayed_tasks_are_told_apart_whatever_their_priority(world: World) -> None:
+async def test_ready_and_delayed_tasks_are_told_apart_at_every_priority(world: World) -> None:
     await world.queued_task(agent="tester", delay=90 * SECOND, priority=7)
     soon = await world.queued_task(agent="coder", delay=60 * SECOND)
     assert found(await look(world, "coder", "tester")) == [None, None, soon.run_at]
@@ -51,7 +51,7 @@ async def test_ready_and_delayed_tasks_are_told_apart_whatever_their_priority(wo
     assert (await look(world, "coder"))["ready_for_some"]
 
 
-async def test_the_clock_is_the_stores_own(world: World) -> None:
+async def test_a_probe_uses_the_stores_clock(world: World) -> None:
     before = await world.store.now()
     seen = await look(world, "coder")
     assert before <= seen.now <= await world.store.now()
@@ -59,7 +59,7 @@ async def test_the_clock_is_the_stores_own(world: World) -> None:
     assert (await look(world, "coder")).now >= before + 100 * SECOND
 
 
-async def test_only_what_has_been_ready_for_a_while_is_long_ready(world: World) -> None:
+async def test_only_tasks_that_were_ready_for_a_while_are_long_ready(world: World) -> None:
     await world.register(AgentSpec(name="coder"))
     await world.queued_task(agent="coder")
     asked = Probe("long_ready", ("default", NOW, 30 * SECOND))
@@ -68,7 +68,7 @@ async def test_only_what_has_been_ready_for_a_while_is_long_ready(world: World) 
     assert (await world.store.probe(asked))["long_ready"]
 
 
-async def test_the_next_start_of_any_registered_agent_is_told(world: World) -> None:
+async def test_the_next_start_of_any_registered_agent_is_found(world: World) -> None:
     asked = Probe("next_start", ("default", NOW), is_value=True)
     await world.register(AgentSpec(name="coder"), AgentSpec(name="tester"))
     await world.queued_task(agent="coder")
@@ -92,7 +92,7 @@ async def test_questions_with_the_same_parameters_in_another_order_are_not_mixed
 
 
 @pytest.mark.parametrize("name", ["due", "expired_claims", "lapsed_sessions"])
-async def test_a_question_of_many_columns_is_asked_whether_it_has_rows(world: World, name: str) -> None:
+async def test_a_query_of_many_columns_is_probed_for_rows(world: World, name: str) -> None:
     extra = {"due": (-1, "", 1)}.get(name, (1,))
     asked = Probe(name, ("default", NOW, *extra))
     task = await world.running_task()

@@ -1,4 +1,4 @@
-"""Files that are locked, read-only, full, foreign or missing: a clear error, and work goes on afterwards."""
+"""Files that are locked, read-only, full, foreign or missing: a clear error, and later commits succeed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_a_commit_waits_for_another_writer(world: World, path: Path) -> No
     other.close()
 
 
-async def test_a_writer_that_does_not_let_go_is_not_waited_for_without_end(
+async def test_a_commit_fails_when_another_writer_keeps_the_file(
     world: World, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "BUSY_SECONDS", 0.02)
@@ -54,7 +54,7 @@ async def test_a_writer_that_does_not_let_go_is_not_waited_for_without_end(
     with pytest.raises(StoreError) as caught:
         await world.store.commit([world.submit(), world.submit()])
     assert caught.value.code == "store_busy"
-    assert await world.task(task) == task  # reading goes on
+    assert await world.task(task) == task  # reading still works
     other.execute("ROLLBACK")
     other.close()
     assert await world.store.counts_by_status("default") == {"queued": 1}
@@ -64,7 +64,7 @@ async def test_a_writer_that_does_not_let_go_is_not_waited_for_without_end(
 # unusable files
 
 
-async def test_a_read_only_file_is_named_as_such(
+async def test_a_read_only_file_is_an_error_that_says_so(
     world: World, sqlite_database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.queued_task()
@@ -100,7 +100,7 @@ async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     await world.close()
 
 
-async def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "letter.txt"
     path.write_text("dear reader, " * 200)
     with pytest.raises(StoreError) as caught:
@@ -109,7 +109,7 @@ async def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
     assert path.read_text() == "dear reader, " * 200
 
 
-async def test_a_damaged_file_is_named_as_such(world: World, sqlite_database: SqliteDatabase) -> None:
+async def test_a_damaged_file_is_an_error_that_says_so(world: World, sqlite_database: SqliteDatabase) -> None:
     await world.store.commit([world.submit() for _ in range(200)])
     await world.store.close()
     path = sqlite_database.path
@@ -127,7 +127,7 @@ async def _opened_and_asked(store: Store) -> None:
     await store.counts_by_status("default")
 
 
-async def test_a_full_file_refuses_and_goes_on_when_there_is_room(world: World) -> None:
+async def test_a_full_file_refuses_commits_until_there_is_room(world: World) -> None:
     driver = world.store._writer  # type: ignore[attr-defined]
     (pages,) = driver._connection.execute("PRAGMA page_count").fetchone()
     driver._connection.execute(f"PRAGMA max_page_count = {pages + 5}").fetchall()
@@ -140,7 +140,7 @@ async def test_a_full_file_refuses_and_goes_on_when_there_is_room(world: World) 
     assert await world.problems() == []
 
 
-async def test_a_disk_without_room_refuses_and_goes_on_when_there_is_some(
+async def test_a_full_disk_refuses_commits_until_there_is_room(
     sqlite_database: SqliteDatabase,
 ) -> None:
     first = World(sqlite_database)
@@ -181,7 +181,7 @@ async def test_the_write_ahead_log_stays_small_under_constant_writing(world: Wor
     assert CHECKPOINT_BYTES < largest < 1.5 * CHECKPOINT_BYTES
 
 
-async def test_a_file_system_without_shared_memory_is_refused_at_the_start(tmp_path: Path) -> None:
+async def test_a_file_system_without_shared_memory_is_refused(tmp_path: Path) -> None:
     """H-9: as on NFS, where the write-ahead log of several processes cannot work."""
     usual = apsw.vfs_names()[0]
     apsw.set_default_vfs("unix-dotfile")

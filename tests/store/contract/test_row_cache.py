@@ -1,4 +1,4 @@
-"""A store that remembers the tasks it handed out is not fooled when another store moved them."""
+"""A store that caches its running tasks notices when another store has moved one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.store.world import World
 
 
 @pytest.mark.covers("S3.18")
-async def test_a_command_that_would_be_refused_anyway_is_refused_as_stale_if_the_task_was_taken_away(
+async def test_a_refusal_is_decided_on_the_row_and_not_on_the_cache(
     world: World,
 ) -> None:
     task = await world.running_task()

@@ -33,7 +33,7 @@ async def worked_off(world: World, session_id: str, tasks: int) -> None:
     assert [reply.refusal for reply in replies] == [None] * tasks
 
 
-async def test_batch_after_batch_nothing_is_prepared_anew(world: World) -> None:
+async def test_statements_stay_prepared_from_batch_to_batch(world: World) -> None:
     session_id = await world.open_session(concurrency=1_000)
     await worked_off(world, session_id, MANY + SPARE)
     connection = driver_of(world)._connection
@@ -69,7 +69,7 @@ print(apsw.memory_used() > 0, other is None or other.execute("SELECT 1").fetchal
 
 
 @pytest.mark.parametrize(("state", "is_counted"), [("unused", False), ("in use", True)])
-def test_memory_is_counted_only_where_somebody_uses_sqlite_already(
+def test_memory_is_counted_only_if_sqlite_was_in_use_before(
     tmp_path: Path, state: str, is_counted: bool
 ) -> None:
     words = [sys.executable, "-c", COUNTED, str(tmp_path / "s.db"), state]
