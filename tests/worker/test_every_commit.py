@@ -23,13 +23,13 @@ AT_ONCE = 6  # most of them wait for a lease to lapse
 async def _at_every_commit(url: str, home: Path, fault_at: Callable[[int], Fault]) -> list[Fault]:
     """So many runs as the task has commits, a few at a time; each checks by itself that everything held."""
     async with Place(url, home) as place:
-        commits = await place.commits()
+        commits = await place.count_commits()
         faults = [fault_at(at) for at in range(1, commits + 1)]
         limit = asyncio.Semaphore(AT_ONCE)
 
         async def one(fault: Fault) -> None:
             async with limit:
-                await Run(place, fault).to_the_end()
+                await Run(place, fault).run_to_end()
                 tally.count(fault.counts_as, fault.counts)
 
         await asyncio.gather(*map(one, faults))

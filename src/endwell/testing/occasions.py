@@ -10,14 +10,17 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from endwell.errors import EndwellError
 from endwell.model import commands as c
 from endwell.runtime.clock import MICROSECONDS
+from endwell.runtime.virtual.scheduler import Dice
 from endwell.testing.cluster import Cluster, ClusterMember
 from endwell.testing.effect_sink import Fates
 from endwell.testing.oracle.judging import Violation
+
+T = TypeVar("T")
 
 Act = Callable[..., Any]
 """Called with what happens at a point; returns None if that does not suit the fault."""
@@ -101,6 +104,25 @@ class Occasions:
                 self.cluster.scheduler.run_after(every, try_again)
 
         try_again()
+
+    def act_when_found(
+        self,
+        dice: Dice,
+        find: Callable[[], Sequence[T]],
+        act: Callable[[T], None],
+        *,
+        every: float = 2.0,
+        within: float = 600.0,
+    ) -> None:
+        """Act on one of the things that `find` returns, as soon as it returns any."""
+
+        def act_if_any() -> bool:
+            found = find()
+            if found:
+                act(dice.choice(found))
+            return bool(found)
+
+        self.retry_until(act_if_any, every=every, within=within)
 
     def wait_at(self, point: Point, act: Act, *, times: int = 1, within: float = 600.0) -> None:
         """Let a fault act at its next occasions at this point."""

@@ -119,14 +119,14 @@ def histories(seed: int, size: int, say: Say) -> None:
 
 def fuzz(seed: int, size: int, say: Say) -> None:
     """Give every decoder valid, mutated and random inputs."""
-    from tests.proof.fuzz.campaign import distinct, no_hangs, run, shortfalls
+    from tests.proof.fuzz.campaign import no_hangs, run, shortest_findings, shortfalls
     from tests.proof.fuzz.targets import all_targets
 
     with _home() as home, no_hangs():
         targets = all_targets(home)
         outcome = run(targets, size, seed)
         again = f"python -m tests.proof.fuzz --inputs {size} --seed {seed} --keep"
-        failed = [f"{again}\n{one}" for one in distinct(outcome.findings)[:5]]
+        failed = [f"{again}\n{one}" for one in shortest_findings(outcome.findings)[:5]]
         failed += [f"{again}\ntoo few: {short}" for short in shortfalls(outcome, targets)]
     accepted = sum(tally.accepted for tally in outcome.tallies.values())
     counts = {"inputs": outcome.inputs, "accepted": accepted, "refused": outcome.inputs - accepted}
@@ -144,7 +144,7 @@ def planted(seed: int, size: int, say: Say) -> None:
     try:
         with Planter(None if server is None else server.url("postgres")) as planter:
             for defect in chosen:
-                answer = planter.planted(defect)
+                answer = planter.plant(defect)
                 failed = () if answer.is_red else (f"{defect.name} was not caught\n{answer.said[-1500:]}",)
                 caught = {"defects": [defect.name]} if answer.is_red else {}
                 say(Line(kinds=caught, failed=failed))

@@ -64,7 +64,7 @@ def next_part(plan: Plan, totals: Totals) -> Part | None:
     return min((part for part in plan.parts if not part.repeats), key=share, default=None)
 
 
-def seed_of(part: Part, number: int) -> int:
+def new_seed(part: Part, number: int) -> int:
     """Return a seed that was never used; numbered parts begin with their fixed numbers."""
     if part.name in NUMBERED:
         return number
@@ -72,7 +72,7 @@ def seed_of(part: Part, number: int) -> int:
     return int.from_bytes(digest[:4], "big") + 1
 
 
-def whole(plan: Plan, totals: Totals) -> Iterator[Piece]:
+def complete_pieces(plan: Plan, totals: Totals) -> Iterator[Piece]:
     """Yield the pieces of complete parts that were not done yet."""
     for part in plan.parts:
         numbers = range(1, (part.rounds or 1) + 1) if part.repeats else ()
@@ -80,14 +80,14 @@ def whole(plan: Plan, totals: Totals) -> Iterator[Piece]:
             yield Piece(part.name, number, part.piece)
 
 
-def endless(plan: Plan, totals: Totals, until: float) -> Iterator[Piece]:
+def pieces_until(plan: Plan, totals: Totals, until: float) -> Iterator[Piece]:
     """Yield pieces until the time is over."""
-    for piece in list(whole(plan, totals)):
+    for piece in list(complete_pieces(plan, totals)):
         if time.monotonic() >= until:
             return
         yield piece
     while time.monotonic() < until and (part := next_part(plan, totals)) is not None:
-        yield Piece(part.name, seed_of(part, totals.begun.get(part.name, 0) + 1), part.piece)
+        yield Piece(part.name, new_seed(part, totals.begun.get(part.name, 0) + 1), part.piece)
 
 
 def run(plan: Plan, path: Path, hours: float, jobs: int = 0) -> int:
@@ -111,7 +111,7 @@ def run(plan: Plan, path: Path, hours: float, jobs: int = 0) -> int:
 
     driver = Driver(totals, jobs, changed, ended)
     try:
-        driver.run(endless(plan, totals, began + hours * 3600))
+        driver.run(pieces_until(plan, totals, began + hours * 3600))
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
     changed()

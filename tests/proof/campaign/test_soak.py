@@ -47,13 +47,13 @@ def totals_file(tmp_path: Path) -> Path:
 @pytest.fixture
 def at_most(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """End a run after this many pieces instead of hours."""
-    real = soak.endless
+    real = soak.pieces_until
 
     def set_to(count: int) -> None:
         def some(plan: Plan, totals: Totals, until: float) -> Iterator[driver.Piece]:
             return islice(real(plan, totals, until), count)
 
-        monkeypatch.setattr(soak, "endless", some)
+        monkeypatch.setattr(soak, "pieces_until", some)
 
     return set_to
 
@@ -171,7 +171,7 @@ def test_what_can_be_done_whole_is_done_first_and_what_broke_off_again(
     assert totals.begun == {"shells": 3, "nuts": 1}
     assert totals.done == {"shells": {1, 3}}
 
-    assert [piece.seed for piece in soak.whole(NUTS_AND_SHELLS, totals)] == [2]
+    assert [piece.seed for piece in soak.complete_pieces(NUTS_AND_SHELLS, totals)] == [2]
 
 
 def test_what_was_done_whole_with_another_source_is_done_again() -> None:
@@ -179,10 +179,10 @@ def test_what_was_done_whole_with_another_source_is_done_again() -> None:
     totals.sources["shells"] = "before"
 
     soak.begin_with("before", NUTS_AND_SHELLS, totals)
-    assert not list(soak.whole(NUTS_AND_SHELLS, totals))
+    assert not list(soak.complete_pieces(NUTS_AND_SHELLS, totals))
 
     soak.begin_with("now", NUTS_AND_SHELLS, totals)
-    assert [piece.seed for piece in soak.whole(NUTS_AND_SHELLS, totals)] == [1, 2, 3]
+    assert [piece.seed for piece in soak.complete_pieces(NUTS_AND_SHELLS, totals)] == [1, 2, 3]
     assert (totals.reached("shells"), totals.reached("nuts")) == (0, 5)
 
 
@@ -199,12 +199,12 @@ def test_a_soak_turns_to_the_part_that_misses_most() -> None:
 
 
 def test_a_soak_never_repeats_what_can_be_new() -> None:
-    assert [soak.seed_of(PARTS["states"], number) for number in (1, 7, 8, 99)] == [1, 7, 8, 99]
-    assert len({soak.seed_of(PARTS["fuzz"], number) for number in range(200)}) == 200
+    assert [soak.new_seed(PARTS["states"], number) for number in (1, 7, 8, 99)] == [1, 7, 8, 99]
+    assert len({soak.new_seed(PARTS["fuzz"], number) for number in range(200)}) == 200
 
 
 def test_all_mutants_all_defects_and_all_boundaries_are_tried_once_for_each_source() -> None:
-    pieces = list(soak.whole(Plan(tuple(PARTS.values()), ()), Totals()))
+    pieces = list(soak.complete_pieces(Plan(tuple(PARTS.values()), ()), Totals()))
     counted = {part: sum(piece.part == part for piece in pieces) for part in PARTS}
     assert {part: count for part, count in counted.items() if count} == {
         "boundaries": 2,

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.proof.faults.campaign import Campaign, split, told
+from tests.proof.faults.campaign import Campaign, describe_outcome, share_out
 from tests.servers.postgres import postgres_for_tests
 
 STORES = ("sqlite", "postgresql")
@@ -23,25 +23,25 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--store", choices=STORES, action="append")
     asked = parser.parse_args(arguments)
     stores = asked.store or list(STORES)
-    parts = split({"kills": asked.kills, "zombies": asked.zombies, "others": asked.others}, len(stores))
-    return max(_on(store, wanted, asked.seed) for store, wanted in zip(stores, parts, strict=True))
+    parts = share_out({"kills": asked.kills, "zombies": asked.zombies, "others": asked.others}, len(stores))
+    return max(_run_on_store(store, wanted, asked.seed) for store, wanted in zip(stores, parts, strict=True))
 
 
-def _on(store: str, wanted: dict[str, int], seed: int) -> int:
+def _run_on_store(store: str, wanted: dict[str, int], seed: int) -> int:
     server = postgres_for_tests() if store == "postgresql" else None
     try:
         with tempfile.TemporaryDirectory() as home:
             url = f"sqlite:///{home}/endwell.db" if server is None else server.create_database()
-            return _told(Campaign(url, Path(home), wanted, seed), url)
+            return _run_and_print(Campaign(url, Path(home), wanted, seed), url)
     finally:
         if server is not None:
             server.stop()
 
 
-def _told(campaign: Campaign, url: str) -> int:
+def _run_and_print(campaign: Campaign, url: str) -> int:
     began = time.monotonic()
     outcome = asyncio.run(campaign.run())
-    sys.stdout.write(told(url, outcome, began) + "\n")
+    sys.stdout.write(describe_outcome(url, outcome, began) + "\n")
     for problem in outcome.broken:
         sys.stdout.write(f"DID NOT HOLD: {problem}\n")
     for kind, number in campaign.missing().items():

@@ -16,8 +16,8 @@ from tests.proof.faults.kinds import (
     FrozenAtCommit,
     KilledAtCommit,
     KilledAtSystemCall,
-    some_kill,
-    some_trouble,
+    choose_kill,
+    choose_trouble,
 )
 from tests.proof.faults.run import Place, Run
 
@@ -59,35 +59,35 @@ class Campaign:
 
     async def run(self) -> Outcome:
         async with Place(self._url, self._home) as self._place:
-            self._commits = await self._place.commits()
+            self._commits = await self._place.count_commits()
             for kind, make in self._makers().items():
-                await self._until_counted(kind, make)
+                await self._inject_until_counted(kind, make)
         return self.outcome
 
     def _makers(self) -> dict[str, Callable[[], Fault]]:
         dice = self._dice
         return {
-            "kills": lambda: some_kill(
+            "kills": lambda: choose_kill(
                 dice, self._commits, self._calls, is_sqlite=self._is_sqlite, may_trace=self._may_trace
             ),
             "zombies": lambda: FrozenAtCommit(dice.randrange(1, self._commits + 1)),
-            "others": lambda: some_trouble(dice, is_sqlite=self._is_sqlite),
+            "others": lambda: choose_trouble(dice, is_sqlite=self._is_sqlite),
         }
 
-    async def _until_counted(self, kind: str, make: Callable[[], Fault]) -> None:
+    async def _inject_until_counted(self, kind: str, make: Callable[[], Fault]) -> None:
         wanted, tried = self._wanted.get(kind, 0), 0
         while (left := wanted - self.outcome.counted[kind]) > 0 and tried < SPARE * wanted + AT_ONCE:
             faults = [make() for _ in range(min(left, AT_ONCE * 4))]
             tried += len(faults)
-            await self._inflict(faults)
+            await self._inject(faults)
 
-    async def _inflict(self, faults: list[Fault]) -> None:
+    async def _inject(self, faults: list[Fault]) -> None:
         limit = asyncio.Semaphore(AT_ONCE)
 
         async def one(fault: Fault) -> None:
             async with limit:
                 try:
-                    await Run(self._place, fault).to_the_end()
+                    await Run(self._place, fault).run_to_end()
                 except Exception as error:  # reported with all other failures
                     self.outcome.broken.append(f"{fault}: {type(error).__name__}: {error}")
                     return
@@ -98,12 +98,12 @@ class Campaign:
     def _count(self, fault: Fault) -> None:
         if not fault.counts:
             self.outcome.in_vain += 1
-            self._not_so_late(fault)
+            self._choose_earlier(fault)
             return
         self.outcome.counted[fault.counts_as] += 1
         self.outcome.kinds[type(fault).__name__ + getattr(fault, "way", "").title()] += 1
 
-    def _not_so_late(self, fault: Fault) -> None:
+    def _choose_earlier(self, fault: Fault) -> None:
         """Choose earlier commits or system calls from now on: the worker does not reach this one."""
         if isinstance(fault, KilledAtCommit | FrozenAtCommit) and not fault.is_struck:
             self._commits = max(LEAST_COMMITS, min(self._commits, fault.at - 1))
@@ -115,12 +115,12 @@ class Campaign:
         return {kind: wanted for kind, wanted in self._wanted.items() if self.outcome.counted[kind] < wanted}
 
 
-def split(wanted: dict[str, int], parts: int) -> list[dict[str, int]]:
+def share_out(wanted: dict[str, int], parts: int) -> list[dict[str, int]]:
     """Share the counts out among parts, rounded up."""
     return [{kind: -(-number // parts) for kind, number in wanted.items()} for _ in range(parts)]
 
 
-def told(url: str, outcome: Outcome, began: float) -> str:
+def describe_outcome(url: str, outcome: Outcome, began: float) -> str:
     """Describe the outcome on one store."""
     counted = ", ".join(f"{number} {kind}" for kind, number in outcome.counted.items())
     kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(outcome.kinds.items()))

@@ -183,10 +183,10 @@ class DiskFull(Fault):
         self._child = run.worker(file_bytes=max(size, PAGE_BYTES), full_seconds=self.seconds)
 
     async def look(self, task: Task) -> None:
-        self.counts = self.counts or _said(self._child, "full")
+        self.counts = self.counts or _has_printed(self._child, "full")
 
 
-def _said(child: ChildProcess, word: str) -> bool:
+def _has_printed(child: ChildProcess, word: str) -> bool:
     try:
         while (line := child.read_line(0)) is not None:
             if line == word:
@@ -237,7 +237,7 @@ class BadLine(Fault):
         ways[self.way]()
 
 
-def some_kill(dice: Random, commits: int, calls: int, *, is_sqlite: bool, may_trace: bool) -> Fault:
+def choose_kill(dice: Random, commits: int, calls: int, *, is_sqlite: bool, may_trace: bool) -> Fault:
     """Choose a kill: half of them at a commit, the others at a moment or inside a system call."""
     pick = dice.random()
     if pick < 0.25 and is_sqlite and may_trace:
@@ -249,7 +249,7 @@ def some_kill(dice: Random, commits: int, calls: int, *, is_sqlite: bool, may_tr
     return KilledAtCommit(dice.randrange(1, commits + 1), where, shift)
 
 
-def some_trouble(dice: Random, *, is_sqlite: bool) -> Fault:
+def choose_trouble(dice: Random, *, is_sqlite: bool) -> Fault:
     """Choose a fault that kills no process."""
     if is_sqlite:
         return DiskFull(dice.random(), dice.uniform(0.3, 1.5))

@@ -51,10 +51,10 @@ class Place:
     async def __aexit__(self, *_: object) -> None:
         await self.store.close()
 
-    async def commits(self) -> int:
+    async def count_commits(self) -> int:
         """Count the commits of a worker that write events when nothing goes wrong."""
         run = Run(self, Quiet())
-        await run.to_the_end()
+        await run.run_to_end()
         events = await self.store.events_after(run.world.namespace, "", 500)
         return len({logged.event.command_id for logged in events})
 
@@ -101,7 +101,7 @@ class Run:
         self._victim = self._victim or child.pid
         return child
 
-    async def to_the_end(self) -> None:
+    async def run_to_end(self) -> None:
         """Run the task from its submission to its result, and check what must hold."""
         app = self.world.app
         app.agents.update(app_for(app.url, self.world.namespace, SETTINGS, self.sink).agents)
@@ -188,9 +188,9 @@ class Run:
         calls = Counter(self.sink.calls())
         assert {name: calls[name] for name in EFFECTS} == dict.fromkeys(EFFECTS, 1)
         again = sum(calls[name] - 1 for name in (*STEPS, "helper"))
-        assert 0 <= again <= self.fault.steps_again + await self._lost_by_others(), calls
+        assert 0 <= again <= self.fault.steps_again + await self._count_other_losses(), calls
 
-    async def _lost_by_others(self) -> int:
+    async def _count_other_losses(self) -> int:
         """Count reclaims from workers that were not struck; each may cost a step.
 
         A busy machine can stop a healthy worker for longer than its lease.

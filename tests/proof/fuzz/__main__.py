@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.proof.fuzz.campaign import CORPUS, distinct, no_hangs, report, run, shortfalls
+from tests.proof.fuzz.campaign import CORPUS, no_hangs, report, run, shortest_findings, shortfalls
 from tests.proof.fuzz.targets import all_targets
 
 
@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
         targets = [one for one in all_targets(Path(home)) if not asked.only or one.name in asked.only]
         outcome = run(targets, asked.inputs, asked.seed)
     say = sys.stdout.write
-    for finding in distinct(outcome.findings)[:40]:
+    for finding in shortest_findings(outcome.findings)[:40]:
         say(f"{finding}\n")
         if asked.keep:
             _keep(finding.target, finding.data)

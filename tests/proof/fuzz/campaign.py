@@ -14,7 +14,7 @@ from random import Random
 from types import FrameType
 from typing import Final
 
-from tests.proof.fuzz.mutate import Maker, mutated, noise
+from tests.proof.fuzz.mutate import Maker, make_noise, mutate_input
 
 LEAST_SHARE: Final = 0.1
 """Least share of inputs that a target must accept, and refuse: otherwise it tests nothing."""
@@ -37,7 +37,7 @@ class Target:
     share: float
     valid: Maker
     take: Callable[[bytes], bool]
-    noise: Maker = noise
+    noise: Maker = make_noise
     refuses: bool = True
 
 
@@ -91,9 +91,9 @@ def inputs_for(target: Target, seed: int) -> Iterator[tuple[bytes, bool]]:
     """Yield inputs for ever: half of them mutations of valid ones, a quarter valid, a quarter noise."""
     dice = Random(f"{seed}:{target.name}")
     while True:
-        yield mutated(target.valid(dice), dice, target.valid), True
+        yield mutate_input(target.valid(dice), dice, target.valid), True
         yield target.valid(dice), False
-        yield mutated(target.valid(dice), dice, target.valid), True
+        yield mutate_input(target.valid(dice), dice, target.valid), True
         yield target.noise(dice), False
 
 
@@ -108,7 +108,7 @@ def run(targets: Sequence[Target], count: int, seed: int) -> Outcome:
         for _ in range(max(20, math.ceil(count * target.share / whole))):
             data, is_mutation = next(made)
             tally.mutations += is_mutation
-            verdict = tried(target, data, outcome.findings)
+            verdict = try_input(target, data, outcome.findings)
             tally.accepted += verdict
             tally.refused += not verdict
             digest.update(b"%d %d " % (len(data), verdict) + data[:100])
@@ -116,7 +116,7 @@ def run(targets: Sequence[Target], count: int, seed: int) -> Outcome:
     return outcome
 
 
-def tried(target: Target, data: bytes, findings: list[Finding]) -> bool:
+def try_input(target: Target, data: bytes, findings: list[Finding]) -> bool:
     """Try one input; a finding is noted and counts as refused."""
     try:
         with _limited():
@@ -127,7 +127,7 @@ def tried(target: Target, data: bytes, findings: list[Finding]) -> bool:
     return False
 
 
-def distinct(findings: Sequence[Finding]) -> list[Finding]:
+def shortest_findings(findings: Sequence[Finding]) -> list[Finding]:
     """Return the shortest input of each kind of finding."""
     found: dict[str, Finding] = {}
     for finding in sorted(findings, key=lambda one: len(one.data)):

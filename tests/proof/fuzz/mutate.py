@@ -27,14 +27,14 @@ _VALUES: Final = (
 )
 
 
-def noise(dice: Random) -> bytes:
+def make_noise(dice: Random) -> bytes:
     """Make random bytes, or random pieces of what a decoder knows."""
     if dice.random() < 0.4:
         return dice.randbytes(dice.randrange(1, 40))
     return b"".join(dice.choice(_TOKENS) for _ in range(dice.randrange(1, 6)))
 
 
-def mutated(data: bytes, dice: Random, others: Maker) -> bytes:
+def mutate_input(data: bytes, dice: Random, others: Maker) -> bytes:
     """Change one to three things in an input."""
     for _ in range(dice.choice((1, 1, 1, 2, 3))):
         data = dice.choice(_CHANGES)(data, dice, others)

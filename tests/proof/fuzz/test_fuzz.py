@@ -17,12 +17,12 @@ from tests import tally
 from tests.proof.fuzz.campaign import (
     Finding,
     Target,
-    distinct,
     kept_inputs,
     no_hangs,
     run,
+    shortest_findings,
     shortfalls,
-    tried,
+    try_input,
 )
 from tests.proof.fuzz.mutate import one_of
 from tests.proof.fuzz.targets import all_targets
@@ -39,7 +39,7 @@ def test_every_input_is_accepted_or_refused(number: int, tmp_path: Path) -> None
     with no_hangs():
         outcome = run(targets, count, seed)
 
-    found = "\n".join(map(str, distinct(outcome.findings)[:5]))
+    found = "\n".join(map(str, shortest_findings(outcome.findings)[:5]))
     assert not outcome.findings, f"python -m tests.proof.fuzz --inputs {count} --seed {seed} --keep\n{found}"
     assert shortfalls(outcome, targets) == []
     assert outcome.inputs >= count
@@ -53,7 +53,7 @@ def test_kept_inputs_are_accepted_or_refused(tmp_path: Path) -> None:
     kept = kept_inputs()
     with no_hangs():
         for name, data in kept:
-            tried(targets[name], data, findings)
+            try_input(targets[name], data, findings)
 
     assert len(kept) >= 8
     assert not findings, "\n".join(map(str, findings))
@@ -95,6 +95,6 @@ def test_a_decoder_that_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.proof.fuzz.campaign.SLOWEST_CPU_SECONDS", 0.05)
     findings: list[Finding] = []
     with no_hangs():
-        tried(Target(name="endless", share=1, valid=one_of((b"",)), take=endless), b"", findings)
+        try_input(Target(name="endless", share=1, valid=one_of((b"",)), take=endless), b"", findings)
 
     assert "Hang" in findings[0].problem

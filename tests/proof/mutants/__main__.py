@@ -45,20 +45,22 @@ def main(arguments: list[str]) -> int:
         if not verdict.is_killed:
             sys.stdout.write(f"SURVIVED {verdict.name}\n{verdict.diff}\n")
         if len(verdicts) % 20 == 0:
-            sys.stdout.write(f"{time.monotonic() - began:5.0f} s  {_killed(verdicts)}\n")
+            sys.stdout.write(f"{time.monotonic() - began:5.0f} s  {_killed_line(verdicts)}\n")
         sys.stdout.flush()
 
     try_these(chosen[: asked.count or whole], say, walks=not asked.without_walks)
     if asked.json:
         return 0
-    sys.stdout.write(f"{_killed(verdicts)}, of {whole} there are; {len(equivalent)} more are equivalent\n")
+    sys.stdout.write(
+        f"{_killed_line(verdicts)}, of {whole} there are; {len(equivalent)} more are equivalent\n"
+    )
     for key in reviewed().keys() - {one.key for one in equivalent}:
         sys.stdout.write(f"listed as equivalent, but there is no such mutant any more: {key}\n")
     share = sum(one.is_killed for one in verdicts) / max(1, len(verdicts))
     return 0 if share >= LEAST else 1
 
 
-def _killed(verdicts: list[Verdict]) -> str:
+def _killed_line(verdicts: list[Verdict]) -> str:
     killed = sum(one.is_killed for one in verdicts)
     return f"{killed} of {len(verdicts)} mutants killed ({killed / max(1, len(verdicts)):.1%})"
 

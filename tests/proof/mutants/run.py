@@ -26,7 +26,7 @@ from typing import Any, Final
 import msgspec
 
 from tests.proof.mutants.mutate import SOURCE, Mutant, files, mutants_of
-from tests.proof.mutants.swap import compiled, swap
+from tests.proof.mutants.swap import compile_file, swap
 
 ROOT: Final = Path(__file__).parents[3]
 TESTS: Final = ("tests/machine", "tests/policy", "tests/proof/mutants/test_walks.py")
@@ -106,7 +106,7 @@ def try_these(
         keep(quick[number], code)
     _be_ready_to_import([_unchanged(mutant, texts) for mutant in slow])
     for mutant in slow:
-        keep(mutant, _met_anew(mutant))
+        keep(mutant, _meet_after_import(mutant))
     return verdicts
 
 
@@ -117,15 +117,15 @@ def _be_ready_to_import(unchanged: Sequence[Mutant]) -> None:
     _import_others()
     asked = {_own_tests(mutant): mutant for mutant in unchanged} | {TESTS: unchanged[0]}
     for tests, mutant in asked.items():
-        if tests and _waited(partial(_imported, mutant, tests)) != SURVIVED:
+        if tests and _wait_for(partial(_import_mutant, mutant, tests)) != SURVIVED:
             raise RuntimeError(f"{' '.join(tests)}: a test fails without any mutant")
 
 
-def _met_anew(mutant: Mutant) -> int:
+def _meet_after_import(mutant: Mutant) -> int:
     """Meet the mutant's own tests, then all, after a fresh import."""
     own = _own_tests(mutant)
-    code = _waited(partial(_imported, mutant, own)) if own else SURVIVED
-    return _waited(partial(_imported, mutant, TESTS)) if code == SURVIVED else code
+    code = _wait_for(partial(_import_mutant, mutant, own)) if own else SURVIVED
+    return _wait_for(partial(_import_mutant, mutant, TESTS)) if code == SURVIVED else code
 
 
 def _own_tests(mutant: Mutant) -> tuple[str, ...]:
@@ -200,7 +200,7 @@ def _silently(work: Callable[[], object]) -> None:
         os._exit(code)
 
 
-def _waited(work: Callable[[], int], cpu_seconds: int = CPU_SECONDS) -> int:
+def _wait_for(work: Callable[[], int], cpu_seconds: int = CPU_SECONDS) -> int:
     """Wait for a child; a child that uses up its time counts as killed."""
     child = os.fork()
     if child == 0:
@@ -258,9 +258,9 @@ def _serve_quick(
         runner.walks = runner.walks if walks else []
         lines = _lines_of(runner)
         for file, text in texts.items():
-            compiled(text, str(SOURCE / file))
+            compile_file(text, str(SOURCE / file))
         for number, mutant in enumerate(mutants):
-            tell(number, _waited(partial(_met, runner, mutant, texts[mutant.file], lines)))
+            tell(number, _wait_for(partial(_met, runner, mutant, texts[mutant.file], lines)))
         return 0
 
     runner = _Runner(serve)
@@ -348,7 +348,7 @@ def _tracer(seen: set[tuple[str, int]]) -> Callable[[FrameType, str, Any], Any]:
     return enter
 
 
-def _imported(mutant: Mutant, tests: Sequence[str]) -> int:
+def _import_mutant(mutant: Mutant, tests: Sequence[str]) -> int:
     """Import everything again, with the changed text in place of the file."""
     path = str(SOURCE / mutant.file)
     plain = importlib.machinery.SourceFileLoader.get_code

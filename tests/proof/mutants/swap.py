@@ -9,14 +9,14 @@ from types import CodeType, FunctionType
 
 
 @lru_cache
-def compiled(text: str, file: str) -> CodeType:
+def compile_file(text: str, file: str) -> CodeType:
     """Compile an unchanged file, once for all its mutants."""
     return compile(text, file, "exec")
 
 
 def swap(before: str, after: str, file: str) -> int:
     """Give every function of that file its changed code; return how many were changed."""
-    pairs = _pairs(compiled(before, file), compile(after, file, "exec"), is_top=True)
+    pairs = _pairs(compile_file(before, file), compile(after, file, "exec"), is_top=True)
     if pairs is None:
         raise ValueError("what a module computes once cannot be taken back")
     codes = {old: new for old, new in pairs if old != new}

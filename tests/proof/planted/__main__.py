@@ -16,7 +16,7 @@ def main(wanted: list[str]) -> int:
     missed = 0
     try:
         with Planter(None if server is None else server.url("postgres")) as planter:
-            missed = sum(not _caught(planter, defect) for defect in chosen)
+            missed = sum(not _is_caught(planter, defect) for defect in chosen)
     finally:
         if server is not None:
             server.stop()
@@ -24,9 +24,9 @@ def main(wanted: list[str]) -> int:
     return 1 if missed else 0
 
 
-def _caught(planter: Planter, defect: Defect) -> bool:
+def _is_caught(planter: Planter, defect: Defect) -> bool:
     began = time.monotonic()
-    answer = planter.planted(defect)
+    answer = planter.plant(defect)
     verdict = "caught" if answer.is_red else f"NOT CAUGHT (exit {answer.code})"
     sys.stdout.write(f"{verdict:<10} {time.monotonic() - began:5.1f} s  {defect.name}\n")
     if not answer.is_red:

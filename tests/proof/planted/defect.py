@@ -82,7 +82,7 @@ class Planter:
         answer = json.loads(self._process.stdout.readline())
         return Answer(answer["code"], answer["said"])
 
-    def planted(self, defect: Defect) -> Answer:
+    def plant(self, defect: Defect) -> Answer:
         """Run the tests that must catch the defect."""
         return self.run(defect.edits, words_for(defect))
 

@@ -39,7 +39,7 @@ class DoesNotFit(Exception):
     """The text to be changed does not occur in the file exactly once."""
 
 
-def copied(source: Path, home: Path, edits: Sequence[Sequence[str]]) -> Path:
+def copy_product(source: Path, home: Path, edits: Sequence[Sequence[str]]) -> Path:
     """Copy the product with these changes. Unchanged files are linked, with their compiled code.
 
     Half-written files of other processes that compile the product at this moment are left out.
@@ -61,12 +61,12 @@ def _change(path: Path, old: str, new: str) -> None:
         compiled.unlink()
 
 
-def served(request: dict[str, Any]) -> dict[str, Any]:
+def serve_request(request: dict[str, Any]) -> dict[str, Any]:
     """Answer one request in a child process."""
     with tempfile.TemporaryDirectory(prefix="planted") as directory:
         home = Path(directory)
         try:
-            copy = copied(ROOT / "src", home, request["edits"])
+            copy = copy_product(ROOT / "src", home, request["edits"])
         except (DoesNotFit, OSError) as error:
             return {"code": BROKEN, "said": str(error)}
         child = os.fork()
@@ -127,7 +127,7 @@ def main() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     for line in sys.stdin:
-        answer = served(json.loads(line))
+        answer = serve_request(json.loads(line))
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 

@@ -34,7 +34,7 @@ def _planter_for(defect: Defect, request: pytest.FixtureRequest) -> Planter:
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name.replace(" ", "-"))
 def test_its_own_tests_catch(defect: Defect, request: pytest.FixtureRequest) -> None:
-    answer = _planter_for(defect, request).planted(defect)
+    answer = _planter_for(defect, request).plant(defect)
 
     assert answer.is_red, f"exit {answer.code}\n{answer.said}"
     tally.count("planted defects caught")

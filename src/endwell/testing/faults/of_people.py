@@ -27,17 +27,16 @@ def _act_on_task(
 ) -> None:
     """Do all acts at once, on the first task that has one of these statuses and any acts."""
 
-    def act_if_any() -> bool:
-        found = [task for task in sim.view.tasks.values() if task.status in statuses and acts_on(task)]
-        if not found or sim.desk is None:
-            return False
-        task = dice.choice(found)
+    def find_tasks() -> list[Task]:
+        tasks = sim.view.tasks.values() if sim.desk is not None else ()
+        return [task for task in tasks if task.status in statuses and acts_on(task)]
+
+    def act_on_task(task: Task) -> None:
         sim.count_fault(name, "people", task.id)
         for act in acts_on(task):
             sim.let_person_act(name, act)
-        return True
 
-    sim.retry_until(act_if_any, every=5)
+    sim.act_when_found(dice, find_tasks, act_on_task, every=5)
 
 
 def _cancel(task: Task) -> Act:
@@ -100,15 +99,11 @@ def _act_on_id(
 ) -> None:
     """Act on one of the ids that this question finds, as soon as it finds any."""
 
-    def act_if_any() -> bool:
-        found = [row[0] for row in sim.view.query_rows(sql)]
-        if found:
-            chosen = dice.choice(found)
-            sim.count_fault(name, "people", chosen)
-            sim.let_person_act(name, lambda client: act_on(client, chosen))
-        return bool(found)
+    def act_on_row(row: tuple[str]) -> None:
+        sim.count_fault(name, "people", row[0])
+        sim.let_person_act(name, lambda client: act_on(client, row[0]))
 
-    sim.retry_until(act_if_any, every=10, within=2000)
+    sim.act_when_found(dice, lambda: sim.view.query_rows(sql), act_on_row, every=10, within=2000)
 
 
 @fault(weight=3)
@@ -177,16 +172,15 @@ def _act_on_order(
 ) -> None:
     """Act on one of the orders that were accepted, as soon as there is one."""
 
-    def act_if_any() -> bool:
-        accepted = [order for order in sim.orders if order.options["key"] in sim.view.accepted]
-        if accepted:
-            order = dice.choice(accepted)
-            sim.count_fault(name, "people", order.options["key"])
-            for act in act_on(order):
-                sim.let_person_act(name, act)
-        return bool(accepted)
+    def find_accepted() -> list[TaskOrder]:
+        return [order for order in sim.orders if order.options["key"] in sim.view.accepted]
 
-    sim.retry_until(act_if_any)
+    def act_on_order(order: TaskOrder) -> None:
+        sim.count_fault(name, "people", order.options["key"])
+        for act in act_on(order):
+            sim.let_person_act(name, act)
+
+    sim.act_when_found(dice, find_accepted, act_on_order)
 
 
 @fault(weight=3)
@@ -239,13 +233,13 @@ def stale_write(sim: Simulation, dice: Dice) -> None:
 def stale_write_long_after(sim: Simulation, dice: Dice) -> None:
     """A command of an attempt is sent again when the task has ended, or no attempt holds it."""
 
-    def send_if_any() -> bool:
-        stale = [command for command in sim.overheard if _is_stale(sim, command)]
-        if stale:
-            _send_again(sim, "stale_write_long_after", dice.choice(stale))
-        return bool(stale)
+    def find_stale() -> list[c.AttemptCommand]:
+        return [command for command in sim.overheard if _is_stale(sim, command)]
 
-    sim.retry_until(send_if_any, every=7, within=2000)
+    def send(command: c.AttemptCommand) -> None:
+        _send_again(sim, "stale_write_long_after", command)
+
+    sim.act_when_found(dice, find_stale, send, every=7, within=2000)
 
 
 def _send_again(sim: Simulation, name: str, command: c.AttemptCommand) -> None:
@@ -278,14 +272,11 @@ def _took_place(sim: Simulation, command: c.AttemptCommand) -> bool:
 def command_sent_twice(sim: Simulation, dice: Dice) -> None:
     """A command that was carried out is sent again, as it was."""
 
-    def send_if_any() -> bool:
-        if sim.overheard:
-            command = dice.choice(sim.overheard)
-            sim.count_fault("command_sent_twice", "network", f"{type(command).__name__} {command.task_id}")
-            sim.let_person_act("command_sent_twice", lambda client: client.store.commit((command,)))
-        return bool(sim.overheard)
+    def send(command: c.AttemptCommand) -> None:
+        sim.count_fault("command_sent_twice", "network", f"{type(command).__name__} {command.task_id}")
+        sim.let_person_act("command_sent_twice", lambda client: client.store.commit((command,)))
 
-    sim.retry_until(send_if_any, every=5)
+    sim.act_when_found(dice, lambda: sim.overheard, send, every=5)
 
 
 @fault(weight=2)
@@ -297,13 +288,13 @@ def heartbeat_from_the_grave(sim: Simulation, dice: Dice) -> None:
         if reply.refusal is None:
             sim.report_violation("heartbeat_from_the_grave", f"session {command.session_id} was revived")
 
-    def send_if_any() -> bool:
-        ended = {row[0] for row in sim.view.query_rows("SELECT id FROM sessions WHERE ended_at IS NOT NULL")}
-        late = [beat for session, beat in sorted(sim.last_beats.items()) if session in ended]
-        if late:
-            command = dice.choice(late)
-            sim.count_fault("heartbeat_from_the_grave", "network", command.session_id)
-            sim.let_person_act("heartbeat_from_the_grave", lambda client: send_beat(client, command))
-        return bool(late)
+    def find_late() -> list[c.Heartbeat]:
+        rows = sim.view.query_rows("SELECT id FROM sessions WHERE ended_at IS NOT NULL")
+        ended = {row[0] for row in rows}
+        return [beat for session, beat in sorted(sim.last_beats.items()) if session in ended]
 
-    sim.retry_until(send_if_any, every=15, within=2000)
+    def send(command: c.Heartbeat) -> None:
+        sim.count_fault("heartbeat_from_the_grave", "network", command.session_id)
+        sim.let_person_act("heartbeat_from_the_grave", lambda client: send_beat(client, command))
+
+    sim.act_when_found(dice, find_late, send, every=15, within=2000)

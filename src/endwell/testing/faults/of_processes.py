@@ -30,15 +30,11 @@ def busy_workers(sim: Simulation) -> list[ClusterMember]:
 def on_busy_worker(sim: Simulation, dice: Dice, name: str, about: str, act: ActOnMember) -> None:
     """Act on one of the workers that hold work, as soon as there is one."""
 
-    def act_if_any() -> bool:
-        found = busy_workers(sim)
-        if found:
-            victim = dice.choice(found)
-            sim.count_fault(name, victim.name, f"{about}held {victim.held_count}")
-            act(victim)
-        return bool(found)
+    def act_on_victim(victim: ClusterMember) -> None:
+        sim.count_fault(name, victim.name, f"{about}held {victim.held_count}")
+        act(victim)
 
-    sim.retry_until(act_if_any)
+    sim.act_when_found(dice, lambda: busy_workers(sim), act_on_victim)
 
 
 @fault(weight=4, always=1)
@@ -140,15 +136,14 @@ def worker_frozen_inside_an_effect(sim: Simulation, dice: Dice) -> None:
     """A worker freezes after it was allowed an effect, and carries it out when it runs again."""
     seconds = sim.lease_seconds * (1.2 + 2 * dice.random())
 
-    def freeze_if_any() -> bool:
-        found = [member for member in busy_workers(sim) if sim.is_in_effect(member)]
-        if found:
-            victim = dice.choice(found)
-            sim.count_fault("worker_frozen_inside_an_effect", victim.name, f"{seconds:.0f} s")
-            sim.freeze(victim, seconds)
-        return bool(found)
+    def find_inside() -> list[ClusterMember]:
+        return [member for member in busy_workers(sim) if sim.is_in_effect(member)]
 
-    sim.retry_until(freeze_if_any, every=0.3, within=900)
+    def freeze(victim: ClusterMember) -> None:
+        sim.count_fault("worker_frozen_inside_an_effect", victim.name, f"{seconds:.0f} s")
+        sim.freeze(victim, seconds)
+
+    sim.act_when_found(dice, find_inside, freeze, every=0.3, within=900)
 
 
 @fault(weight=4)
