@@ -219,7 +219,7 @@ NONSENSE: dict[str, tuple[list[str], str]] = {
 }
 
 
-async def test_nonsense_of_a_child_fails_its_own_turn_at_once_and_nothing_else(crew: Crew) -> None:
+async def test_unreadable_output_of_a_child_fails_only_its_own_turn(crew: Crew) -> None:
     crew.worker("babbles", "double")
     for what, (lines, code) in NONSENSE.items():
         handle = await crew.submitted("babbles", lines)
@@ -232,7 +232,7 @@ async def test_nonsense_of_a_child_fails_its_own_turn_at_once_and_nothing_else(c
 async def test_call_of_an_agent_that_no_store_can_name_is_refused_at_once(
     crew: Crew, postgres_url: str
 ) -> None:
-    """A store that refuses the question looks like one that is away: the turn would ask for ever."""
+    """A store that refuses a question looks as if it were away: the turn would ask for ever."""
     async with World(postgres_url, settings=TINY, clock=SystemClock()) as world:
         other = Crew(world)
         try:
@@ -245,13 +245,13 @@ async def test_call_of_an_agent_that_no_store_can_name_is_refused_at_once(
             other.end()
 
 
-async def test_retry_after_an_age_is_a_retry_after_the_longest_time(crew: Crew) -> None:
+async def test_an_endless_retry_delay_is_cut_to_the_longest_backoff(crew: Crew) -> None:
     crew.worker("forgetful")
     handle = await crew.submitted("forgetful")
     assert (await crew.world.in_status(handle, "failed")).dispatch_count == 1
 
 
-async def test_hostile_child_may_not_suspend_its_turn_on_what_is_not_its_own(crew: Crew) -> None:
+async def test_hostile_child_may_not_wait_for_calls_of_others(crew: Crew) -> None:
     crew.worker("raw")
     for what, said in lies().items():
         handle = await left(crew, {"suspended": {"children": [], **said}})
@@ -318,7 +318,7 @@ async def test_child_that_floods_its_worker_and_reads_nothing_costs_it_little(cr
     before = peak_memory(worker.pid)
     flood = await crew.submitted("floods", kind)
     await crew.world.in_status(flood, "running", "failed")
-    for number in range(20):  # its neighbours are served meanwhile
+    for number in range(20):  # its neighbours are served
         assert await (await crew.submitted("double", number)).result(PATIENCE_SECONDS) == 2 * number
     assert peak_memory(worker.pid) - before < FLOOD_BYTES
     await flood.cancel()

@@ -93,7 +93,7 @@ async def test_a_child_killed_in_a_step_leaves_what_is_recorded_to_the_next_atte
     assert (await handle.task()).retry_count == 1
 
 
-async def test_a_child_killed_in_an_effect_is_asked_after_and_the_effect_not_repeated(
+async def test_an_effect_whose_child_was_killed_is_reconciled_and_not_repeated(
     crew: Crew, tmp_path: Path
 ) -> None:
     crew.worker("pays", settings=QUICK_EFFECTS)
@@ -103,7 +103,9 @@ async def test_a_child_killed_in_an_effect_is_asked_after_and_the_effect_not_rep
     assert calls_in(tmp_path / "calls") == ["pay"]
 
 
-async def test_an_effect_that_nobody_can_tell_of_is_handed_to_a_person(crew: Crew, tmp_path: Path) -> None:
+async def test_an_effect_that_reconcile_cannot_settle_is_handed_to_a_person(
+    crew: Crew, tmp_path: Path
+) -> None:
     crew.worker("asks-a-person", settings=QUICK_EFFECTS)
     handle = await crew.submitted("asks-a-person", str(tmp_path / "calls"))
     task = await crew.world.in_status(handle, "blocked")
@@ -115,7 +117,7 @@ async def test_an_effect_that_nobody_can_tell_of_is_handed_to_a_person(crew: Cre
 
 
 async def test_a_child_begins_no_effect_under_a_lease_that_has_lapsed(crew: Crew, tmp_path: Path) -> None:
-    """Its worker was frozen. Nobody has taken the task away yet, so the store alone would not refuse it."""
+    """Its worker was frozen. The task is not reclaimed yet, so the store alone would not refuse it."""
     path = tmp_path / "calls"
     worker = crew.worker("pays-later", settings=QUICK_EFFECTS)
     handle = await crew.submitted("pays-later", str(path))
@@ -149,7 +151,7 @@ async def test_a_child_begins_no_effect_under_a_lease_that_has_lapsed(crew: Crew
     assert terminal(await crew.world.history(handle)) == ["task.succeeded"]
 
 
-async def test_a_step_past_its_time_is_given_up_and_ends_with_its_child(crew: Crew, tmp_path: Path) -> None:
+async def test_a_timed_out_step_ends_with_its_child(crew: Crew, tmp_path: Path) -> None:
     crew.worker("slow-step")
     handle = await crew.submitted("slow-step", str(tmp_path / "calls"))
     assert await handle.result(PATIENCE_SECONDS) == "step_timeout"
@@ -198,17 +200,17 @@ async def test_a_child_uses_the_effect_store_of_its_app(crew: Crew, tmp_path: Pa
     await handle.cancel()
 
 
-async def test_a_turn_may_ask_and_command_in_its_own_name_only(crew: Crew) -> None:
+async def test_a_child_may_send_questions_and_commands_of_its_own_turn_only(crew: Crew) -> None:
     crew.worker("forger")
     other = await crew.submitted("typed", {"id": 1})
     said = await (await crew.submitted("forger", other.id)).result(PATIENCE_SECONDS)
     assert said.pop("card") == ["NotFound", "no_such_card"], "refusals keep class and code"
     assert said == {name: ["Refused", "not_of_this_turn"] for name in said}
     assert set(said) == {"namespace", "method", "cancel", "attempt", "task", "settle"}
-    assert await crew.world.history(other) == ["task.created"], "nobody has touched it"
+    assert await crew.world.history(other) == ["task.created"], "it was not touched"
 
 
-async def test_what_a_child_executes_for_long_is_shown_by_the_heartbeat(crew: Crew, tmp_path: Path) -> None:
+async def test_the_heartbeat_reports_long_steps_of_a_child(crew: Crew, tmp_path: Path) -> None:
     crew.worker("hangs")
     handle = await crew.submitted("hangs", str(tmp_path / "calls"))
 
@@ -216,7 +218,7 @@ async def test_what_a_child_executes_for_long_is_shown_by_the_heartbeat(crew: Cr
         sessions = await crew.world.store.open_sessions(crew.world.namespace)
         return any("second" in session.doing for session in sessions)
 
-    await eventually(shown, "somebody is told of the step")
+    await eventually(shown, "the step is reported")
     await handle.cancel()
 
 
@@ -252,7 +254,7 @@ def test_a_lease_counts_from_the_moment_it_was_asked_for() -> None:
         TaskFailed("it failed"),
     ],
 )
-def test_an_error_crosses_as_itself(error: Any) -> None:
+def test_an_error_keeps_its_class_and_code_across_the_pipe(error: Any) -> None:
     again = error_from(error_message(error))
     assert type(again) is type(error)
     assert again.as_dict() == error.as_dict()

@@ -150,7 +150,7 @@ async def test_a_stuck_agent_is_killed_and_its_slot_is_free_while_its_neighbour_
     assert (await neighbour.task()).dispatch_count == 1, "the neighbour was not disturbed"
 
 
-async def test_an_agent_that_eats_memory_is_reported_and_a_modest_one_is_left_in_peace(crew: Crew) -> None:
+async def test_an_agent_over_its_memory_limit_fails_and_a_modest_one_does_not(crew: Crew) -> None:
     crew.worker("hungry")
     error = await crew.error_of(await crew.submitted("hungry", 300))
     assert (error["code"], error["type"]) == ("agent_out_of_memory", "MemoryError")
@@ -172,7 +172,7 @@ async def test_cancelling_lets_a_coroutine_clean_up_and_ends_its_process(crew: C
 async def test_a_lost_turn_is_noticed_at_its_next_sign_of_progress(
     sqlite_url: str, tmp_path: Path, agent: str
 ) -> None:
-    """Nobody rings, and the next heartbeat is far away."""
+    """There is no ring, and the next heartbeat is far away."""
     slow: dict[str, object] = {**TINY, "worker.lease_seconds": 600, "worker.heartbeat_seconds": 200}
     world = World(sqlite_url, settings=slow, clock=SystemClock())
     world.app.is_silent = True
@@ -235,7 +235,7 @@ async def test_a_limit_holds_although_the_worker_is_frozen(crew: Crew, tmp_path:
     await gone(pids)
 
 
-async def test_a_turn_finds_a_child_that_has_loaded_the_app_already(crew: Crew) -> None:
+async def test_a_turn_gets_the_spare_child_that_has_loaded_the_app(crew: Crew) -> None:
     crew.worker("loaded")
     submitted_at = time.time()
     assert await (await crew.submitted("loaded")).result(PATIENCE_SECONDS) < submitted_at

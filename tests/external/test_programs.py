@@ -77,7 +77,7 @@ async def test_a_large_payload_is_no_trouble_for_a_program_that_does_not_read_it
     assert await handle.result(PATIENCE_SECONDS) == "did not look"
 
 
-async def test_a_talkative_program_is_heard_once_a_second_and_its_last_word_counts(
+async def test_progress_of_a_program_is_stored_once_a_second_and_the_last_text_counts(
     sqlite_world: World,
 ) -> None:
     source = (
@@ -126,7 +126,7 @@ BUSY = (
     ],
     ids=["the same words", "the same call", "the same error"],
 )
-async def test_a_program_that_goes_round_in_circles_is_nudged_then_stopped(
+async def test_a_program_that_repeats_itself_is_nudged_then_stopped(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, lines: list[Any], repeated: str
 ) -> None:
     monkeypatch.setattr(programs, "PULSE_SECONDS", 0.05)
@@ -142,7 +142,9 @@ async def test_a_program_that_goes_round_in_circles_is_nudged_then_stopped(
         assert (history.count("task.nudged"), terminal(history)) == (1, ["task.failed"])
 
 
-async def test_a_program_that_gets_on_is_left_alone(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_program_that_makes_progress_is_not_nudged(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """New words, other calls and other errors are news, however often they come."""
     monkeypatch.setattr(programs, "PULSE_SECONDS", 0.05)
     source = (
@@ -198,7 +200,7 @@ async def test_the_last_draft_of_a_failing_program_is_salvaged(sqlite_world: Wor
         ("printf '\\033[31mred'", "\\x1b[31mred"),
     ],
 )
-async def test_output_that_makes_no_sense_ends_the_program_and_fails_the_turn(
+async def test_unreadable_output_ends_the_program_and_fails_the_turn(
     sqlite_world: World, said: str, complaint: str
 ) -> None:
     error = await error_from(sqlite_world, shell(f"{said}; echo; sleep 3600"))
@@ -213,7 +215,7 @@ async def test_endless_output_is_cut_off(sqlite_world: World, monkeypatch: pytes
     assert (error["code"], "more than 100,000 bytes" in error["message"]) == ("program_bad_output", True)
 
 
-async def test_a_failing_program_is_reported_with_the_end_of_what_it_complained_about(
+async def test_a_failing_program_is_reported_with_the_end_of_its_error_output(
     sqlite_world: World,
 ) -> None:
     line = "yes noise | head -c 200000 >&2; printf 'a\\033[2Jb\\000c\\nno such file\\n' >&2; exit 3"
@@ -252,15 +254,13 @@ async def test_a_program_that_cannot_be_started_fails_its_turn(
     assert error["message"].startswith(f"{argv[0]} could not be started: [Errno ")
 
 
-async def test_a_program_that_eats_memory_is_stopped(sqlite_world: World) -> None:
+async def test_a_program_over_its_memory_limit_is_stopped(sqlite_world: World) -> None:
     eater = [*PYTHON, "x = b'x' * (400 << 20)"]
     error = await error_from(sqlite_world, eater, memory_mb=200)
     assert (error["code"], error["message"].endswith("MemoryError")) == ("program_failed", True)
 
 
-async def test_past_its_time_a_program_is_killed_with_all_it_started(
-    sqlite_world: World, tmp_path: Path
-) -> None:
+async def test_a_timed_out_program_is_killed_with_all_it_started(sqlite_world: World, tmp_path: Path) -> None:
     """It ignores SIGTERM, and one of those it started has left its process group."""
     world = sqlite_world
     world.app.command_agent("patient", [*PYTHON, PATIENT], retries=0, timeout=3.0)
@@ -278,7 +278,7 @@ async def test_past_its_time_a_program_is_killed_with_all_it_started(
     assert await after.result(PATIENCE_SECONDS) == 1, "its slot is free again"
 
 
-async def test_a_program_hears_sigterm_first_and_may_clean_up(sqlite_world: World, tmp_path: Path) -> None:
+async def test_a_program_gets_sigterm_first_and_may_clean_up(sqlite_world: World, tmp_path: Path) -> None:
     trap = f"trap 'echo cleaned > {tmp_path}/mark; exit 0' TERM"
     line = f"{trap}; echo up > {tmp_path}/up; while :; do sleep 0.01; done"
     sqlite_world.app.command_agent("program", shell(line))
@@ -301,7 +301,7 @@ async def test_cancelling_the_task_kills_its_program(world: World, tmp_path: Pat
     assert terminal(await world.history(handle)) == ["task.cancelled"]
 
 
-async def test_what_a_program_leaves_in_the_background_is_killed_when_it_ends(
+async def test_background_processes_of_a_program_are_killed_when_it_ends(
     sqlite_world: World, tmp_path: Path
 ) -> None:
     """The first shares its group and holds its output open, the second was forked twice, away from it."""
@@ -318,7 +318,7 @@ async def test_what_a_program_leaves_in_the_background_is_killed_when_it_ends(
     await gone([*await pids_in(tmp_path / "first"), *await pids_in(tmp_path / "second")])
 
 
-async def test_a_retry_starts_the_program_anew(quick_world: World, tmp_path: Path) -> None:
+async def test_a_retry_starts_the_program_again(quick_world: World, tmp_path: Path) -> None:
     line = (
         f"""echo x >> {tmp_path}/runs; [ $(wc -l < {tmp_path}/runs) = 3 ] && echo '{{"result": "third"}}'"""
     )
@@ -350,7 +350,7 @@ async def test_programs_run_beside_each_other(sqlite_world: World) -> None:
         (["a"], {"memory_mb": 0.5}, "memory_mb"),
     ],
 )
-def test_a_program_that_cannot_be_meant_is_refused_at_registration(
+def test_an_invalid_command_is_refused_at_registration(
     sqlite_url: str, argv: Any, options: Any, field: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
@@ -358,7 +358,7 @@ def test_a_program_that_cannot_be_meant_is_refused_at_registration(
     assert refused.value.field == field
 
 
-async def test_the_event_loop_goes_on_while_programs_run(sqlite_world: World) -> None:
+async def test_the_event_loop_is_not_blocked_while_programs_run(sqlite_world: World) -> None:
     sqlite_world.app.command_agent("program", shell("""sleep 1.5; echo '{"result": 1}'"""))
     await sqlite_world.working()
     handle = await sqlite_world.submitted("program")

@@ -64,7 +64,7 @@ def test_each_word_is_one_event(stage: Stage) -> None:
 @BOTH
 @pytest.mark.parametrize("first", [c.Approve, c.Reject])
 @pytest.mark.parametrize("second", [c.Approve, c.Reject])
-def test_there_is_one_decision_ever(
+def test_an_approval_is_decided_once(
     stage: Stage, first: type[c.TaskCommand], second: type[c.TaskCommand]
 ) -> None:
     task, which = stage()

@@ -56,7 +56,7 @@ async def quick_world(store_url: str) -> AsyncIterator[World]:
 
 @pytest.fixture
 async def clerk(world: World) -> World:
-    """Knows an agent that nobody serves yet."""
+    """Has an agent that no worker serves yet."""
 
     @world.app.agent("clerk")
     async def run(payload: Any = None) -> str:

@@ -29,7 +29,7 @@ class HurriedClock(SystemClock):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HurriedRuntime(Runtime):
-    """Whoever rests here rests shorter; patience with servers, which do not hurry, is as long as ever."""
+    """Rests are shorter here; timeouts of servers, which are as slow as ever, are not."""
 
     async def sleep(self, seconds: float) -> None:
         await Runtime.sleep(self, seconds / SPEED)

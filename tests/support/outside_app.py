@@ -106,7 +106,7 @@ def hungry(megabytes: int) -> int:
 
 
 def _write(path: str, text: str) -> None:
-    """Nobody sees half of it."""
+    """It is never seen half written."""
     Path(f"{path}.new").write_text(text)
     Path(f"{path}.new").rename(path)
 
@@ -381,7 +381,7 @@ async def refund(amount: int) -> int:
 async def stepping(ctx: Context, path: str) -> None:
     _write(path, f"{os.getpid()}\n")
     while True:
-        with contextlib.suppress(EndwellError):  # it goes on as if nothing had happened
+        with contextlib.suppress(EndwellError):  # it continues as if nothing had happened
             await ctx.step("again", lambda: 1)
         await asyncio.sleep(0.05)
 
@@ -394,7 +394,7 @@ def hungry_step(ctx: SyncContext, megabytes: int) -> list[int]:
 
 @app.agent("neighbour")
 def neighbour(path: str) -> int:
-    """Goes on until there is such a file."""
+    """Runs until there is such a file."""
     while not Path(path).exists():
         time.sleep(0.01)
     return os.getpid()

@@ -1,7 +1,7 @@
 """A real worker process for tests that signal and kill.
 
-It prints `ready` once it can work; the first SIGTERM drains it, of which it says `draining`, the second ends
-it at once.
+It prints `ready` once it can work. The first SIGTERM drains it, and it prints `draining`; the second ends it
+at once.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def app_for(url: str, namespace: str, settings: dict[str, object]) -> Endwell:
 
     @app.agent("until")
     async def until(path: str) -> int:
-        """Goes on until there is such a file: a nap may be over before the test has looked."""
-        while not os.access(path, os.F_OK):  # noqa: ASYNC110 - nobody tells it
+        """Runs until there is such a file: a nap may be over before the test has looked."""
+        while not os.access(path, os.F_OK):  # noqa: ASYNC110 - nothing announces it
             await asyncio.sleep(0.01)
         return os.getpid()
 

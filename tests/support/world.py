@@ -29,7 +29,7 @@ from endwell.worker.worker import Worker
 from tests.patience import PATIENCE_SECONDS
 
 START_US = 1_700_000_000 * SECOND
-"""How long a condition may take to come true before the test gives up on it."""
+"""When the clock of a test begins."""
 
 QUICK: dict[str, object] = {
     "worker.poll_seconds": 0.05,
@@ -51,7 +51,7 @@ ENDINGS = ("task.succeeded", "task.failed", "task.timeout", "task.cancelled")
 
 
 class SilentBell:
-    """A doorbell that nobody hears: every ring is lost."""
+    """A doorbell that loses every ring."""
 
     async def open(self) -> None: ...
 

@@ -26,7 +26,7 @@ async def the_open_one(world: World) -> str:
     async def is_asked() -> bool:
         return len(await open_approvals(world)) == 1
 
-    await eventually(is_asked, "somebody is asked")
+    await eventually(is_asked, "people are asked")
     return str((await open_approvals(world))[0]["id"])
 
 
@@ -45,7 +45,7 @@ class TestInsideATurn:
         return handle, await the_open_one(world)
 
     @pytest.mark.covers("S4.54", "S4.55")
-    async def test_the_turn_goes_on_when_a_person_agrees(self, world: World) -> None:
+    async def test_the_turn_resumes_when_a_person_agrees(self, world: World) -> None:
         handle, approval = await self.asked(world)
         shown = await approvals.read_approval(world.store, world.namespace, approval)
         assert (shown["question"], shown["shown"], shown["status"]) == ("Buy it?", {"price": 5}, "open")
@@ -56,7 +56,7 @@ class TestInsideATurn:
         history = await world.history(handle)
         assert history.index("approval.requested") < history.index("approval.approved")
 
-    async def test_two_questions_at_once_are_each_answered_for_themselves(self, sqlite_world: World) -> None:
+    async def test_two_approvals_at_once_are_decided_separately(self, sqlite_world: World) -> None:
         world = sqlite_world
 
         async def voice(ctx: Context, what: str) -> str:
@@ -87,7 +87,7 @@ class TestInsideATurn:
         assert (task.status, task.reason, task.dead_letter) == ("failed", "approval_rejected", None)
         assert "approval.rejected" in await world.history(handle)
 
-    async def test_an_agent_may_go_on_after_a_no(self, world: World) -> None:
+    async def test_an_agent_may_continue_after_a_rejection(self, world: World) -> None:
         @world.app.agent("buyer")
         async def buyer(ctx: Context) -> str:
             try:
@@ -101,7 +101,7 @@ class TestInsideATurn:
         await world.client.reject(await the_open_one(world))
         assert await handle.result(PATIENCE_SECONDS) == "kept the money"
 
-    async def test_expired_is_not_rejected(self, world: World) -> None:
+    async def test_an_expired_approval_is_not_a_rejection(self, world: World) -> None:
         handle, _ = await self.asked(world, within=timedelta(hours=1))
         world.clock.advance(3600)
         await self.worker.watchdog.run_once()
@@ -127,13 +127,13 @@ class TestInsideATurn:
         assert answer.startswith("beyond_deadline")
         assert "deadline=" in answer
 
-    async def test_without_a_time_of_its_own_it_leaves_the_task_some(self, world: World) -> None:
+    async def test_an_approval_without_a_timeout_leaves_the_task_some_time(self, world: World) -> None:
         handle, _ = await self.asked(world)
         task = await handle.task()
         assert task.wait_by is not None
         assert task.wait_by - task.updated_at == 4 * 3600 * SECOND, "approval.within_seconds"
 
-    async def test_and_never_more_than_the_task_has(self, world: World) -> None:
+    async def test_an_approval_never_outlasts_its_task(self, world: World) -> None:
         @world.app.agent("hasty", deadline=100)
         async def hasty(ctx: Context) -> None:
             await ctx.approve("Now?")
@@ -162,7 +162,7 @@ class TestInsideATurn:
     @pytest.mark.parametrize(
         "options", [{"by": ("ann", "Ann"), "quorum": 2}, {"quorum": 10**30}, {"by": ("ann\u200b",)}], ids=str
     )
-    async def test_rule_that_nobody_can_satisfy_is_refused(
+    async def test_a_quorum_that_cannot_be_reached_is_refused(
         self, sqlite_world: World, options: dict[str, Any]
     ) -> None:
         @sqlite_world.app.agent("buyer", retries=0)
@@ -173,9 +173,7 @@ class TestInsideATurn:
         handle = await sqlite_world.submitted("buyer")
         assert (await sqlite_world.in_status(handle, "failed")).reason == "bad_approval"
 
-    async def test_only_those_who_are_named_may_decide_and_all_that_are_needed_must(
-        self, world: World
-    ) -> None:
+    async def test_only_named_people_may_decide_and_the_quorum_must_agree(self, world: World) -> None:
         handle, approval = await self.asked(world, by=("ada", "bob", "cy"), quorum=2)
         with pytest.raises(Refused) as refusal:
             await world.client.approve(approval, by="mallory")
@@ -188,7 +186,7 @@ class TestInsideATurn:
         assert await handle.result(PATIENCE_SECONDS) == ["bob", "ada"]
 
     @pytest.mark.covers("T20")
-    async def test_there_is_one_decision_ever(self, world: World) -> None:
+    async def test_an_approval_is_decided_once(self, world: World) -> None:
         handle, approval = await self.asked(world)
         await world.client.approve(approval, by="ada")
         for decide in (world.client.approve, world.client.reject):
@@ -201,7 +199,7 @@ class TestInsideATurn:
         assert history.count("approval.approved") == 1
         assert "approval.rejected" not in history
 
-    async def test_what_has_changed_since_must_be_agreed_to_again(self, world: World) -> None:
+    async def test_changed_content_must_be_approved_again(self, world: World) -> None:
         price = 5
 
         @world.app.agent("buyer")
@@ -266,7 +264,7 @@ class TestBeforeTheStart:
         assert history[:3] == ["task.created", "approval.requested", "approval.approved"]
 
     @pytest.mark.covers("S4.56", "T20")
-    async def test_what_was_declined_never_starts(self, world: World) -> None:
+    async def test_a_rejected_task_never_starts(self, world: World) -> None:
         await self.guarded(world)
         await world.client.reject(self.handle.id, by="ada")
         task = await self.handle.task()
@@ -277,7 +275,7 @@ class TestBeforeTheStart:
         assert history == ["task.created", "approval.requested", "approval.rejected", "task.failed"]
 
     @pytest.mark.covers("T20")
-    async def test_what_expired_cannot_be_agreed_to(self, world: World) -> None:
+    async def test_an_expired_approval_cannot_be_approved(self, world: World) -> None:
         await self.guarded(world, Approval(within=600))
         pmo = await world.supervisor()
         world.clock.advance(600)
@@ -289,11 +287,11 @@ class TestBeforeTheStart:
         assert terminal(await world.history(self.handle)) == ["task.timeout"]
 
     @pytest.mark.covers("S4.11")
-    async def test_a_grave_risk_is_reason_enough(self, world: World) -> None:
+    async def test_a_grave_risk_asks_for_an_approval(self, world: World) -> None:
         task = await self.guarded(world, None, risk="money_movement")
         assert task.status == "waiting_approval"
 
-    async def test_a_small_risk_is_not(self, world: World) -> None:
+    async def test_a_small_risk_does_not_ask_for_an_approval(self, world: World) -> None:
         await self.guarded(world, None, risk="write_draft")
         assert await self.handle.result(PATIENCE_SECONDS) == 5
 

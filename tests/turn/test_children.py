@@ -121,7 +121,7 @@ async def test_a_child_that_is_cancelled_wakes_its_parent(world: World) -> None:
     assert await handle.result(PATIENCE_SECONDS) == "canceled"
 
 
-async def test_a_child_whose_word_was_lost_still_wakes_its_parent(world: World) -> None:
+async def test_a_parent_wakes_although_its_childs_message_was_lost(world: World) -> None:
     @world.app.agent("helper")
     async def helper() -> str:
         return "done"
@@ -205,7 +205,7 @@ async def test_the_end_of_a_parent_settles_its_children_as_the_call_said(
     assert terminal(await world.history(handle)) == ["task.cancelled"]
 
 
-async def test_children_whose_parents_end_was_not_told_are_settled_by_the_supervisor(world: World) -> None:
+async def test_the_pmo_settles_children_whose_parents_end_was_not_delivered(world: World) -> None:
     @world.app.agent("sleeper")
     async def sleeper(ctx: Context) -> None:
         await ctx.wait_signal("never")
@@ -267,10 +267,10 @@ async def test_a_call_to_a_key_that_an_ancestor_holds_is_refused(world: World) -
     assert (await handle.result(PATIENCE_SECONDS)).startswith("key_held_by_ancestor: keeper/same is held")
 
 
-async def test_an_agent_that_nobody_knows_is_an_error_in_the_callers_code(world: World) -> None:
+async def test_a_call_of_an_unknown_agent_raises_in_the_callers_code(world: World) -> None:
     @world.app.agent("boss", retries=0)
     async def boss(ctx: Context) -> None:
-        await ctx.call("nobody")
+        await ctx.call("stranger")
 
     @world.app.tool("hammer")
     async def hammer() -> None: ...
@@ -278,13 +278,13 @@ async def test_an_agent_that_nobody_knows_is_an_error_in_the_callers_code(world:
     @world.app.agent("confused", retries=0)
     async def confused(ctx: Context) -> str:
         with pytest.raises(UnknownAgent):
-            await ctx.call("nobody")
+            await ctx.call("stranger")
         with pytest.raises(BadInput) as refusal:
             await ctx.call("hammer")
         return refusal.value.hint or ""
 
     await world.working()
-    with pytest.raises(TaskFailed, match="nobody"):
+    with pytest.raises(TaskFailed, match="stranger"):
         await (await world.submitted("boss")).result(PATIENCE_SECONDS)
     assert "ctx.tool" in await (await world.submitted("confused")).result(PATIENCE_SECONDS)
 
@@ -376,13 +376,13 @@ class TestVersions:
         await world.client.signal(handle.id, "go", "hello")
         return handle
 
-    async def test_a_task_goes_on_under_a_new_version(self, world: World) -> None:
+    async def test_a_task_continues_under_a_new_version(self, world: World) -> None:
         handle = await self.interrupted(world)
         assert await handle.result(PATIENCE_SECONDS) == "hello"
         versions = [fact.agent_version for fact in await world.facts(handle, "task.claimed")]
         assert versions == ["1", "2"]
 
-    async def test_or_is_refused_loudly_where_the_agent_says_so(self, world: World) -> None:
+    async def test_an_agent_may_refuse_tasks_of_another_version(self, world: World) -> None:
         handle = await self.interrupted(world, on_version_change="refuse", retries=3)
         with pytest.raises(TaskFailed, match="version 1 of greeter recorded"):
             await handle.result(PATIENCE_SECONDS)

@@ -89,7 +89,7 @@ async def test_killed_after_the_call_and_before_its_record(scene: Scene) -> None
     assert scene.sink.calls() == ["pay"]
 
 
-async def test_what_a_dead_process_has_done_is_found_without_waiting_for_its_time(scene: Scene) -> None:
+async def test_an_effect_of_a_dead_process_is_reconciled_before_its_time_is_over(scene: Scene) -> None:
     """The effect might have taken five minutes; its process is gone, and it can be seen that it was done."""
     handle = await scene.interrupted("after the call", timeout=300)
     scene.worker()
@@ -100,7 +100,7 @@ async def test_what_a_dead_process_has_done_is_found_without_waiting_for_its_tim
 
 @pytest.mark.covers("S3.36", "T15")
 @pytest.mark.parametrize("window", ["before the call", "after the call"])
-async def test_killed_where_nobody_can_look_a_person_is_asked(scene: Scene, window: str) -> None:
+async def test_a_person_is_asked_after_a_kill_without_reconcile(scene: Scene, window: str) -> None:
     handle = await scene.interrupted(window, reconcile=False)
     scene.worker()
     await scene.until(handle, "blocked")
@@ -127,7 +127,7 @@ async def test_killed_after_the_effect_store_has_it_and_before_the_log_does(scen
 
 @pytest.mark.covers("S3.36")
 async def test_frozen_past_its_lease_between_intent_and_call(scene: Scene) -> None:
-    """Another worker has executed the effect meanwhile; the woken one finds that its lease is gone."""
+    """Another worker has executed the effect; the woken one finds that its lease is gone."""
     (scene.home / "foreign").touch()
     frozen = scene.worker("between intent and call")
     handle = await scene.world.submitted("payer", {"accept_risk": True})

@@ -1,4 +1,4 @@
-"""Effects: at most once, and what becomes of them when nobody can say whether they took place."""
+"""Effects: at most once, and how they are settled when it is unknown whether they took place."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def effect_events(world: World, handle: AsyncHandle) -> list[str]:
 
 @pytest.mark.covers("S3.36", "S4.33", "S4.34")
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_an_effect_takes_place_once_whatever_becomes_of_the_turn(quick: World, kind: str) -> None:
+async def test_an_effect_takes_place_once_however_the_turn_ends(quick: World, kind: str) -> None:
     pay = Counting()
 
     @quick.app.agent("async", delays=[0.01])
@@ -125,7 +125,7 @@ async def test_other_arguments_under_one_key_of_another_task_are_refused(quick: 
     assert pay.calls == [5]
 
 
-async def test_the_function_is_told_the_key(quick: World) -> None:
+async def test_the_function_gets_the_key(quick: World) -> None:
     def named(idempotency_key: str) -> str:
         return idempotency_key
 
@@ -156,7 +156,7 @@ async def test_the_function_is_told_the_key(quick: World) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "a\nb", "x" * 501, 7])
-async def test_a_key_that_cannot_be_one_is_refused(sqlite_world: World, key: Any) -> None:
+async def test_an_invalid_key_is_refused(sqlite_world: World, key: Any) -> None:
     pay = Counting()
 
     @sqlite_world.app.agent("payer")
@@ -172,7 +172,7 @@ async def test_a_key_that_cannot_be_one_is_refused(sqlite_world: World, key: Any
 
 
 class Pay:
-    """A payment whose call fails after the money has gone, or before; and somebody who can look."""
+    """A payment whose call fails after the money has gone, or before; and a `reconcile` that can look."""
 
     def __init__(self, *, pays: bool = True, says: Any = None, fails: int = 1) -> None:
         self.pays = pays
@@ -238,10 +238,10 @@ async def test_a_call_that_was_not_done_is_tried_again_in_the_same_turn_where_as
 
 
 @pytest.mark.covers("T15")
-@pytest.mark.parametrize("says", [CANNOT_TELL, ValueError("no answer"), Done(object()), "nobody looks"])
-async def test_what_nobody_can_tell_is_for_a_person_and_not_tried_again(quick: World, says: Any) -> None:
+@pytest.mark.parametrize("says", [CANNOT_TELL, ValueError("no answer"), Done(object()), "no reconcile"])
+async def test_an_effect_without_a_verdict_is_handed_to_a_person(quick: World, says: Any) -> None:
     pay = Pay(says=says)
-    payer(quick, pay, can_look=says != "nobody looks", retries=3)
+    payer(quick, pay, can_look=says != "no reconcile", retries=3)
     worker = await quick.working()
     handle = await quick.submitted("payer")
     task = await quick.in_status(handle, "blocked")
@@ -309,7 +309,7 @@ async def test_where_the_outside_deduplicates_a_call_that_is_given_up_stays_unkn
     assert (await effect_of(quick, "order-1")).status == "done"
 
 
-async def test_one_word_frees_every_task_that_is_held_for_the_same_effect(quick: World) -> None:
+async def test_settling_an_effect_frees_every_task_that_is_held_for_it(quick: World) -> None:
     pay = Pay()
     payer(quick, pay, can_look=False)
     await quick.working()
@@ -327,7 +327,7 @@ async def test_one_word_frees_every_task_that_is_held_for_the_same_effect(quick:
 
 
 async def test_a_supervisor_frees_tasks_that_are_held_for_an_effect_that_is_settled(quick: World) -> None:
-    """Whoever settled it died before it could free the other tasks that are held for it."""
+    """The process that settled it died before it could free the other tasks that are held for it."""
     pay = Pay()
     payer(quick, pay, can_look=False)
     await quick.working()
@@ -368,12 +368,12 @@ async def test_a_task_that_an_earlier_version_blocked_names_its_unknown_effect_t
     assert await handle.result(PATIENCE_SECONDS) == "by hand"
 
 
-async def test_a_word_on_an_effect_does_not_move_a_task_that_is_held_for_another(quick: World) -> None:
+async def test_settling_an_effect_does_not_free_tasks_held_for_another(quick: World) -> None:
     """Although it has asked for the settled one, too, before a person sent it on."""
     wanted = ["first"]
 
     def lost(key: str) -> str:
-        raise ConnectionError(f"nobody knows what became of {key}")
+        raise ConnectionError(f"the outcome of {key} is unknown")
 
     @quick.app.agent("payer")
     async def payer(ctx: Context) -> Any:
@@ -385,7 +385,7 @@ async def test_a_word_on_an_effect_does_not_move_a_task_that_is_held_for_another
         await quick.in_status(handle, "blocked")
     wanted[0] = "second"
     await kept.unblock()
-    await eventually(lambda: is_held_for(kept, "second"), "it goes on, and is held for another effect")
+    await eventually(lambda: is_held_for(kept, "second"), "it continues, and is held for another effect")
 
     await quick.client.settle_effect("first", "done", by="ada", result="by hand")
     freed = [(await quick.history(handle)).count("task.unblocked") for handle in (moved, kept)]
@@ -400,7 +400,7 @@ async def is_held_for(handle: AsyncHandle, key: str) -> bool:
     return {"kind": "effect", "id": key, "deadline": None} in (await handle.why())["waiting_for"]
 
 
-async def test_a_function_may_say_itself_that_nothing_has_happened(quick: World) -> None:
+async def test_a_function_may_raise_not_done(quick: World) -> None:
     calls = Counting()
 
     def pay() -> str:
@@ -560,10 +560,10 @@ async def test_a_dead_workers_intent_is_waited_for_then_asked_about_and_never_ru
 
     await eventually(is_blocked, "that the old worker is gone is not known: a person is asked")
     assert (pay.calls, len(pay.asked)) == (0, 1)
-    assert pay.asked_at >= intended_at + 65 * SECOND, "until then somebody might have been at it"
+    assert pay.asked_at >= intended_at + 65 * SECOND, "until then a call might have been in progress"
 
 
-async def test_after_a_goodbye_what_was_not_done_is_done(world: World) -> None:
+async def test_an_effect_not_done_by_a_cleanly_closed_session_is_executed(world: World) -> None:
     pay = Pay(says=NOT_DONE, fails=0)
     payer(world, pay)
     await world.registered("payer")
@@ -690,7 +690,7 @@ async def test_with_an_effect_store_the_result_is_there_before_the_log_says_so(q
 
 
 @pytest.mark.covers("S3.41", "S3.48")
-async def test_an_effect_that_the_effect_store_knows_is_caught_up_with(quick: World) -> None:
+async def test_a_result_in_the_effect_store_is_recorded_by_the_next_attempt(quick: World) -> None:
     """As after a restore of the database from an old backup: the log has never heard of the effect."""
     pay = Counting()
     effects = quick.app.effects = MemoryEffectStore()
@@ -747,6 +747,6 @@ async def test_threads_that_share_an_effect_store_on_sqlite_ask_it_one_after_ano
         endwell.PostgresEffectStore("postgresql://localhost:1/none"),
     ],
 )
-async def test_an_effect_store_that_cannot_be_used_says_so(effect_store: EffectStore) -> None:
+async def test_an_unusable_effect_store_is_refused(effect_store: EffectStore) -> None:
     with pytest.raises(StoreError):
         await effect_store.get("order")

@@ -136,7 +136,7 @@ async def test_all_parts_have_ended_when_the_first_failure_is_raised(sqlite_worl
     assert ended == ["slow"]
 
 
-async def test_what_parts_wait_for_is_waited_for_together(world: World) -> None:
+async def test_branches_wait_together(world: World) -> None:
     async def asks(ctx: Context, name: str) -> None:
         step = ctx._recorder.ids.begin_step(name)
         if await ctx._recorder.record_of(step) is None:
@@ -146,7 +146,7 @@ async def test_what_parts_wait_for_is_waited_for_together(world: World) -> None:
     @world.app.agent("clerk")
     async def run(ctx: Context) -> str:
         await ctx.gather(
-            lambda: asks(ctx, "one"), ctx.step("meanwhile", asyncio.sleep, 0.01), lambda: asks(ctx, "two")
+            lambda: asks(ctx, "one"), ctx.step("between", asyncio.sleep, 0.01), lambda: asks(ctx, "two")
         )
         return "answered"
 
@@ -155,7 +155,7 @@ async def test_what_parts_wait_for_is_waited_for_together(world: World) -> None:
     await world.in_status(handle, "suspended")
     (suspended,) = await world.facts(handle, "task.suspended")
     assert [wait.name for wait in suspended.waits] == ["one", "two"]
-    assert [fact.step for fact in await recorded(world, handle)] == ["1:(1.1)meanwhile#1"]
+    assert [fact.step for fact in await recorded(world, handle)] == ["1:(1.1)between#1"]
     for wait in suspended.waits:
         await world.store.commit_one(
             c.Answer(
@@ -170,7 +170,7 @@ async def test_what_parts_wait_for_is_waited_for_together(world: World) -> None:
     assert await handle.result(PATIENCE_SECONDS) == "answered"
 
 
-async def test_a_failure_goes_before_a_wait(sqlite_world: World) -> None:
+async def test_a_failed_branch_takes_precedence_over_a_waiting_one(sqlite_world: World) -> None:
     async def waits() -> None:
         raise Suspended((c.Call(tool_call_id="x", kind="tool", within=1),))
 
@@ -187,7 +187,7 @@ async def test_a_failure_goes_before_a_wait(sqlite_world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_what_cannot_have_a_branch_is_refused(sqlite_world: World, kind: str) -> None:
+async def test_parts_that_are_no_functions_or_verbs_are_refused(sqlite_world: World, kind: str) -> None:
     seen: list[str] = []
 
     @sqlite_world.app.agent("async")
@@ -220,7 +220,7 @@ async def test_two_gathers_at_once_in_one_branch_are_refused(sqlite_world: World
     assert failed.value.deliverable["error"]["code"] == "ambiguous_step"
 
 
-async def test_a_lost_turn_takes_its_parts_with_it(world: World) -> None:
+async def test_a_lost_turn_cancels_its_branches(world: World) -> None:
     ended: list[str] = []
 
     async def waits() -> None:
@@ -241,8 +241,8 @@ async def test_a_lost_turn_takes_its_parts_with_it(world: World) -> None:
     await eventually(lambda: worker._turns.slots_taken == 0)
 
 
-async def test_what_leaves_a_task_group_counts_as_what_is_in_it(world: World) -> None:
-    """Somebody who uses `asyncio.TaskGroup` instead still waits and goes on; nothing fails."""
+async def test_an_exception_group_counts_as_its_exceptions(world: World) -> None:
+    """Code that uses `asyncio.TaskGroup` instead still waits and resumes; nothing fails."""
 
     @world.app.agent("clerk")
     async def run(ctx: Context) -> str:

@@ -44,7 +44,7 @@ async def boss(world: World) -> World:
 
 
 async def suspended(world: World, count: int = MANY) -> tuple[AsyncHandle, Task]:
-    """A task that waits for so many tools, which nobody has."""
+    """A task that waits for many tools that no worker has."""
     await world.working()
     handle = await world.submitted("clerk", count)
     return handle, await world.in_status(handle, "suspended")
@@ -156,7 +156,7 @@ async def test_more_waits_than_the_maximum_are_refused_before_anything_is_writte
 
 
 async def test_waits_that_an_older_release_put_into_the_row_are_answered_there(boss: World) -> None:
-    """However many there are: a suspended turn goes on as it was written."""
+    """A suspended turn continues as an older release wrote it, however many waits it has."""
     usual = boss.app.limits
     boss.app.limits = replace(usual, waits_in_row=1_000)
     await boss.working(await boss.another_node())
@@ -180,7 +180,7 @@ async def test_a_turn_that_was_held_waits_again_and_old_waits_count_nothing(boss
     await boss.store.commit_one(answer(boss, task, 1))
     await boss.store.commit_one(c.Unblock(command_id=boss.app.runtime.ids.new(), **about))
     again = await boss.in_status(handle, "suspended")
-    assert open_waits(again) == MANY - 2, "what was answered meanwhile is found"
+    assert open_waits(again) == MANY - 2, "what was answered before is found"
     await boss.store.commit([answer(boss, again, number) for number in range(2, MANY)])
     assert await handle.result(PATIENCE_SECONDS) == [1] * MANY
     assert await is_fold_of_log(boss, handle.id)

@@ -57,7 +57,7 @@ class Site:
         return node
 
     async def worker(self, app: MovableApp, **options: Any) -> Worker:
-        """One that has registered and works only when it is told to."""
+        """A worker that has registered and works only when `run_once` is called."""
         worker = (await self.node(app)).worker(**options)
         await worker.start()
         self._closing.append(worker.close)
@@ -113,7 +113,7 @@ class TestReplays:
         asked = await site.asked(new.id)
         assert (asked["shown"], asked["by"], asked["status"]) == (1_000_000, ["ada"], "open")
 
-    async def test_so_is_a_payload_of_which_one_value_was_set(self, site: Site) -> None:
+    async def test_a_payload_with_one_changed_value_is_asked_again(self, site: Site) -> None:
         app = site.copy(Approval(by=("ada",)))
 
         @app.agent("buyer", approval=Approval(by=("ada",)), retries=0)
@@ -128,7 +128,7 @@ class TestReplays:
         assert new.status == "waiting_approval"
         assert (await site.asked(new.id))["shown"] == {"amount": 1_000_000}
 
-    async def test_exactly_what_was_agreed_to_is_not_asked_again_and_the_log_says_whose_word_counts(
+    async def test_an_approved_payload_is_not_asked_again_and_the_log_names_who_approved(
         self, site: Site
     ) -> None:
         app = site.copy(Approval(by=("ada",)))
@@ -169,7 +169,7 @@ class TestReplays:
         await site.worker(site.copy(Approval(by=("ada",))))
         assert (await node.client.actions.retry(handle.id)).status == "waiting_approval"
 
-    async def test_what_was_declined_is_asked_again_although_the_rule_is_gone(self, site: Site) -> None:
+    async def test_a_rejected_payload_is_asked_again_although_the_rule_is_gone(self, site: Site) -> None:
         app = site.copy(Approval(by=("ada",)))
         worker, node = await site.worker(app), await site.node(app)
         handle = await node.client.submit("payer", 7)
@@ -180,7 +180,7 @@ class TestReplays:
         assert (new.status, (await site.asked(new.id))["by"]) == ("waiting_approval", ["ada"])
 
     @pytest.mark.parametrize("way", ["expired", "cancelled", "one voice of two", "declined twice", "late"])
-    async def test_what_nobody_agreed_to_is_asked_again_however_it_ended(self, site: Site, way: str) -> None:
+    async def test_an_undecided_payload_is_asked_again_however_it_ended(self, site: Site, way: str) -> None:
         app = site.copy(Approval(by=("ada", "bob"), quorum=2, within=60))
         worker, node = await site.worker(app), await site.node(app)
         handle = await node.client.submit("payer", 7, deadline=30 if way == "late" else None)
@@ -210,7 +210,7 @@ class TestReplays:
 
 
 class TestSubmissions:
-    async def test_a_submitter_with_an_old_copy_of_the_code_is_asked_nevertheless(self, site: Site) -> None:
+    async def test_a_submitter_with_old_code_is_asked_all_the_same(self, site: Site) -> None:
         await site.worker(site.copy(Approval(by=("ada",), within=60)))
         node = await site.node(site.copy())
         one = await (await node.client.submit("payer", 7)).task()
@@ -240,7 +240,7 @@ class TestSubmissions:
         async def is_asked() -> bool:
             return len((await approvals.page(site.world.store, site.world.namespace))["items"]) == 1
 
-        await eventually(is_asked, "somebody is asked")
+        await eventually(is_asked, "people are asked")
         (child,) = await site.world.store.children(site.world.namespace, handle.id)
         assert child.status == "waiting_approval"
 

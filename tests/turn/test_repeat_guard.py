@@ -1,4 +1,4 @@
-"""Agents that go round in circles while looking busy: nudged, then stopped; who waits is left alone."""
+"""Agents that repeat themselves while looking busy: nudged, then stopped; waiting is not counted."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def _value(handle: Any) -> Any:
         return failed
 
 
-async def test_an_agent_that_repeats_itself_can_read_that_it_does(store_url: str) -> None:
+async def test_a_repeating_agent_can_read_its_nudges(store_url: str) -> None:
     task, (events, inbox, value) = await ended(store_url, asked_again_and_again, THREE)
     assert task.status == "succeeded"
     assert "the step look-up with the same arguments, 3 times in a row" in value
@@ -83,7 +83,7 @@ async def test_an_agent_that_repeats_itself_can_read_that_it_does(store_url: str
     assert [kind for kind, _ in events].count("task.nudged") == 1
 
 
-async def test_one_that_does_not_listen_is_stopped_at_twice_the_limit(store_url: str) -> None:
+async def test_an_agent_that_ignores_its_nudges_is_stopped_at_twice_the_limit(store_url: str) -> None:
     task, (events, _, value) = await ended(store_url, deaf, THREE)
     kinds = [kind for kind, _ in events]
     assert (task.status, task.reason, task.dead_letter) == ("failed", "no_progress", "open")
@@ -99,7 +99,7 @@ async def test_the_same_error_again_and_again_counts_too(sqlite_url: str) -> Non
 
 
 async def gathering(ctx: Context) -> str:
-    """Many parts, some of them gathers again, that all meet the same error; then the agent goes on."""
+    """Many branches, some of them gathers again, that all meet the same error; then the agent continues."""
 
     async def part(number: int) -> None:
         try:
@@ -139,7 +139,7 @@ async def test_an_error_that_branches_meet_again_and_again_counts_each_time(
     assert "the same error of fetch (ValueError: no such page), 6 times in a row" in str(value)
 
 
-async def test_an_agent_that_gets_on_is_left_alone(sqlite_url: str) -> None:
+async def test_an_agent_that_makes_progress_is_not_nudged(sqlite_url: str) -> None:
     task, (events, _, value) = await ended(sqlite_url, getting_on, THREE)
     assert (task.status, value) == ("succeeded", "done")
     assert "task.nudged" not in [kind for kind, _ in events]
@@ -214,7 +214,7 @@ async def test_polling_with_sleeps_between_is_waiting_for_something_named(sqlite
         assert await handle.result(PATIENCE_SECONDS) == "patient"
 
 
-async def test_signs_of_life_without_news_are_nudged_and_stopped(sqlite_url: str) -> None:
+async def test_progress_without_news_is_nudged_then_stopped(sqlite_url: str) -> None:
     """The agent's own clock is the test's: each sign comes ten minutes after the last one."""
     async with World(sqlite_url) as world:
         heard: list[str] = []
@@ -266,7 +266,7 @@ def _with_lease(world: World) -> Any:
     return override(world.app.settings, {"worker.lease_seconds": 86_400.0}, source="test")
 
 
-async def test_who_waits_is_not_judged_at_all(sqlite_url: str) -> None:
+async def test_a_waiting_agent_is_not_judged(sqlite_url: str) -> None:
     """Suspended for half its life, a task has neither a nudge nor a sign of life to give."""
     async with World(sqlite_url, settings=THREE) as world:
 

@@ -305,7 +305,7 @@ async def test_a_step_that_takes_too_long_is_a_retryable_failure(hasty: World, a
 
 
 @pytest.mark.covers("S3.27", "S3.28")
-async def test_a_timeout_may_be_said_to_be_permanent(hasty: World) -> None:
+async def test_a_step_timeout_may_be_permanent(hasty: World) -> None:
     seen: list[str] = []
 
     @hasty.app.agent("clerk", delays=[0.01])
@@ -327,7 +327,7 @@ async def test_a_timeout_may_be_said_to_be_permanent(hasty: World) -> None:
 
 
 @pytest.mark.covers("S3.27", "S3.29")
-async def test_a_permanent_timeout_that_nobody_catches_ends_the_task(hasty: World) -> None:
+async def test_an_uncaught_permanent_timeout_ends_the_task(hasty: World) -> None:
     @hasty.app.agent("clerk", retries=3)
     async def run(ctx: Context) -> None:
         await ctx.step("slow", asyncio.sleep, 30, on_timeout="permanent")
@@ -356,7 +356,7 @@ async def test_the_next_turn_tries_a_timed_out_step_again(hasty: World) -> None:
 
 
 @pytest.mark.covers("S3.25")
-async def test_the_nearest_timeout_counts(hasty: World) -> None:
+async def test_the_most_specific_timeout_counts(hasty: World) -> None:
     @hasty.app.agent("agent", retries=0, step_timeout=1.0)
     async def by_agent(ctx: Context) -> None:
         await ctx.step("longer-than-the-setting", asyncio.sleep, 0.2)
@@ -375,7 +375,7 @@ async def test_the_nearest_timeout_counts(hasty: World) -> None:
     ]
 
 
-async def test_a_function_that_swallows_its_cancellation_has_timed_out_nevertheless(hasty: World) -> None:
+async def test_a_function_that_swallows_its_cancellation_has_timed_out(hasty: World) -> None:
     async def stubborn() -> str:
         try:
             await asyncio.sleep(30)
@@ -394,7 +394,7 @@ async def test_a_function_that_swallows_its_cancellation_has_timed_out_neverthel
     assert [fact.card for fact in await recorded(hasty, handle)] == [None]
 
 
-async def test_a_functions_own_timeout_error_is_its_own(hasty: World) -> None:
+async def test_a_timeout_error_of_the_function_is_not_a_step_timeout(hasty: World) -> None:
     def gives_up() -> None:
         raise TimeoutError("the service is slow")
 
@@ -532,7 +532,7 @@ async def _is_renewed(world: World) -> bool:
 
 
 @pytest.mark.covers("S3.11", "S3.20", "S3.22", "S3.45")
-async def test_everybody_sees_who_executes_which_step_since_when(world: World) -> None:
+async def test_a_long_step_is_shown_with_its_worker_and_start(world: World) -> None:
     go_on = asyncio.Event()
 
     @world.app.agent("clerk")
@@ -603,7 +603,7 @@ async def test_a_stale_attempt_records_nothing(world: World) -> None:
     assert await recorded(world, handle) == []
 
 
-async def test_a_thread_whose_turn_is_lost_hears_of_it_at_its_next_verb(world: World) -> None:
+async def test_a_thread_learns_at_its_next_verb_that_its_turn_is_lost(world: World) -> None:
     inside, go_on = threading.Event(), threading.Event()
     seen: list[BaseException] = []
 
@@ -627,7 +627,7 @@ async def test_a_thread_whose_turn_is_lost_hears_of_it_at_its_next_verb(world: W
     assert await recorded(world, handle) == []
 
 
-async def test_a_thread_that_waits_in_a_verb_hears_of_the_loss_at_once(world: World) -> None:
+async def test_a_thread_waiting_in_a_verb_learns_of_the_loss_at_once(world: World) -> None:
     inside = threading.Event()
     seen: list[BaseException] = []
 
@@ -655,7 +655,7 @@ async def test_a_thread_that_waits_in_a_verb_hears_of_the_loss_at_once(world: Wo
     "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()]
 )
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_whatever_a_step_raises_ends_its_turn_and_nothing_else(
+async def test_any_exception_of_a_step_ends_only_its_turn(
     sqlite_world: World, kind: str, error: BaseException
 ) -> None:
     async def raises() -> None:
@@ -703,7 +703,7 @@ MINE = ("card", "cards_between", "effect", "task_by_id")
 """What a turn might ask; the worker's own loop asks for other things."""
 
 
-async def test_the_thousandth_step_costs_what_the_tenth_does(world: World) -> None:
+async def test_the_cost_of_a_step_does_not_grow_with_their_number(world: World) -> None:
     traffic = Traffic(world.store)
     seen: dict[int, tuple[int, list[str]]] = {}
 
@@ -724,7 +724,7 @@ async def test_the_thousandth_step_costs_what_the_tenth_does(world: World) -> No
     assert max(sizes) - min(sizes) < 20
 
 
-async def test_resuming_a_thousand_steps_is_one_question(world: World) -> None:
+async def test_a_thousand_records_are_read_in_one_question(world: World) -> None:
     traffic = Traffic(world.store)
     seen: list[tuple[int, list[str]]] = []
 

@@ -37,7 +37,7 @@ def calls(task: Task) -> list[str]:
 
 
 class TestSleeping:
-    async def test_three_days_cost_no_worker_and_end_on_time(self, world: World) -> None:
+    async def test_a_sleep_of_three_days_holds_no_worker_and_ends_on_time(self, world: World) -> None:
         began = 0
 
         @world.app.agent("patient", deadline=timedelta(days=5))
@@ -65,7 +65,7 @@ class TestSleeping:
         assert began == 2
         assert (await handle.task()).dispatch_count == 1, "a resume is not a delivery"
 
-    async def test_a_second_is_about_a_second(self, store_url: str) -> None:
+    async def test_a_sleep_of_one_second_takes_about_one_second(self, store_url: str) -> None:
         rarely = ("worker.poll_seconds", "worker.watchdog_interval_seconds", "pmo.watchdog_interval_seconds")
         settings = {**TINY, **dict.fromkeys(rarely, 600.0)}
         async with World(store_url, settings=settings, clock=SystemClock()) as world:
@@ -122,15 +122,13 @@ class TestDeadlines:
         assert wait.deadline - task.updated_at == SUSPEND_SECONDS * SECOND
         assert task.wait_by == wait.deadline
 
-    async def test_the_deadline_of_the_task_cuts_it(self, world: World) -> None:
+    async def test_the_tasks_deadline_cuts_a_tool_timeout(self, world: World) -> None:
         _, task = await self.waiting(world, deadline=10)
 
         assert waits_of(task)[0].deadline == task.ends_by
 
     @pytest.mark.covers("S0.16", "S0.17", "S0.18", "S0.19", "S0.20", "S0.21", "S0.23", "S0.24", "S0.71")
-    async def test_an_overdue_tool_is_reported_to_the_inbox_and_the_turn_goes_on_with_that(
-        self, world: World
-    ) -> None:
+    async def test_an_overdue_tool_is_reported_to_the_inbox_and_the_turn_resumes(self, world: World) -> None:
         told: list[ToolTimeout] = []
 
         @world.app.agent("asker")
@@ -289,9 +287,7 @@ class TestAnswers:
         assert json.loads(task.error or "")["code"] == "tool_failed"
 
     @pytest.mark.covers("T6")
-    async def test_of_a_result_and_a_timeout_the_first_counts_and_the_other_is_kept(
-        self, world: World
-    ) -> None:
+    async def test_the_first_of_result_and_timeout_counts_and_the_other_is_kept(self, world: World) -> None:
         handle, call, worker = await self.waiting(world)
         await world.client.answer(call, "first")
         world.clock.advance(SUSPEND_SECONDS)
@@ -329,7 +325,7 @@ class TestAnswers:
         await world.client.signal(handle.id, "go")
         assert await handle.result(PATIENCE_SECONDS) == "timed out"
 
-    async def test_an_answer_that_comes_before_the_question_is_found_by_it(self, world: World) -> None:
+    async def test_an_answer_that_comes_before_its_call_is_found(self, world: World) -> None:
         @world.app.agent("slow-asker")
         async def slow_asker(ctx: Context) -> Any:
             await asked.wait()
@@ -348,11 +344,11 @@ class TestAnswers:
     async def test_an_answer_to_nothing_is_refused(self, world: World) -> None:
         await self.waiting(world)
 
-        for nothing in ("nobody.s.1:()x#1", "nonsense"):
+        for nothing in ("unknown.s.1:()x#1", "nonsense"):
             with pytest.raises(NotFound):
                 await world.client.answer(nothing, 1)
 
-    async def test_a_message_in_the_moment_the_turn_ends_is_kept_for_all_to_see(self, world: World) -> None:
+    async def test_a_message_that_races_the_end_of_its_turn_is_kept(self, world: World) -> None:
         handle, call, _ = await self.waiting(world)
         await handle.cancel()
 
@@ -371,7 +367,7 @@ async def _waits_for(handle: AsyncHandle, kind: str) -> bool:
 
 
 class TestSignals:
-    async def test_a_signal_is_told_to_whoever_waits_for_it(self, world: World) -> None:
+    async def test_a_signal_resumes_the_turn_that_waits_for_it(self, world: World) -> None:
         @world.app.agent("listener")
         async def listener(ctx: Context) -> list[Any]:
             return [await ctx.wait_signal("go", result=int), await ctx.wait_signal("go", result=int)]
@@ -398,7 +394,7 @@ class TestSignals:
         with pytest.raises(TaskEnded):
             await world.client.signal(handle.id, "go", 2)
 
-    async def test_a_signal_that_does_not_come_is_a_timeout_of_its_own(self, world: World) -> None:
+    async def test_a_missing_signal_raises_signal_timeout(self, world: World) -> None:
         @world.app.agent("listener")
         async def listener(ctx: Context) -> str:
             try:
@@ -417,9 +413,7 @@ class TestSignals:
 
 class TestTheWatchdog:
     @pytest.mark.covers("S0.31", "S0.32", "S0.33", "S0.35")
-    async def test_an_answer_that_its_worker_did_not_hand_on_is_handed_on_by_another(
-        self, world: World
-    ) -> None:
+    async def test_another_worker_delivers_an_answer_that_was_left_in_the_ledger(self, world: World) -> None:
         @world.app.agent("asker")
         async def asker(ctx: Context) -> str:
             try:
@@ -453,7 +447,7 @@ class TestTheWatchdog:
         assert row == ("applied", 1)
 
     @pytest.mark.covers("S0.34")
-    async def test_an_answer_of_which_nobody_was_told_is_found_by_its_card(self, world: World) -> None:
+    async def test_an_answer_without_a_message_is_found_by_its_card(self, world: World) -> None:
         handle, call, worker = await TestAnswers().waiting(world)
         card = (answer_id(call, "x"), handle.id, b'{"deep":[1]}', fingerprint(b'{"deep":[1]}'))
         await world.sql(
@@ -508,7 +502,7 @@ class TestTheWatchdog:
         )
         assert rows == [("skipped", "task_ended")]
 
-    async def test_messages_that_nobody_can_consume_yet_hold_nobody_up(
+    async def test_messages_that_cannot_be_consumed_yet_delay_no_others(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(watchdog, "PAGE", 1)
@@ -530,7 +524,7 @@ class TestTheWatchdog:
         assert len(await world.store.pending_messages(world.namespace, waiting.id)) == 1
 
     async def reported_and_not_handed_on(self, world: World, handle: AsyncHandle) -> None:
-        """The report is in the inbox; whoever put it there died before the next commit."""
+        """The report is in the inbox; the worker that put it there died before the next commit."""
         inject = c.InjectTimeout(command_id="i", namespace=world.namespace, task_id=handle.id, actor="gone")
         await world.store._commit((inject,))
         assert (await handle.task()).status == "suspended"

@@ -50,7 +50,7 @@ async def test_a_tool_is_executed_by_a_worker_that_has_it(world: World) -> None:
     assert spec.kind == "tool"
 
 
-async def test_a_tool_that_only_another_process_has_is_found_in_the_store(world: World) -> None:
+async def test_a_tool_of_another_process_is_found_in_the_store(world: World) -> None:
     knows_a_tool(world)
     await world.working(await world.another_node(), agents=["search"])
     asker = world.app.agents["asker"]
@@ -80,7 +80,7 @@ async def test_a_tool_call_leaves_its_card(world: World) -> None:
         ({"suspend_timeout": 5, "timeout": 10}, 30),
     ],
 )
-async def test_what_a_tool_asks_for_raises_its_deadline_and_never_lowers_it(
+async def test_a_tools_own_timeout_raises_its_deadline_and_never_lowers_it(
     world: World, options: dict[str, Any], seconds: int
 ) -> None:
     knows_a_tool(world, **options)
@@ -95,9 +95,7 @@ async def test_what_a_tool_asks_for_raises_its_deadline_and_never_lowers_it(
 
 @pytest.mark.covers("S0.29", "S0.30", "S0.81")
 @pytest.mark.parametrize(("key", "seconds"), [("suspend_timeout_seconds", 120), ("timeout_seconds", 90)])
-async def test_a_tool_says_by_these_names_in_the_store_how_long_it_is_waited_for(
-    world: World, key: str, seconds: int
-) -> None:
+async def test_timeouts_of_a_tool_have_these_names_in_the_store(world: World, key: str, seconds: int) -> None:
     @world.app.agent("asker")
     async def asker(ctx: Context) -> None:
         await ctx.tool("search", "gold")
@@ -151,7 +149,7 @@ async def test_a_tool_whose_worker_is_away_times_out(world: World) -> None:
         try:
             await ctx.tool("search")
         except ToolTimeout:
-            return "nobody there"
+            return "no answer"
         return "?"
 
     worker = await world.working(agents=["asker"])
@@ -160,7 +158,7 @@ async def test_a_tool_whose_worker_is_away_times_out(world: World) -> None:
     await world.in_status(handle, "suspended")
     world.clock.advance(31)
     await worker.watchdog.run_once()
-    assert await handle.result(PATIENCE_SECONDS) == "nobody there"
+    assert await handle.result(PATIENCE_SECONDS) == "no answer"
 
 
 async def test_a_tool_call_that_was_answered_is_not_made_again(world: World) -> None:

@@ -52,7 +52,7 @@ RAISED: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", RAISED)
 @pytest.mark.parametrize("agent", ["sync", "async"])
-async def test_whatever_an_agent_raises_fails_its_turn_and_nothing_else(
+async def test_any_exception_of_an_agent_fails_only_its_turn(
     sqlite_world: World, agent: str, kind: str
 ) -> None:
     world = sqlite_world
@@ -182,7 +182,9 @@ async def test_cancel_reaches_a_running_agent_at_once_and_ends_the_task_once(wor
     await asyncio.wait_for(stopped.wait(), PATIENCE_SECONDS)
 
     assert terminal(await world.history(handle)) == ["task.cancelled"]
-    assert "write.refused" not in await world.history(handle), "whoever was told has nothing to say"
+    assert "write.refused" not in await world.history(handle), (
+        "a worker that knows of the loss commits nothing"
+    )
 
 
 async def rounds_of(worker: Worker, count: int = 3) -> None:
@@ -304,7 +306,7 @@ async def test_turns_abandoned_before_their_first_step_give_their_slots_back(sql
 
 
 async def test_what_an_agent_logs_can_be_traced_to_its_task(sqlite_world: World) -> None:
-    """Also from a thread, and from whatever the function calls."""
+    """Also from a thread, and from everything that the function calls."""
     world = sqlite_world
     seen: list[Any] = []
 

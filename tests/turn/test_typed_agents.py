@@ -67,7 +67,7 @@ def typed_agents(world: World) -> None:
         ("person", {"name": "Ada", "age": 36}, Person(name="Ada", age=37)),
     ],
 )
-async def test_an_agent_gets_its_own_type_and_so_does_whoever_waits(
+async def test_agent_and_caller_get_typed_values(
     sqlite_world: World, agent: str, payload: Any, result: Any
 ) -> None:
     typed_agents(sqlite_world)

@@ -109,7 +109,7 @@ async def test_verify_names_the_call_of_many_that_differs(mixed: World) -> None:
     assert ("content_changed", asked) in {(one["kind"], one["about"]) for one in found}
 
 
-async def test_a_counter_that_is_not_what_the_waits_come_to_is_found(mixed: World) -> None:
+async def test_a_wait_counter_that_differs_from_the_waits_is_found(mixed: World) -> None:
     _, task = await suspended(mixed)
     await mixed.store.commit([answer(mixed, task, number) for number in range(2)])
     events = await mixed.store.events_of_task(mixed.namespace, task.id)

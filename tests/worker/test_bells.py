@@ -1,4 +1,4 @@
-"""What a worker makes of its doorbell: nothing depends on it, and nothing is done twice because of it."""
+"""A worker and its doorbell: nothing depends on a ring, and no ring makes work happen twice."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def echo(world: World) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeapingRuntime(Runtime):
-    """Whoever waits is there at once, and the clock has moved; after `woken_after` something came."""
+    """Every wait ends at once and moves the clock; after `woken_after` seconds it was woken."""
 
     woken_after: float = math.inf
 
@@ -91,7 +91,7 @@ async def test_with_every_ring_dropped_work_starts_late_by_at_most_the_poll_inte
     async with World(store_url, settings=patient) as world:
         echo(world)
         is_dear = bell is DeafBell and store_url.startswith("postgresql")
-        interval = max(poll or 1.0, 2.1 if is_dear else 0.0)  # whether or not somebody wrote the default down
+        interval = max(poll or 1.0, 2.1 if is_dear else 0.0)  # also if the default is written down
         node = await with_bell(world, bell)
         worker = leaping(await world.started_worker(node))
         assert not await worker.run_once()
@@ -102,7 +102,7 @@ async def test_with_every_ring_dropped_work_starts_late_by_at_most_the_poll_inte
         assert late == pytest.approx((1 - since) * interval, abs=0.001)
 
 
-async def test_being_woken_for_something_else_does_not_put_off_the_look(world: World) -> None:
+async def test_a_wake_for_something_else_does_not_postpone_the_look(world: World) -> None:
     """Endings wake a worker, too: without this, a busy one would never look."""
     echo(world)
     node = await with_bell(world, DeafBell)
@@ -115,7 +115,7 @@ async def test_being_woken_for_something_else_does_not_put_off_the_look(world: W
     assert await until_it_takes_something(worker, world.clock) == pytest.approx(pace)
 
 
-async def test_a_worker_that_has_no_room_does_not_look_and_does_not_spin(world: World) -> None:
+async def test_a_full_worker_neither_looks_nor_spins(world: World) -> None:
     echo(world)
     node = await with_bell(world, DeafBell)
     worker = leaping(await world.started_worker(node, concurrency=1))
@@ -126,7 +126,7 @@ async def test_a_worker_that_has_no_room_does_not_look_and_does_not_spin(world: 
     assert world.clock.monotonic() - begin >= 2 * world.app.settings.worker.poll_seconds
 
 
-async def test_a_bell_that_loses_everything_and_does_not_know_it_only_delays(store_url: str) -> None:
+async def test_a_bell_that_loses_every_ring_unnoticed_only_delays_work(store_url: str) -> None:
     async with World(store_url, settings=TINY, clock=SystemClock()) as world:
         called = echo(world)
         node = await with_bell(world, DeafBell)
@@ -162,7 +162,7 @@ async def test_a_thousand_duplicated_rings_cause_one_turn(quick_world: World) ->
     assert len(terminal(history)) == 1
 
 
-async def test_a_ring_is_heard_only_after_its_task_can_be_seen(quick_world: World) -> None:
+async def test_a_ring_arrives_only_after_its_task_is_visible(quick_world: World) -> None:
     world = quick_world
     echo(world)
     await world.registered("echo")
@@ -178,7 +178,7 @@ async def test_a_ring_is_heard_only_after_its_task_can_be_seen(quick_world: Worl
     assert seen == list(range(1, 21))
 
 
-async def test_a_bell_that_hangs_holds_up_no_commit(shared_postgres_url: str) -> None:
+async def test_a_hanging_bell_does_not_delay_commits(shared_postgres_url: str) -> None:
     async with Proxy(shared_postgres_url) as proxy, World(shared_postgres_url, clock=SystemClock()) as world:
         called = echo(world)
         node = await with_bell(world, lambda: PostgresDoorbell(proxy.url, runtime=Runtime.system()))

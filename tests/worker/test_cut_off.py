@@ -97,8 +97,8 @@ async def test_a_worker_cut_off_for_longer_than_its_lease_stops_by_itself(quick_
     await asyncio.wait_for(began.wait(), PATIENCE_SECONDS)
     old = worker.session_id
     away.is_away = True
-    await asyncio.wait_for(stopped.wait(), PATIENCE_SECONDS)  # by its own clock: nobody has told it
-    assert (await handle.task()).status == "running", "nobody has reclaimed it yet"
+    await asyncio.wait_for(stopped.wait(), PATIENCE_SECONDS)  # by its own clock
+    assert (await handle.task()).status == "running", "it is not reclaimed yet"
     away.is_away = False
     pmo = await world.supervisor()
 
@@ -139,7 +139,7 @@ async def test_one_failed_heartbeat_does_not_cost_the_lease(quick_world: World) 
     assert (await handle.task()).crash_count == 0
 
 
-async def test_a_worker_whose_round_fails_goes_on_with_the_next(world: World) -> None:
+async def test_a_worker_survives_a_failed_round(world: World) -> None:
     @world.app.agent("echo")
     async def echo(number: int) -> int:
         return number
@@ -183,7 +183,7 @@ async def test_a_draining_worker_waits_for_a_store_that_is_away(store_url: str) 
         assert await handle.result(PATIENCE_SECONDS) == "kept"
 
 
-async def test_a_worker_says_goodbye_even_if_the_store_does_not_hear_it(world: World) -> None:
+async def test_a_worker_closes_although_the_store_is_away(world: World) -> None:
     @world.app.agent("echo")
     async def echo() -> None: ...
 

@@ -41,7 +41,7 @@ async def tick_in_a_process(world: World, poisoned: AsyncHandle) -> int:
 
 
 @pytest.mark.covers("S2.9")
-async def test_a_message_that_kills_its_workers_is_laid_aside_after_five_retries(world: World) -> None:
+async def test_a_message_that_kills_its_workers_is_skipped_after_five_retries(world: World) -> None:
     @world.app.agent("clerk")
     async def clerk(number: int = 0) -> None: ...
 

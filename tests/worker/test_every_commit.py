@@ -21,7 +21,7 @@ AT_ONCE = 6  # most of them wait for a lease to lapse
 
 
 async def _at_every_commit(url: str, home: Path, fault_at: Callable[[int], Fault]) -> list[Fault]:
-    """So many runs as the task has commits, a few at a time; each checks by itself that everything held."""
+    """One run for each commit of the task, a few at a time; each checks by itself that everything held."""
     async with Place(url, home) as place:
         commits = await place.count_commits()
         faults = [fault_at(at) for at in range(1, commits + 1)]
@@ -37,7 +37,7 @@ async def _at_every_commit(url: str, home: Path, fault_at: Callable[[int], Fault
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
-async def test_a_worker_killed_at_any_commit_loses_nothing_and_doubles_nothing(
+async def test_a_worker_killed_at_any_commit_neither_loses_nor_repeats_work(
     store_url: str, tmp_path: Path, where: Where
 ) -> None:
     faults = await _at_every_commit(store_url, tmp_path, lambda at: KilledAtCommit(at, where))
@@ -45,7 +45,7 @@ async def test_a_worker_killed_at_any_commit_loses_nothing_and_doubles_nothing(
     assert sum(fault.is_struck for fault in faults) >= 20
 
 
-async def test_a_worker_frozen_at_any_commit_and_woken_later_doubles_nothing(
+async def test_a_worker_frozen_at_any_commit_repeats_no_work_when_woken(
     store_url: str, tmp_path: Path
 ) -> None:
     faults = await _at_every_commit(store_url, tmp_path, FrozenAtCommit)

@@ -54,7 +54,7 @@ class HeartbeatBench:
         store: Any = self.store
         session = Actor(store, runtime.ids, namespace="default", name="s1")
         settings = WorkerSettings(lease_seconds=LEASE_SECONDS, heartbeat_seconds=interval)
-        return HeartbeatLoop(session, runtime, settings, self)
+        return HeartbeatLoop(session, runtime, settings, self, self.on_lost)
 
     def held_work(self) -> HeldWork:
         return self.held
@@ -67,6 +67,7 @@ class HeartbeatBench:
     async def beat(self) -> None:
         store: Any = self.store
         await self.heartbeat.beat_once(store)
+        await asyncio.sleep(0)  # the holder is called on this loop
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.support.hurried import SPEED, hurried
 from tests.support.world import eventually
 
 MOST_STATEMENTS = {
-    ("sqlite", "worker"): 34,  # its looks ask nothing unless somebody has committed, which here is the PMO
+    ("sqlite", "worker"): 34,  # its looks send nothing unless there was a commit, here by the PMO
     ("sqlite", "pmo"): 40,
     ("postgresql", "worker"): 43,
     ("postgresql", "pmo"): 40,

@@ -1,4 +1,4 @@
-"""The inbox: the truth of what was sent to an agent, whoever dies on the way."""
+"""The inbox: the truth of what was sent to an agent, whichever process dies on the way."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def row(world: World, handle: AsyncHandle) -> InboxRow:
 
 
 async def offered(world: World, lease_seconds: float = LONG) -> tuple[AsyncHandle, Session]:
-    """A task in its agent's inbox, because nobody took it although somebody could."""
+    """A task in its agent's inbox: a worker could have claimed it and did not."""
     session = await world.silent_session("clerk", lease_seconds=lease_seconds)
     handle = await world.submitted("clerk")
     world.clock.advance(2)
@@ -86,7 +86,7 @@ async def test_a_message_whose_processor_is_gone_is_pending_again(clerk: World) 
 
 
 @pytest.mark.covers("S0.10", "T7")
-async def test_a_message_whose_processor_lives_is_not_stale_however_long_it_takes(clerk: World) -> None:
+async def test_a_message_whose_processor_lives_never_becomes_stale(clerk: World) -> None:
     handle, session = await offered(clerk)
     (held,) = await clerk.claimed(session, "clerk")
     clerk.clock.advance(3600)
@@ -98,7 +98,7 @@ async def test_a_message_whose_processor_lives_is_not_stale_however_long_it_take
 
 
 @pytest.mark.covers("S0.10", "S0.78")
-async def test_how_long_a_message_may_be_processed_is_configurable(sqlite_url: str) -> None:
+async def test_the_processing_timeout_of_messages_is_configurable(sqlite_url: str) -> None:
     settings = {"worker.inbox_processing_timeout_seconds": 40}
     async with World(sqlite_url, settings=settings) as world:
 
@@ -117,7 +117,7 @@ async def test_how_long_a_message_may_be_processed_is_configurable(sqlite_url: s
 
 
 @pytest.mark.covers("S0.78")
-async def test_giving_messages_back_can_be_switched_off(sqlite_url: str) -> None:
+async def test_requeueing_of_messages_can_be_switched_off(sqlite_url: str) -> None:
     off = {"worker.inbox_processing_timeout_seconds": 0}
     async with World(sqlite_url, settings=off) as world:
 
@@ -134,8 +134,8 @@ async def test_giving_messages_back_can_be_switched_off(sqlite_url: str) -> None
 
 @pytest.mark.parametrize("first", ["requeue", "worker"])
 @pytest.mark.covers("T7")
-async def test_a_requeue_and_the_worker_that_finishes_in_the_same_instant(clerk: World, first: str) -> None:
-    """The slow worker's lease has lapsed; its result counts as long as nobody has taken the turn from it."""
+async def test_a_requeue_that_races_the_finishing_worker_does_no_harm(clerk: World, first: str) -> None:
+    """The slow worker's lease has lapsed; its result counts until the turn is reclaimed."""
     handle, session = await offered(clerk, lease_seconds=60)
     (held,) = await clerk.claimed(session, "clerk")
     clerk.clock.advance(301)
@@ -158,7 +158,7 @@ async def test_a_reclaim_puts_the_message_back_in_the_same_commit(clerk: World) 
     assert ((await handle.task()).status, (await row(clerk, handle)).status) == ("queued", "pending")
 
 
-async def test_a_message_is_taken_once_by_type_and_correlation(clerk: World) -> None:
+async def test_a_message_is_kept_once_per_type_and_correlation(clerk: World) -> None:
     handle = await clerk.submitted("clerk")
     session = await clerk.silent_session("clerk", lease_seconds=LONG)
     await clerk.claimed(session, "clerk")
@@ -255,7 +255,7 @@ async def test_a_message_without_a_channel_is_skipped_once_it_is_old_and_the_log
 
 
 @pytest.mark.covers("S0.61", "S0.63")
-async def test_a_message_to_no_task_at_all_is_skipped_too(clerk: World) -> None:
+async def test_a_message_without_a_task_is_skipped(clerk: World) -> None:
     await clerk.sql(
         "INSERT INTO agent_inbox (namespace, id, agent, message_type, correlation_id, status, created_at)"
         " VALUES (?, 'stray', 'clerk', 'signal', 'stray', 'pending', ?)",
@@ -283,7 +283,7 @@ WATCHDOG_MAY = {"task.reclaimed", "wait.timed_out", "wait.answered", "task.resum
 
 
 @pytest.mark.covers("S0.24", "S0.69", "S0.70")
-async def test_the_worker_s_watchdog_never_ends_a_task(clerk: World) -> None:
+async def test_the_workers_watchdog_never_ends_a_task(clerk: World) -> None:
     """Everything is overdue that can be: each watchdog command is tried, and no terminal event is its own."""
     session = await clerk.silent_session("clerk", lease_seconds=60)
     overdue = await clerk.submitted("clerk", deadline=50)
@@ -329,7 +329,7 @@ async def suspended_parent(world: World, task: Any) -> str:
     return child
 
 
-async def test_a_stop_that_was_left_behind_is_carried_out_by_the_supervisor_alone(clerk: World) -> None:
+async def test_only_the_pmo_carries_out_a_stop_that_was_left_behind(clerk: World) -> None:
     """Who ended the parent died right after the commit: the message to its children is in the inbox."""
     session = await clerk.silent_session("clerk", lease_seconds=LONG)
     parent = await clerk.submitted("clerk")
@@ -344,7 +344,7 @@ async def test_a_stop_that_was_left_behind_is_carried_out_by_the_supervisor_alon
     assert (await clerk.store.task(clerk.namespace, child)).status == "cancelled"
 
 
-async def test_people_see_every_column_under_its_own_name(clerk: World) -> None:
+async def test_the_inbox_view_has_every_column_under_its_own_name(clerk: World) -> None:
     handle, _ = await offered(clerk)
     page = await inbox.page(clerk.store, clerk.namespace, agent="clerk", status="pending")
     (item,) = page["items"]
@@ -362,7 +362,7 @@ async def test_people_see_every_column_under_its_own_name(clerk: World) -> None:
 
 
 @pytest.mark.covers("S2.9")
-async def test_a_message_that_cannot_be_handed_on_is_laid_aside_after_five_retries(
+async def test_an_undeliverable_message_is_skipped_after_five_retries(
     clerk: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A defect, as far as anybody can tell; the messages beside it arrive."""
@@ -385,7 +385,7 @@ async def test_a_message_that_cannot_be_handed_on_is_laid_aside_after_five_retri
     look = watch(clerk)
     for _ in range(1 + 5):  # the first try, and five more
         assert (await row(clerk, poisoned)).status == "pending"
-        clerk.clock.advance(31)  # past the lease of whoever tried it last
+        clerk.clock.advance(31)  # past the lease of the last try
         await look.run_once()
     (skipped,) = [one for one in await rows(clerk, poisoned) if one.message_type == "timeout"]
     assert (skipped.status, skipped.watchdog_error) == ("skipped", "delivery_failed")
@@ -421,8 +421,8 @@ def _timeout_of(world: World, handle: AsyncHandle) -> c.InjectTimeout:
 
 
 @pytest.mark.covers("S2.8")
-async def test_an_agent_that_returns_nothing_has_not_failed(clerk: World) -> None:
-    """Nothing is a result like any other: the task is done, and nobody delivers it again."""
+async def test_an_agent_that_returns_none_succeeds(clerk: World) -> None:
+    """None is a result like any other: the task is done and is not delivered again."""
 
     @clerk.app.agent("silent")
     async def silent() -> None:
@@ -457,7 +457,7 @@ async def test_the_next_waiting_task_is_offered_in_the_tick_that_ends_a_turn(cle
     assert (await second.task()).status == "dispatched", "the first one waits for its next try"
 
 
-async def test_a_worker_s_watchdog_reclaims_too_and_is_patient_after_it_slept(sqlite_url: str) -> None:
+async def test_a_workers_watchdog_reclaims_but_waits_after_an_absence(sqlite_url: str) -> None:
     """Ten minutes of sleep hit the holder as well: it gets one heartbeat to come back."""
     async with World(sqlite_url, settings={"worker.heartbeat_seconds": 10}) as world:
 

@@ -76,8 +76,8 @@ def supervising(app: Any) -> Any:
 
 
 @pytest.mark.covers("S3.33")
-async def test_what_was_claimed_while_the_loop_is_blocked_is_not_forgotten(quick_world: World) -> None:
-    """The claim's answer waits behind a blocked loop for many heartbeats, none of which can name it."""
+async def test_a_claim_answered_while_the_loop_is_blocked_is_not_reclaimed(quick_world: World) -> None:
+    """The claim's answer waits behind a blocked loop for many heartbeats, and none of them can name it."""
     world = quick_world
 
     @world.app.agent("innocent")
@@ -103,7 +103,7 @@ async def test_what_was_claimed_while_the_loop_is_blocked_is_not_forgotten(quick
 
 
 @pytest.mark.covers("S3.1", "S3.18", "S3.19", "T7", "T14")
-async def test_a_worker_that_lost_its_lease_stops_its_agents_and_says_nothing_more(world: World) -> None:
+async def test_a_worker_that_lost_its_lease_stops_its_agents_and_commits_nothing(world: World) -> None:
     began, stopped = asyncio.Event(), asyncio.Event()
 
     @world.app.agent("long")
@@ -132,7 +132,7 @@ async def test_a_worker_that_lost_its_lease_stops_its_agents_and_says_nothing_mo
     await eventually(is_held_again)
     history = await world.history(handle)
     assert {"task.handed_back", "task.reclaimed"} & set(history)
-    assert "write.refused" not in history, "whoever lost the lease issues no further write"
+    assert "write.refused" not in history, "a worker that lost its lease writes nothing more"
     again = await handle.task()
     assert again.session_id == worker.session_id != first_session
     assert (again.crash_count, again.turn_id) == (0, first.turn_id), "the same turn, and no process died"
@@ -250,7 +250,7 @@ def test_the_rule_that_a_worker_stops_after_losing_its_lease_is_documented() -> 
 
 
 def test_the_lease_that_a_slow_pattern_costs_is_documented() -> None:
-    """Python's `re` holds the GIL, so that no thread of the process can renew a lease meanwhile."""
+    """Python's `re` holds the GIL, so no thread of the process can renew a lease."""
     text = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
     assert "longer than\n  `worker.lease_seconds` costs the worker its lease" in text
 
@@ -276,9 +276,7 @@ async def test_a_heartbeat_renews_only_current_attempts_and_names_the_stale(worl
 
 @pytest.mark.covers("S3.35", "S3.18", "S3.45")
 @pytest.mark.parametrize("asks", ["by a word of progress", "before a long step"])
-async def test_a_stale_attempt_is_told_by_the_store_so_that_its_agent_can_leave(
-    store_url: str, asks: str
-) -> None:
+async def test_a_ring_tells_a_worker_at_once_that_its_attempt_is_stale(store_url: str, asks: str) -> None:
     """No bell and no heartbeat has told the worker yet: it learns by asking."""
     async with World(store_url, settings={"worker.heartbeat_seconds": 10}) as world:
         world.app.is_silent = True
@@ -335,7 +333,7 @@ async def test_losing_the_session_while_claiming_starts_over_once(world: World) 
 
 
 @pytest.mark.covers("S3.18")
-async def test_what_a_claim_brings_after_its_lease_was_lost_is_not_begun(world: World) -> None:
+async def test_turns_granted_after_the_lease_was_lost_do_not_begin(world: World) -> None:
     ran: list[int] = []
 
     @world.app.agent("echo")
@@ -362,7 +360,7 @@ async def test_what_a_claim_brings_after_its_lease_was_lost_is_not_begun(world: 
     assert task.crash_count == 0
 
 
-async def test_a_clock_set_back_costs_no_lease_and_reclaims_nothing(sqlite_world: World) -> None:
+async def test_a_clock_set_back_loses_no_lease(sqlite_world: World) -> None:
     world = sqlite_world
     gate, began = asyncio.Event(), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""The watchdog is itself watched: supervisors leave their ticks, and workers say when nobody supervises."""
+"""The watchdog is itself watched: a PMO records its ticks, and workers log when none ticks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def ticked(world: World, *pmos: Pmo, seconds: float, every: float = 5.0) -
         seconds -= every
 
 
-async def test_a_supervisor_leaves_the_time_of_its_ticks_so_often_that_it_never_looks_late(
+async def test_a_pmo_records_its_ticks_often_enough_never_to_look_late(
     world: World,
 ) -> None:
     pmo = await world.supervisor()
@@ -34,7 +34,7 @@ async def test_a_supervisor_leaves_the_time_of_its_ticks_so_often_that_it_never_
     assert max(ages) < 3 * 5 * SECOND
 
 
-async def test_a_supervisor_that_never_comes_to_the_end_of_a_tick_does_not_count(
+async def test_a_pmo_whose_ticks_never_end_counts_as_absent(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pmo = await world.supervisor()
@@ -50,7 +50,7 @@ async def test_a_supervisor_that_never_comes_to_the_end_of_a_tick_does_not_count
     assert await world.store.last_tick(world.namespace) is None
 
 
-async def test_workers_say_when_nobody_has_ticked_for_three_intervals_and_when_somebody_takes_over(
+async def test_a_worker_logs_that_no_pmo_ticks_and_that_one_ticks_again(
     clerk: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = await clerk.started_worker()
@@ -77,7 +77,7 @@ async def test_workers_say_when_nobody_has_ticked_for_three_intervals_and_when_s
     assert "a PMO ticks again" in caplog.text
 
 
-async def test_a_worker_that_has_just_started_gives_supervisors_time_to_start(clerk: World) -> None:
+async def test_a_worker_that_has_just_started_gives_the_pmo_time_to_start(clerk: World) -> None:
     worker = await clerk.started_worker()
     await worker.watchdog.run_once()
     clerk.clock.advance(14)
@@ -88,7 +88,7 @@ async def test_a_worker_that_has_just_started_gives_supervisors_time_to_start(cl
     assert not worker.health().is_overseen
 
 
-async def test_the_tick_of_a_workers_own_watchdog_travels_with_its_heartbeat(clerk: World) -> None:
+async def test_the_heartbeat_reports_the_age_of_the_watchdogs_last_tick(clerk: World) -> None:
     worker = await clerk.working()
 
     async def told() -> bool:

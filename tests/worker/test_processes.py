@@ -1,4 +1,4 @@
-"""Real worker processes: told to stop, killed, frozen, and killed by their own tasks."""
+"""Real worker processes: stopped, killed, frozen, and killed by their own tasks."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_sigterm_finishes_what_it_can_hands_back_the_rest_and_exits_0(
         assert (task.retry_count, task.crash_count, task.dispatch_count) == (0, 0, 1)
         assert (await crew.world.history(handle))[-1] == "task.handed_back"
     sessions = [s for s in await crew.world.store.open_sessions(crew.world.namespace) if s.kind == "worker"]
-    assert sessions == [], "it said goodbye"
+    assert sessions == [], "its session was closed"
 
     crew.worker()
     assert await late.result(PATIENCE_SECONDS) == 1
@@ -188,7 +188,7 @@ async def test_a_task_that_kills_its_worker_ends_alone_and_its_neighbours_succee
         nonlocal child, deaths
         if child.poll() is not None:
             deaths += 1
-            child = crew.worker()  # whoever keeps the worker running starts it again
+            child = crew.worker()  # a process manager starts it again
         return await crew.all_ended(everything)
 
     await crew.supervised(goes_on, "everything has ended")

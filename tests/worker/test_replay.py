@@ -1,4 +1,4 @@
-"""After a reclaim another worker goes on from what the log holds: nothing recorded is computed again."""
+"""After a reclaim another worker continues from the log: nothing recorded is computed again."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_a_new_worker_ends_the_task_where_the_timeout_was_permanent(world:
 
 
 @pytest.mark.covers("S2.8")
-async def test_nothing_is_a_result_like_any_other_and_is_not_asked_for_again(quick_world: World) -> None:
+async def test_a_recorded_result_of_none_is_not_computed_again(quick_world: World) -> None:
     """Of a step, an effect and another agent: None is what came of it, and no sign that it failed."""
     look, pay, ask = Counting(), Counting(), Counting()
 

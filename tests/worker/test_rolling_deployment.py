@@ -13,7 +13,7 @@ from endwell.errors import EndwellError
 from endwell.model import commands as c
 from endwell.policy.limits import SECOND
 from endwell.runtime import SystemClock
-from endwell.worker.versions import OtherVersions
+from endwell.worker.store_source import OtherVersions
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import TINY, World, eventually
 

@@ -119,7 +119,7 @@ async def test_a_frozen_postgresql_server_counts_no_crash(honest_postgres_server
 async def test_a_write_lock_held_for_longer_than_the_lease_counts_no_crash(
     tmp_path: Path, is_supervised: bool
 ) -> None:
-    """A worker that is alone hands its turns back itself: nobody else would."""
+    """A worker that is alone hands its turns back itself."""
     path = tmp_path / "held.db"
 
     async def begin() -> Callable[[], None]:

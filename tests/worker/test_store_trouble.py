@@ -97,7 +97,7 @@ async def test_a_file_that_is_moved_away_and_back_has_lost_nothing(sqlite_url: s
             assert terminal(await world.history(handle)) == ["task.succeeded"]
 
 
-async def test_work_goes_on_after_the_server_was_restarted(
+async def test_work_resumes_after_a_restart_of_the_server(
     honest_postgres_server: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = honest_postgres_server.create_database()
@@ -121,7 +121,7 @@ async def test_work_goes_on_after_the_server_was_restarted(
         assert worker.refused == 0
 
 
-async def test_an_outage_is_told_once_although_a_session_is_tried_for_twice_a_second(
+async def test_an_outage_is_logged_once_although_a_session_is_tried_twice_a_second(
     sqlite_world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     @sqlite_world.app.agent("clerk")

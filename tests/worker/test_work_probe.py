@@ -1,4 +1,4 @@
-"""How a worker finds work of which no bell told: it looks, and that costs nothing while nothing happens."""
+"""How a worker finds work that no ring announced: it looks, and that costs nothing while nothing changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULTS: dict[str, object | None] = {
     "worker.lease_seconds": 600,
     "worker.watchdog_interval_seconds": 600,
 }
-"""Looks as by default, and nobody else who would find work by chance."""
+"""Looks as by default, and no other process that would find the work by chance."""
 OTHERWISE_SECONDS = 200
 """A heartbeat or a watchdog would find the work by then; a slow machine does not need so long."""
 
@@ -60,7 +60,7 @@ async def resting(world: World) -> tuple[Worker, Asked]:
     return worker, Asked(node)
 
 
-async def test_looks_at_a_file_to_which_nobody_commits_ask_nothing(world: World) -> None:
+async def test_looks_at_an_unchanged_file_send_no_statement(world: World) -> None:
     worker, asked = await resting(world)
     begin = world.clock.monotonic()
     for _ in range(10):
@@ -90,7 +90,7 @@ async def test_a_delayed_start_needs_neither_a_ring_nor_a_commit(world: World) -
 async def test_work_that_another_process_commits_without_a_ring_is_found_within_the_poll_interval(
     store_url: str,
 ) -> None:
-    """As when a ring is lost, or whoever should have rung is dead."""
+    """As when a ring is lost, or the process that should have rung is dead."""
     settings: dict[str, Any] = {key: value for key, value in DEFAULTS.items() if value is not None}
     async with World(store_url, settings=DEFAULTS, clock=SystemClock()) as world:
         world.app.agents.update(app_for(world.app.url, world.namespace, settings).agents)
@@ -109,7 +109,7 @@ async def test_work_that_another_process_commits_without_a_ring_is_found_within_
             child.close()
 
 
-async def test_a_tick_of_the_watchdog_that_is_near_is_made_when_a_look_is_due(world: World) -> None:
+async def test_a_watchdog_tick_that_is_due_soon_replaces_a_look(world: World) -> None:
     node = await with_bell(world, DeafBell)
     worker = await world.started_worker(node)
     watch = worker.watchdog

@@ -20,7 +20,7 @@ from tests.patience import PATIENCE_SECONDS
 from tests.support.world import TINY, World, eventually, terminal
 
 RARE_LOOKS = dict.fromkeys(("worker.poll_seconds", "worker.watchdog_interval_seconds"), 600)
-"""Whoever is quicker than that was told, or knew it by himself."""
+"""A worker that is faster than this was woken, or knew the time by itself."""
 
 
 class Listener:
@@ -227,7 +227,7 @@ async def test_with_every_ring_lost_everything_still_finishes(store_url: str) ->
         assert worker.failures == 0
 
 
-async def test_polling_goes_on_while_turns_end_one_after_another(store_url: str) -> None:
+async def test_a_worker_polls_although_endings_wake_it_all_the_time(store_url: str) -> None:
     """Endings wake the worker more often than it polls; what no ring announced must be found all the same."""
     settings = {**TINY, "worker.poll_seconds": 0.3}
     async with World(store_url, settings=settings, clock=SystemClock()) as world:
@@ -256,7 +256,7 @@ async def test_polling_goes_on_while_turns_end_one_after_another(store_url: str)
         await run
 
 
-async def test_who_has_found_nothing_claims_again_only_after_a_ring_or_a_look(world: World) -> None:
+async def test_an_idle_worker_claims_again_only_after_a_ring_or_a_look(world: World) -> None:
     @world.app.agent("a")
     async def a() -> None: ...
 

@@ -15,7 +15,6 @@ from endwell.turn.function_calls import (
     Duration,
     FunctionCall,
     Tries,
-    bind_arguments,
     effect_call_id,
     recorded_call,
     replay_record,
@@ -59,24 +58,21 @@ class EffectVerbs:
         """
         recorder = self._recorder
         call_id = effect_call_id(name, fn, args, kwargs)
-        step = recorder.ids.begin_step(name, call_id)
-        try:
+        with recorder.ids.step(name, call_id) as step:
             effect_key = _default_key(recorder, step) if key is None else _checked_key(key)
             seconds = seconds_of(timeout, recorder.settings.effect_timeout_seconds)
-            bound = bind_arguments(fn, args, _with_key(fn, kwargs, effect_key))
+            given = _with_key(fn, kwargs, effect_key)
             request = EffectRequest(
                 step=step,
                 key=effect_key,
                 args_hash=call_id,
-                call=FunctionCall.for_step(name, fn, bound, seconds, result),
+                call=FunctionCall(name, fn, args, given, seconds=seconds, result=result),
                 reconcile=_reconcile_call(name, reconcile, (effect_key, *args), kwargs, seconds),
                 policy=retry_policy_of(recorder, retry),
                 deduplicates=deduplicates,
                 accept_risk=accept_risk,
             )
             return await _result_of(recorder, request)
-        finally:
-            recorder.ids.end_step(step, call_id)
 
 
 async def _result_of(recorder: Recorder, request: EffectRequest) -> Any:
@@ -99,8 +95,7 @@ def _reconcile_call(
 ) -> FunctionCall | None:
     if reconcile is None:
         return None
-    bound = bind_arguments(reconcile, args, kwargs)
-    return FunctionCall.for_step(f"{name} (reconcile)", reconcile, bound, seconds, Any)
+    return FunctionCall(f"{name} (reconcile)", reconcile, args, kwargs, seconds=seconds, result=Any)
 
 
 def _refuse_other_arguments(recorder: Recorder, request: EffectRequest, recorded: str) -> None:

@@ -41,23 +41,23 @@ class FunctionCall:
 
     __slots__ = ("_call", "_is_async", "name", "seconds", "shape")
 
-    def __init__(self, name: str, fn: Callable[..., Any], call: Callable[[], Any], seconds: float) -> None:
-        self.name = name
-        self.seconds = seconds
-        self.shape = _ANYTHING
-        self._call = call
-        self._is_async = is_async(fn)
-
-    @classmethod
-    def for_step(
-        cls, name: str, fn: Callable[..., Any], call: Callable[[], Any], seconds: float, result: Any
-    ) -> FunctionCall:
-        """A call whose result is of the type `result`, or as the function is annotated."""
+    def __init__(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        seconds: float,
+        result: Any,
+    ) -> None:
         if not callable(fn):
             raise UsageError(f"step {name!r}: {content.safe_repr(fn, 60)} is not a function")
-        made = cls(name, fn, call, seconds)
-        made.shape = result_of(fn) if result is None else Shape.of(result)
-        return made
+        self.name = name
+        self.seconds = seconds
+        self.shape = result_of(fn) if result is None else Shape.of(result)
+        self._call = partial(fn, *args, **kwargs)
+        self._is_async = is_async(fn)
 
     async def run(
         self, runtime: Runtime, threads: TurnThreads, *, before: Callable[[], None] | None = None
@@ -136,16 +136,6 @@ def _is_cut_short(error: BaseException) -> bool:
 def _call_after(before: Callable[[], None], call: Callable[[], Any]) -> Any:
     before()
     return call()
-
-
-_ANYTHING = Shape.of(Any)
-
-
-def bind_arguments(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Callable[[], Any]:
-    """A function of no argument that makes the call."""
-    return partial(fn, *args, **kwargs) if args or kwargs else fn
 
 
 def inputs_hash(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

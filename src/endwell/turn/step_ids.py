@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -34,6 +35,15 @@ class StepIds:
         self._rejoined: dict[str, str] = {}
         self._waiting: set[str] = set()
         self._ambiguous: AmbiguousStep | None = None
+
+    @contextmanager
+    def step(self, name: str, call: str = "") -> Iterator[str]:
+        """The next step of this name, in flight for the time of the block."""
+        step = self.begin_step(name, call)
+        try:
+            yield step
+        finally:
+            self.end_step(step, call)
 
     def begin_step(self, name: str, call: str = "") -> str:
         """The identity of the next step of this name.

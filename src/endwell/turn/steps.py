@@ -22,7 +22,6 @@ from endwell.turn.function_calls import (
     Duration,
     FunctionCall,
     Tries,
-    bind_arguments,
     inputs_hash,
     pause_before,
     replay_record,
@@ -63,27 +62,25 @@ class StepVerbs:
         `check_inputs=True` refuses a replay with other inputs.
         """
         recorder, repeats = self._recorder, self._recorder.repeat_guard
-        step = recorder.ids.begin_step(name)
-        try:
-            seconds = seconds_of(timeout, recorder.step_timeout)
-            call = FunctionCall.for_step(name, fn, bind_arguments(fn, args, kwargs), seconds, result)
-            inputs = inputs_hash(name, args, kwargs) if check_inputs else ""
-            card = await recorder.record_of(step)
-            if card is not None:
-                value, digest = await replay_record(recorder, call, card, inputs), card.hash
-            else:
-                work = StepCall(recorder, step, call, inputs, on_timeout)
-                value = await work.run(None if retry is None else retry_policy_of(recorder, retry))
-                digest = work.digest
-            given = comparable_arguments(fn, args, kwargs)
-            await recorder.report_repeat(repeats.on_step(name, given, digest, is_new=card is None))
-            return value
-        except Exception as error:
-            if is_countable(error):
-                await recorder.report_repeat(repeats.on_exception(name, error))
-            raise
-        finally:
-            recorder.ids.end_step(step)
+        with recorder.ids.step(name) as step:
+            try:
+                seconds = seconds_of(timeout, recorder.step_timeout)
+                call = FunctionCall(name, fn, args, kwargs, seconds=seconds, result=result)
+                inputs = inputs_hash(name, args, kwargs) if check_inputs else ""
+                card = await recorder.record_of(step)
+                if card is not None:
+                    value, digest = await replay_record(recorder, call, card, inputs), card.hash
+                else:
+                    work = StepCall(recorder, step, call, inputs, on_timeout)
+                    value = await work.run(None if retry is None else retry_policy_of(recorder, retry))
+                    digest = work.digest
+                given = comparable_arguments(fn, args, kwargs)
+                await recorder.report_repeat(repeats.on_step(name, given, digest, is_new=card is None))
+                return value
+            except Exception as error:
+                if is_countable(error):
+                    await recorder.report_repeat(repeats.on_exception(name, error))
+                raise
 
     async def gather(self, *parts: Any) -> list[Any]:
         """Run parts beside each other, each in a branch of its own; their values in order.

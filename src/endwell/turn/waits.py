@@ -53,19 +53,18 @@ class WaitVerbs:
         """
         names.tool_name(tool_name)
         recorder, repeats = self._recorder, self._recorder.repeat_guard
-        step = recorder.ids.begin_step(name or tool_name)
-        try:
-            identity, card = await recorder.answer_to(step)
-            await recorder.report_repeat(repeats.on_call(tool_name, arguments, is_new=card is None))
-            if card is not None:
-                shape = self._shape(tool_name, result)
-                return await wait_results.tool_result(recorder, tool_name, card, shape)
-            raise recorder.admit_wait(step, await self._tool_call(identity, tool_name, arguments, timeout))
-        except (ToolFailed, ToolTimeout) as error:
-            await recorder.report_repeat(repeats.on_exception(tool_name, error))
-            raise
-        finally:
-            recorder.ids.end_step(step)
+        with recorder.ids.step(name or tool_name) as step:
+            try:
+                identity, card = await recorder.answer_to(step)
+                await recorder.report_repeat(repeats.on_call(tool_name, arguments, is_new=card is None))
+                if card is not None:
+                    shape = self._shape(tool_name, result)
+                    return await wait_results.tool_result(recorder, tool_name, card, shape)
+                wait = await self._tool_call(identity, tool_name, arguments, timeout)
+                raise recorder.admit_wait(step, wait)
+            except (ToolFailed, ToolTimeout) as error:
+                await recorder.report_repeat(repeats.on_exception(tool_name, error))
+                raise
 
     async def _tool_call(
         self, step: str, tool_name: str, arguments: Any, timeout: Seconds | None
@@ -113,23 +112,21 @@ class WaitVerbs:
                 'on_parent_end must be "cancel" or "leave"', code="bad_policy", field="on_parent_end"
             )
         recorder, repeats = self._recorder, self._recorder.repeat_guard
-        step = recorder.ids.begin_step(name or agent)
-        try:
-            identity, card = await recorder.answer_to(step)
-            await recorder.report_repeat(repeats.on_call(agent, payload, is_new=card is None))
-            if card is not None:
-                shape = self._shape(agent_name, result)
-                return await wait_results.call_result(recorder, agent, card, shape)
-            spec = await self._known_agent(agent_name)
-            left = await self._time_left()
-            call = self._new_call(identity, "call", _timeout_within(timeout, left), name=agent)
-            wait = self._with_child(call, spec, agent_key, payload, left, on_parent_end)
-            raise recorder.admit_wait(step, wait)
-        except CallFailed as error:
-            await recorder.report_repeat(repeats.on_exception(agent, error))
-            raise
-        finally:
-            recorder.ids.end_step(step)
+        with recorder.ids.step(name or agent) as step:
+            try:
+                identity, card = await recorder.answer_to(step)
+                await recorder.report_repeat(repeats.on_call(agent, payload, is_new=card is None))
+                if card is not None:
+                    shape = self._shape(agent_name, result)
+                    return await wait_results.call_result(recorder, agent, card, shape)
+                spec = await self._known_agent(agent_name)
+                left = await self._time_left()
+                call = self._new_call(identity, "call", _timeout_within(timeout, left), name=agent)
+                wait = self._with_child(call, spec, agent_key, payload, left, on_parent_end)
+                raise recorder.admit_wait(step, wait)
+            except CallFailed as error:
+                await recorder.report_repeat(repeats.on_exception(agent, error))
+                raise
 
     def _with_child(
         self,
@@ -173,8 +170,7 @@ class WaitVerbs:
         asking = content.encode({"question": question, "shown": show}, what="show")
         digest = content.fingerprint(asking)
         recorder = self._recorder
-        step = recorder.ids.begin_step(f"{name}@{digest[:_HASH_SHOWN]}")
-        try:
+        with recorder.ids.step(f"{name}@{digest[:_HASH_SHOWN]}") as step:
             recorder.repeat_guard.on_wait()
             identity, card = await recorder.answer_to(step)
             if card is not None:
@@ -184,8 +180,6 @@ class WaitVerbs:
             call = self._new_call(identity, "approval", timeout, name=title, asking=asking)
             asked = replace(call, by=allowed, quorum=checked_quorum(quorum, allowed))
             raise recorder.admit_wait(step, Suspended((asked,)))
-        finally:
-            recorder.ids.end_step(step)
 
     async def _approval_timeout(self, within: Seconds | None) -> int:
         asked = microseconds(within, "within", least=SHORTEST_SECONDS)
@@ -198,8 +192,7 @@ class WaitVerbs:
     async def sleep(self, duration: Seconds, *, name: str = "sleep") -> None:
         """Let time pass, seconds or days, without holding a worker."""
         recorder = self._recorder
-        step = recorder.ids.begin_step(name)
-        try:
+        with recorder.ids.step(name) as step:
             recorder.repeat_guard.on_wait()
             if await recorder.record_of(step) is not None:
                 return
@@ -207,8 +200,6 @@ class WaitVerbs:
             await self._refuse_beyond_deadline(within, "sleep")
             call = self._new_call(step, "timer", within, name=name)
             raise recorder.admit_wait(step, Suspended((call,)))
-        finally:
-            recorder.ids.end_step(step)
 
     async def wait_signal(
         self, signal: str, *, within: Seconds | None = None, result: Any = None, name: str | None = None
@@ -220,8 +211,7 @@ class WaitVerbs:
         """
         names.signal_name(signal)
         recorder = self._recorder
-        step = recorder.ids.begin_step(name or signal)
-        try:
+        with recorder.ids.step(name or signal) as step:
             recorder.repeat_guard.on_wait()
             identity, card = await recorder.answer_to(step)
             if card is not None:
@@ -229,8 +219,6 @@ class WaitVerbs:
             timeout = _timeout_within(within, await self._time_left())
             call = self._new_call(identity, "signal", timeout, name=signal)
             raise recorder.admit_wait(step, Suspended((call,)))
-        finally:
-            recorder.ids.end_step(step)
 
     def _new_call(
         self, step: str, kind: WaitKind, within: int, *, name: str, asking: bytes | None = None

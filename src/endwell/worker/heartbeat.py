@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -51,30 +52,34 @@ class HeldWork(msgspec.Struct, frozen=True):
 
 
 class LeaseHolder(Protocol):
-    """Whose lease it is: what it holds, and what it must let go of. Called from the heartbeat's thread."""
+    """Whose lease it is: what it holds, and what it must let go of."""
 
     def held_work(self) -> HeldWork:
-        """What the holder holds now."""
+        """What is held now. The heartbeat's thread calls this."""
 
     def on_stale(self, attempts: tuple[str, ...]) -> None:
         """These attempts have lost their tasks."""
-
-    def on_lost(self, session_id: str, why: str) -> None:
-        """The lease is gone."""
 
 
 class HeartbeatLoop:
     """Renews the lease of one session, which is the actor of its commands."""
 
     def __init__(
-        self, session: Actor, runtime: Runtime, settings: WorkerSettings, holder: LeaseHolder
+        self,
+        session: Actor,
+        runtime: Runtime,
+        settings: WorkerSettings,
+        holder: LeaseHolder,
+        on_lost: Callable[[str, str], None],
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._session = session
         self._runtime = runtime
         self._lease_seconds = settings.lease_seconds
         self._interval_seconds = settings.heartbeat_seconds
         self._look_seconds = max(LONG_STEP_SECONDS, self._interval_seconds / LOOKS)
         self._holder = holder
+        self._on_lost = on_lost
         self._good_until = runtime.clock.monotonic() + self._lease_seconds
         self._must_beat: asyncio.Event
         self._stopping = False
@@ -160,13 +165,13 @@ class HeartbeatLoop:
             self._on_failure(error)
             return
         if isinstance(reply.refusal, NotFound):
-            self._holder.on_lost(self._session.name, "the session was given up by a supervisor")
+            self._report(self._on_lost, self._session.name, "the session was given up by a supervisor")
         elif reply.refusal is not None:
             self._on_failure(reply.refusal)
         else:
             self._good_until = sent + self._lease_seconds
             if reply.stale:
-                self._holder.on_stale(reply.stale)
+                self._report(self._holder.on_stale, reply.stale)
 
     def _pace_seconds(self) -> float:
         """An idle worker beats less often, but always in time for another try within the lease."""
@@ -183,7 +188,14 @@ class HeartbeatLoop:
         self.failures += 1
         log.warning("heartbeat of session %s failed: %r", self._session.name, error)
         if not self.is_good:
-            self._holder.on_lost(self._session.name, "the lease ran out before it could be renewed")
+            self._report(self._on_lost, self._session.name, "the lease ran out before it could be renewed")
+
+    def _report(self, call: Callable[..., None], *arguments: object) -> None:
+        """Call the holder on its own event loop."""
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:
+            log.debug("the worker's loop is closed")
 
     def _command(self) -> Heartbeat:
         held, self._reported = self._holder.held_work(), self._long_steps()

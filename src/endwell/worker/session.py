@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from endwell.errors import EndwellError
@@ -21,7 +21,7 @@ from endwell.settings.sections import WorkerSettings as WorkerSettings
 from endwell.store.actor import Actor
 from endwell.turn.agents import Agent
 from endwell.turn.directory import Directory
-from endwell.worker.heartbeat import HeartbeatLoop, HeldWork
+from endwell.worker.heartbeat import HeartbeatLoop, LeaseHolder
 
 log = logging.getLogger(__name__)
 
@@ -29,20 +29,14 @@ PAUSE_SECONDS = 0.5
 """How long to wait before a store that failed is asked again."""
 
 
-class SessionOwner(Protocol):
-    """The worker, as its session sees it. Called on the worker's event loop, except `held_work`."""
+class SessionOwner(LeaseHolder, Protocol):
+    """The worker, as its session sees it."""
 
     concurrency: int
 
     @property
     def agents(self) -> Mapping[str, Agent]:
         """The agents that it serves."""
-
-    def held_work(self) -> HeldWork:
-        """What is held under the session. The heartbeat's thread calls this."""
-
-    def on_stale(self, attempts: tuple[str, ...]) -> None:
-        """These attempts have lost their tasks."""
 
     def on_session_lost(self) -> None:
         """All attempts have lost their tasks."""
@@ -64,7 +58,6 @@ class WorkerSession:
         self._settings = settings
         self._directory = directory
         self._owner = owner
-        self._loop: asyncio.AbstractEventLoop
         self._heartbeat: HeartbeatLoop | None = None
         self._reopening: asyncio.Task[None] | None = None
         self._closing = False
@@ -83,7 +76,6 @@ class WorkerSession:
 
     async def open(self) -> None:
         """Register the session and the agents, and start the heartbeat; only then can work begin."""
-        self._loop = asyncio.get_running_loop()
         session_id = self._actor.new_id()
         heartbeat = self._new_heartbeat(session_id)  # its lease counts from now, before the store is asked
         registration = self._directory.registration_command(
@@ -113,26 +105,9 @@ class WorkerSession:
         )
 
     def _new_heartbeat(self, session_id: str) -> HeartbeatLoop:
-        return HeartbeatLoop(self._actor.with_name(session_id), self._runtime, self._settings, self)
-
-    # Called from the heartbeat's thread
-
-    def held_work(self) -> HeldWork:
-        return self._owner.held_work()
-
-    def on_stale(self, attempts: tuple[str, ...]) -> None:
-        self._call_on_loop(self._owner.on_stale, attempts)
-
-    def on_lost(self, session_id: str, why: str) -> None:
-        self._call_on_loop(self.lose_lease, session_id, why)
-
-    def _call_on_loop(self, call: Callable[..., None], *arguments: object) -> None:
-        try:
-            self._loop.call_soon_threadsafe(call, *arguments)
-        except RuntimeError:
-            log.debug("the worker's loop is closed")
-
-    # Called on the worker's loop
+        return HeartbeatLoop(
+            self._actor.with_name(session_id), self._runtime, self._settings, self._owner, self.lose_lease
+        )
 
     def beat_now(self) -> None:
         """Ask the store at once: an attempt may have lost its task."""
