@@ -5,14 +5,16 @@ What redis-py does by default, and is switched off here:
 - Its socket timeout would end a read that waits at the server (XREADGROUP BLOCK). Such reads have a client of
   their own, `blocking=True`, without a timeout; the caller limits them.
 - It turns replies into Python objects, and their shapes differ from server to server. Replies stay raw.
-- Its errors for a malformed URL may quote a part of the password. Ours show the URL masked.
+- Its errors for a malformed URL may quote a part of the password. Ours show the URL mask_url.
 
 A command whose answer is no longer wanted (a cancelled read) closes its connection: an answer that comes
-later must not be taken for the answer to the next command.
+later must not be taken for the answer to the next command. redis-py may also swallow a cancellation (it uses
+`asyncio.wait_for`, which does so before Python 3.12): it is raised here, or a loop could not be ended.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
@@ -77,18 +79,22 @@ class RedisClient:
     async def _send(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
         from redis.exceptions import RedisError
 
-        pool = self._library.connection_pool
+        pool, task = self._library.connection_pool, asyncio.current_task()
+        cancels = task.cancelling() if task is not None else 0
         try:
             connection = await pool.get_connection()
             try:
-                return await _exchange_commands(connection, commands)
+                answers = await _exchange_commands(connection, commands)
             finally:
                 await pool.release(connection)
         except (RedisError, OSError, TimeoutError) as error:
             raise Unreachable(str(error) or type(error).__name__) from error
+        if task is not None and task.cancelling() > cancels:
+            raise asyncio.CancelledError
+        return answers
 
     def new_subscription(self) -> Any:
-        """A connection for SUBSCRIBE and PSUBSCRIBE, as redis-py's PubSub."""
+        """A connection for SUBSCRIBE and PSUBSCRIBE, as redis-py's PubSub; for a blocking client."""
         return self._library.pubsub()
 
     async def remove_keys(self, prefix: str) -> None:

@@ -19,7 +19,7 @@ class Server:
     def __init__(self, url: str) -> None:
         self.url = url
         self.prefix = f"cli-{uuid4().hex}:"
-        self.names = Names(prefix=self.prefix)
+        self.names = Names(self.prefix)
         self.client: Redis = Redis.from_url(url)
 
     def unreadable(self, *, is_result: bool = False, **fields: str | bytes) -> str:

@@ -196,7 +196,7 @@ async def test_foreign_worker_with_an_impossible_name_is_ignored(streamed: Strea
     streams = await streamed.orchestrator()
     for name in ("w-1", "bad\x00name"):
         await streamed.redis.ask("SADD", streamed.names.workers, name)
-        await streamed.redis.ask("SET", streamed.names.worker(name), '{"tools": ["resize"]}', "EX", 60)
+        await streamed.redis.ask("SET", streamed.names.worker_key(name), '{"tools": ["resize"]}', "EX", 60)
     assert [worker.name for worker in await streams.streams.registrations.all_live()] == ["w-1"]
 
 

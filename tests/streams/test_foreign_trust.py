@@ -181,7 +181,7 @@ async def test_foreign_workers_may_not_serve_agents_of_our_own_unless_listed(str
 
     async def served(name: str) -> list[str]:
         await redis.ask("SADD", names.workers, name)
-        await redis.ask("SET", names.worker(name), '{"tools":["clerk","press"]}', "EX", 60)
+        await redis.ask("SET", names.worker_key(name), '{"tools":["clerk","press"]}', "EX", 60)
         await streams.foreign.renew_leases()
         sessions = await streamed.world.store.open_sessions(streamed.world.namespace)
         return next(each.agents.split() for each in sessions if each.name == name and is_foreign(each))
@@ -218,7 +218,7 @@ async def test_names_from_the_server_register_a_bounded_number_of_agents_that_ex
     tools = ",".join(f'"t{n}"' for n in range(20))
     for worker in ("a", "b"):
         await streamed.redis.ask("SADD", streamed.names.workers, worker)
-        await streamed.redis.ask("SET", streamed.names.worker(worker), f'{{"tools":[{tools}]}}', "EX", 60)
+        await streamed.redis.ask("SET", streamed.names.worker_key(worker), f'{{"tools":[{tools}]}}', "EX", 60)
         await streams.foreign.renew_leases()
     specs = await world.store.agents(world.namespace)
     assert [spec.name for spec in specs] == [f"t{n}" for n in range(5)]
@@ -232,7 +232,7 @@ async def test_expired_agent_of_foreign_workers_is_forgotten_once_no_task_waits_
     monkeypatch.setattr(rules, "REGISTERED_FOR", -2)
     world, redis, names = hand.streamed.world, hand.streamed.redis, hand.streamed.names
     handle = await hand.offered()
-    await redis.ask("DEL", names.worker(hand.name))
+    await redis.ask("DEL", names.worker_key(hand.name))
     await hand.streams.foreign._admit_workers([])
     assert await world.store.agent(world.namespace, "press") is not None, "a task waits for it"
     await handle.cancel()
@@ -294,7 +294,7 @@ async def test_orchestrator_revokes_the_grant_of_a_cancelled_task_as_soon_as_it_
     assert pmo.streams is not None
     redis, names = streamed.redis, streamed.names
     await redis.ask("SADD", names.workers, "hand-1")
-    await redis.ask("SET", names.worker("hand-1"), '{"tools":["press"]}', "EX", 60)
+    await redis.ask("SET", names.worker_key("hand-1"), '{"tools":["press"]}', "EX", 60)
     world = streamed.world
 
     async def is_known() -> bool:

@@ -126,7 +126,7 @@ class Hand:
     async def serves(self) -> None:
         names = self.streamed.names
         await self.streamed.redis.ask("SADD", names.workers, self.name)
-        await self.streamed.redis.ask("SET", names.worker(self.name), '{"tools":["press"]}', "EX", 60)
+        await self.streamed.redis.ask("SET", names.worker_key(self.name), '{"tools":["press"]}', "EX", 60)
 
     async def read(self) -> None:
         ((self.message_id, self.task),) = await self.streamed.read(self.name)
@@ -264,7 +264,7 @@ async def test_heartbeat_of_an_entry_renews_the_lease_and_adds_no_entry(hand: Ha
     handle = await hand.offered()
     await hand.asks()
     names, redis, world = hand.streamed.names, hand.streamed.redis, hand.streamed.world
-    await redis.ask("DEL", names.worker(hand.name))
+    await redis.ask("DEL", names.worker_key(hand.name))
     task = await handle.task()
     before = await world.store.session(world.namespace, task.session_id or "")
     entries = await hand.streams.streams.stream_lengths()
@@ -333,8 +333,8 @@ async def test_turn_that_a_foreign_worker_left_alone_is_reclaimed_and_done_by_an
 async def test_tool_with_an_impossible_name_is_not_registered(hand: Hand) -> None:
     names, redis = hand.streamed.names, hand.streamed.redis
     await redis.ask("SADD", names.workers, "odd", "broken")
-    await redis.ask("SET", names.worker("odd"), '{"tools":["No Name!", "fine"], "slots": 0}')
-    await redis.ask("SET", names.worker("broken"), b"\xff")
+    await redis.ask("SET", names.worker_key("odd"), '{"tools":["No Name!", "fine"], "slots": 0}')
+    await redis.ask("SET", names.worker_key("broken"), b"\xff")
     await hand.streams.foreign.renew_leases()
     world = hand.streamed.world
     assert [spec.name for spec in await world.store.agents(world.namespace)] == ["fine"]

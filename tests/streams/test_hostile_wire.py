@@ -39,7 +39,7 @@ async def test_unreadable_registration_stops_no_other_worker(streamed: Streamed,
     hand = Hand(streamed, await streamed.orchestrator())
     names = streamed.names
     await streamed.redis.ask("SADD", names.workers, "mallory-1", b"\xff")
-    await streamed.redis.ask("SET", names.worker("mallory-1"), text)
+    await streamed.redis.ask("SET", names.worker_key("mallory-1"), text)
     handle = await hand.offered()
     for said in ({"error": text}, {"output": text, "note": text}):
         for status in ("failed", "succeeded", "progress", "returned"):
@@ -61,18 +61,18 @@ async def test_orchestrator_reads_a_bounded_number_and_size_of_registrations(
     said = f'{{"tools":["{"x" * 40_000}"]}}'
     for name, text in (("long-1", said), *((f"w-{n}", '{"tools":["press"]}') for n in range(60))):
         await streamed.redis.ask("SADD", names.workers, name)
-        await streamed.redis.ask("SET", names.worker(name), text)
+        await streamed.redis.ask("SET", names.worker_key(name), text)
     assert await streams.streams.registrations.find("long-1") is None, "it says more than a worker needs to"
     assert len(await streams.streams.registrations.all_live()) in (19, 20)
     left = await streamed.redis.ask("SRANDMEMBER", names.workers, 100)
     assert len(left) >= 60, "those that were not looked at are looked at later"
 
 
-async def test_registration_key_of_the_wrong_type_stops_no_other_worker(streamed: Streamed) -> None:
+async def test_worker_key_of_the_wrong_type_stops_no_other_worker(streamed: Streamed) -> None:
     hand = Hand(streamed, await streamed.orchestrator())
     names = streamed.names
     await streamed.redis.ask("SADD", names.workers, "mallory-1")
-    await streamed.redis.ask("HSET", names.worker("mallory-1"), "tools", "press")
+    await streamed.redis.ask("HSET", names.worker_key("mallory-1"), "tools", "press")
     handle = await hand.offered()
     forged = {"task_id": handle.id, "turn": hand.task["turn"], "epoch": 1, "message_id": "1-1"}
     await streamed.add(names.result, **forged, worker_id="mallory-1", status="claimed")

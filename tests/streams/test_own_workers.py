@@ -114,7 +114,7 @@ async def test_ring_wakes_a_worker_only_while_its_stream_is_away(
     worker._wake.clear()
     worker.on_doorbell(work)
     assert not worker._wake.is_set()
-    monkeypatch.setattr(read, "_is_connected", False)
+    monkeypatch.setattr(read._loops, "is_up", False)
     worker.on_doorbell(work)
     assert worker._wake.is_set()
 

@@ -49,7 +49,7 @@ def test_page_and_code_have_the_same_streams_groups_and_keys() -> None:
         own.grant_key("<turn>", 0).replace(":0", ":<epoch>"),
         own.grants,
         own.workers,
-        own.worker("<name>"),
+        own.worker_key("<name>"),
         own.leader,
         own.results_cursor,
         own.settings,

@@ -301,7 +301,7 @@ async def test_all_of_many_commands_are_executed_and_a_refusal_is_raised(place: 
 
 
 async def test_scripts_compare_and_write_in_one_step(place: Place) -> None:
-    names = Names(prefix=f"{place.stream}:")
+    names = Names(f"{place.stream}:")
     streams = TaskStreams(place.line, names)
     await place.ask("SET", names.results_cursor, "5")
     two = [("task_id", "a"), ("task_id", "b", "status", "failed")]

@@ -91,13 +91,7 @@ class NatsDoorbell(ServerDoorbell):
     async def _connect(self, on_topics: OnTopics) -> Subscription:
         lost, errors = asyncio.Event(), list[Exception]()
         client = await nats_client(self._url, lost, errors)
-        subscription = NatsSubscription(client, lost, errors, self._runtime.ids.new(), on_topics)
-        try:
-            await subscription.listen()
-        except BaseException:
-            await subscription.end()
-            raise
-        return subscription
+        return NatsSubscription(client, lost, errors, self._runtime.ids.new(), on_topics)
 
 
 class NatsSubscription:

@@ -46,13 +46,7 @@ class PostgresDoorbell(ServerDoorbell):
         super().__init__(url, runtime=runtime, look_seconds=look_seconds, patience_seconds=patience_seconds)
 
     async def _connect(self, on_topics: OnTopics) -> Subscription:
-        subscription = PostgresSubscription(await connect(self._url, RINGING), on_topics)
-        try:
-            await subscription.listen()
-        except BaseException:
-            await subscription.end()
-            raise
-        return subscription
+        return PostgresSubscription(await connect(self._url, RINGING), on_topics)
 
 
 class PostgresSubscription:

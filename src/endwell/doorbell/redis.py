@@ -32,36 +32,31 @@ class RedisDoorbell(ServerDoorbell):
         RedisClient(url)  # report a missing package or a malformed URL at once
 
     async def _connect(self, on_topics: OnTopics) -> Subscription:
-        sender = self._runtime.ids.new()
-        subscription = RedisSubscription(RedisClient(self._url), self._prefix, sender, on_topics)
-        try:
-            await subscription.listen(self._runtime)
-        except BaseException:
-            await subscription.end()
-            raise
-        return subscription
+        return RedisSubscription(self._url, self._prefix, self._runtime, on_topics)
 
 
 class RedisSubscription:
-    """Sends on one connection of a client and listens on another."""
+    """Sends by one client and listens by another."""
 
-    def __init__(self, client: RedisClient, prefix: str, sender: str, on_topics: OnTopics) -> None:
-        self._client = client
+    def __init__(self, url: str, prefix: str, runtime: Runtime, on_topics: OnTopics) -> None:
+        self._sending = RedisClient(url)
+        self._listening = RedisClient(url, blocking=True)
         self._prefix = prefix
-        self._sender = sender
+        self._runtime = runtime
+        self._sender = runtime.ids.new()
         self._on_topics = on_topics
-        self._own_channel = f"{prefix}{VERSION}.echo.{sender}"
+        self._own_channel = f"{prefix}{VERSION}.echo.{self._sender}"
         self._echo = asyncio.Event()
-        self._messages = client.new_subscription()
+        self._messages = self._listening.new_subscription()
         self._reading: asyncio.Task[None] | None = None
         self.why = CLOSED
         self.lost = asyncio.Event()
 
-    async def listen(self, runtime: Runtime) -> None:
+    async def listen(self) -> None:
         """Subscribe, and wait for the echo that proves it."""
         await self._messages.subscribe(f"{self._prefix}{BELL}", self._own_channel)
         await self._messages.psubscribe(f"{literal_pattern(self._prefix)}{VERSION}.*.cmd.agent.*.wakeup")
-        self._reading = runtime.spawn(self._read_messages(), "endwell-doorbell-redis-reader")
+        self._reading = self._runtime.spawn(self._read_messages(), "endwell-doorbell-redis-reader")
         await self.ping()
 
     async def _read_messages(self) -> None:
@@ -93,7 +88,7 @@ class RedisSubscription:
             raise ConnectionError(self.why)
 
     async def _publish(self, *messages: tuple[Word, Word]) -> None:
-        await self._client.ask_all([("PUBLISH", *message) for message in messages])
+        await self._sending.ask_all([("PUBLISH", *message) for message in messages])
 
     async def end(self) -> None:
         if self._reading is not None:
@@ -101,4 +96,5 @@ class RedisSubscription:
         try:
             await self._messages.aclose()
         finally:
-            await self._client.close()
+            await self._listening.close()
+            await self._sending.close()

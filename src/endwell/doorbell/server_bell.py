@@ -60,6 +60,9 @@ class Subscription(Protocol):
     def why(self) -> str:
         """Why it was lost."""
 
+    async def listen(self) -> None:
+        """Subscribe; return when it is certain that rings come through."""
+
     async def send(self, topics: Collection[str]) -> None:
         """Return when the server has received them."""
 
@@ -100,7 +103,7 @@ class ServerDoorbell(ABC):
 
     @abstractmethod
     async def _connect(self, on_topics: OnTopics) -> Subscription:
-        """Make a connection that is already subscribed."""
+        """Make a connection, not yet subscribed."""
 
     async def open(self) -> None:
         """Connect; returns after the first attempt, whether it succeeded or not."""
@@ -166,22 +169,25 @@ class ServerDoorbell(ABC):
             self._runtime, first_seconds=FIRST_PAUSE_SECONDS, longest_seconds=LONGEST_PAUSE_SECONDS
         )
         while True:
+            subscription: Subscription | None = None
             try:
                 async with self._runtime.timeout(CONNECT_SECONDS):
-                    self._subscription = await self._connect(self._coalescer.add)
+                    subscription = await self._connect(self._coalescer.add)
+                    await subscription.listen()
+                self._subscription = subscription
                 self._on_connected()
                 backoff.reset()
-                await self._serve(self._subscription)
+                await self._serve(subscription)
                 return
             except Exception as error:
                 self._on_error(error)
             finally:
                 self._is_tried.set()
-                await self._disconnect()
+                self._subscription = None
+                await self._end(subscription)
             await backoff.pause()
 
-    async def _disconnect(self) -> None:
-        subscription, self._subscription = self._subscription, None
+    async def _end(self, subscription: Subscription | None) -> None:
         if subscription is None:
             return
         try:

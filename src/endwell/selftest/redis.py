@@ -40,7 +40,7 @@ class Bed:
         self.runtime = runtime
         self._url = url
         self._prefix = f"endwell-selftest-{runtime.ids.new()}:"
-        self.names = Names(prefix=self._prefix)
+        self.names = Names(self._prefix)
         self.sink = directory / "sink"
         values = {**SETTINGS, "redis.url": url, "redis.prefix": self._prefix}
         store = f"sqlite:///{directory / 'selftest.db'}"

@@ -82,11 +82,13 @@ class Registrations:
 
     async def remove(self, name: str) -> None:
         """Forget a worker that has signed off."""
-        await self._redis.ask_all([("SREM", self._names.workers, name), ("DEL", self._names.worker(name))])
+        await self._redis.ask_all(
+            [("SREM", self._names.workers, name), ("DEL", self._names.worker_key(name))]
+        )
 
     async def _texts_of(self, names: Sequence[str]) -> list[bytes]:
         """What workers say of themselves; empty where the key is missing or holds no text."""
-        looks = [("GETRANGE", self._names.worker(name), 0, WORKER_BYTES) for name in names]
+        looks = [("GETRANGE", self._names.worker_key(name), 0, WORKER_BYTES) for name in names]
         try:
             return await self._redis.ask_all(looks)
         except Refusal:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Container, Sequence
 
 from endwell.model.moments import moment
 from endwell.redis_client import Connect, Refusal, Unreachable, Word
-from endwell.runtime.backoff import Backoff
 from endwell.runtime.base import Runtime
 from endwell.runtime.recent import Recent
-from endwell.settings import Settings, mask_url
+from endwell.settings import Settings
 from endwell.streams.consumer_group import GroupReader
 from endwell.streams.entries import Delivery, Malformed, RawFields, read_task
+from endwell.streams.loops import StreamLoops
 from endwell.streams.protocol import Names
 from endwell.streams.task_streams import TaskStreams
 
@@ -46,7 +46,6 @@ class StreamIntake:
         agents: Container[str],
     ) -> None:
         self.consumer = consumer
-        self._shown_url = mask_url(settings.redis.url)
         self._runtime = runtime
         self._agents = agents
         self._block_seconds = settings.redis.block_seconds
@@ -56,7 +55,8 @@ class StreamIntake:
         self._redis = connect()
         self._streams = TaskStreams(self._redis, names)
         self._reader = GroupReader(connect, runtime, self._streams.tasks, consumer, self._block_seconds)
-        self._loops: list[asyncio.Task[None]] = []
+        self._loops = StreamLoops(runtime, settings.redis.url, self._set_up, lambda: self._wake())
+        self._reading: asyncio.Task[None] | None = None
         self._arrived: deque[Delivery] = deque()
         self._held: dict[str, Delivery] = {}
         self._recent = Recent(runtime.clock)
@@ -64,41 +64,34 @@ class StreamIntake:
         self._transactions: list[list[tuple[Word, ...]]] = []
         self._has_to_send = asyncio.Event()
         self._has_room = asyncio.Event()
-        self._is_stopping = False
-        self._is_connected = False
         self._expected_since: float | None = None
         self._wake: Callable[[], None] = lambda: None
         self._room: Callable[[], int] = lambda: 0
-        self.failures = 0
 
     async def start(self, *, room: Callable[[], int], wake: Callable[[], None]) -> None:
         """Begin to read as many offers as there is room for; `wake` is called when some have come."""
         self._room, self._wake = room, wake
-        try:
-            await self._streams.create_groups()
-            self._is_connected = True
-        except (Unreachable, Refusal) as error:
-            self._on_error(error)
-        loops = {"read": self._keep_reading(), "send": self._keep_sending(), "refresh": self._keep_fresh()}
-        self._loops = [self._runtime.spawn(loop, f"endwell-stream-{name}") for name, loop in loops.items()]
+        await self._loops.try_to_set_up()
+        self._reading = self._loops.start("read", self._read_when_there_is_room)
+        self._loops.start("send", self._send_when_needed)
+        self._loops.start("refresh", self._refresh_later)
+
+    async def _set_up(self) -> None:
+        await self._streams.create_groups()
+        self._loops.on_answer()
 
     async def stop(self) -> None:
         """Read nothing more, and pass on what was read and not begun."""
-        self._is_stopping = True
-        if self._loops:
-            self._loops[0].cancel()
-            await asyncio.wait([self._loops[0]])
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
         for delivery in self._arrived:
             self._pass_on(delivery)
         self._arrived.clear()
 
     async def close(self) -> None:
         """Send the last acknowledgements and disconnect."""
-        self._is_stopping = True
-        for loop in self._loops:
-            loop.cancel()
-        if self._loops:
-            await asyncio.wait(self._loops)
+        await self._loops.stop()
         try:
             async with self._runtime.timeout(FLUSH_SECONDS):
                 await self._send_all()
@@ -110,9 +103,14 @@ class StreamIntake:
     @property
     def is_up(self) -> bool:
         """Whether offers come this way; while they do not, a worker asks the store itself."""
-        if not self._is_connected or self._expected_since is None:
-            return self._is_connected
+        if not self._loops.is_up or self._expected_since is None:
+            return self._loops.is_up
         return self._runtime.clock.monotonic() - self._expected_since < self._quiet_seconds
+
+    @property
+    def failures(self) -> int:
+        """How often the server failed."""
+        return self._loops.failures
 
     @property
     def arrived_count(self) -> int:
@@ -159,28 +157,17 @@ class StreamIntake:
         """Look again how much room there is."""
         self._has_room.set()
 
-    async def _keep_reading(self) -> None:
-        backoff = Backoff(self._runtime)
-        while not self._is_stopping:
-            ahead = self._recent.expected_within(AHEAD_SECONDS)
-            count = min(self._room() + ahead - len(self._arrived), READ_LIMIT)
-            if count <= 0:
-                self._expected_since = None  # without room, no work is overdue
-                self._has_room.clear()
-                await self._runtime.wait(self._has_room, self._block_seconds)
-                await self._runtime.sleep(0)  # let more turns end: one read for all of them
-                continue
-            try:
-                await self._read_once(count)
-                backoff.reset()
-            except (Unreachable, Refusal) as error:
-                await self._recover(error, backoff)
-
-    async def _read_once(self, count: int) -> None:
+    async def _read_when_there_is_room(self) -> None:
+        ahead = self._recent.expected_within(AHEAD_SECONDS)
+        count = min(self._room() + ahead - len(self._arrived), READ_LIMIT)
+        if count <= 0:
+            self._expected_since = None  # without room, no work is overdue
+            self._has_room.clear()
+            await self._runtime.wait(self._has_room, self._block_seconds)
+            await self._runtime.sleep(0)  # let more turns end: one read for all of them
+            return
         entries = await self._reader.read(count)
-        if not self._is_connected:
-            log.info("the task stream at %s is back", self._shown_url)
-            self._is_connected = True
+        self._loops.on_answer()
         if entries:
             self._take(entries)
 
@@ -196,26 +183,6 @@ class StreamIntake:
                 self._arrived.append(delivery)
         self._wake()
 
-    async def _recover(self, error: Exception, backoff: Backoff) -> None:
-        """Create groups that the server has lost; try a server that is away ever more rarely."""
-        self._on_error(error)
-        if isinstance(error, Refusal):
-            try:
-                await self._streams.create_groups()
-            except (Unreachable, Refusal) as another:
-                self._on_error(another)
-        await backoff.pause()
-
-    def _on_error(self, error: Exception) -> None:
-        self.failures += 1
-        if isinstance(error, Refusal):
-            log.warning("the task stream at %s refused a command: %s", self._shown_url, error)
-            return
-        if self._is_connected:
-            log.warning("no task stream at %s; the worker asks the store itself: %s", self._shown_url, error)
-        self._is_connected = False
-        self._wake()
-
     def _bury_entry(self, bad: Malformed) -> None:
         log.error("entry %s cannot be read (%s): %s", bad.message_id, bad.reason, bad.problem)
         self._send_later(self._streams.bury_commands(bad, moment(self._runtime.clock.now_us())))
@@ -228,17 +195,10 @@ class StreamIntake:
         self._transactions.append(transaction)
         self._has_to_send.set()
 
-    async def _keep_sending(self) -> None:
-        backoff = Backoff(self._runtime)
-        while True:
-            await self._has_to_send.wait()
-            self._has_to_send.clear()
-            try:
-                await self._send_all()
-                backoff.reset()
-            except (Unreachable, Refusal) as error:
-                self._has_to_send.set()
-                await self._recover(error, backoff)
+    async def _send_when_needed(self) -> None:
+        await self._has_to_send.wait()
+        await self._send_all()
+        self._has_to_send.clear()
 
     async def _send_all(self) -> None:
         while self._acknowledged or self._transactions:
@@ -249,13 +209,9 @@ class StreamIntake:
                 await self._redis.ask_all([words for each in transactions for words in each], atomic=True)
                 del self._transactions[: len(transactions)]
 
-    async def _keep_fresh(self) -> None:
-        while True:
-            await self._runtime.sleep(self._heartbeat_seconds)
-            try:
-                await self.refresh()
-            except (Unreachable, Refusal) as error:
-                self._on_error(error)
+    async def _refresh_later(self) -> None:
+        await self._runtime.sleep(self._heartbeat_seconds)
+        await self.refresh()
 
     async def refresh(self) -> None:
         """Send a heartbeat for each entry that is held."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 PROTOCOL_VERSION: Final = "1.1"
 TASK: Final = "stream:task"
 RESULT: Final = "stream:result"
@@ -53,73 +51,44 @@ DLQ_FIELDS: Final = (
 )
 
 
-class Names(msgspec.Struct, frozen=True, kw_only=True):
+class Names:
     """Every key of one installation; several share a server by their prefixes."""
 
-    prefix: str = ""
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
+        self.task = prefix + TASK
+        """Stream: offers of turns, from the orchestrator to the workers."""
+        self.result = prefix + RESULT
+        """Stream: reports of foreign workers, and published results."""
+        self.dlq = prefix + DLQ
+        """Stream: dead letters."""
+        self.grants = f"{prefix}grants"
+        """Hash: the grants that were given and not yet revoked."""
+        self.workers = f"{prefix}workers"
+        """Set: the names of foreign workers, live or gone."""
+        self.leader = f"{prefix}orchestrator"
+        """String: which orchestrator publishes offers."""
+        self.results_cursor = f"{prefix}result:cursor"
+        """String: the place in the log up to which results were published."""
+        self.settings = f"{prefix}settings"
+        """Hash: the times that a foreign worker must know."""
+        self.dead_letters = f"{prefix}dlq:index"
+        """Hash: which dead letters are on their stream, and where."""
+        self.dead_letters_cursor = f"{prefix}dlq:cursor"
+        """String: the time up to which the store's dead letters were looked at."""
 
     @classmethod
     def for_namespace(cls, prefix: str, namespace: str) -> Names:
         """The keys of a namespace; all but the default one have its name in their prefix."""
-        return cls(prefix=prefix if namespace == DEFAULT_NAMESPACE else f"{prefix}{namespace}:")
-
-    @property
-    def task(self) -> str:
-        """Stream: offers of turns, from the orchestrator to the workers."""
-        return self.prefix + TASK
-
-    @property
-    def result(self) -> str:
-        """Stream: reports of foreign workers, and published results."""
-        return self.prefix + RESULT
-
-    @property
-    def dlq(self) -> str:
-        """Stream: dead letters."""
-        return self.prefix + DLQ
+        return cls(prefix if namespace == DEFAULT_NAMESPACE else f"{prefix}{namespace}:")
 
     def grant_key(self, turn_id: str, epoch: int) -> str:
         """String: the attempt that may execute a turn of a foreign worker."""
         return f"{self.prefix}grant:{turn_id}:{epoch}"
 
-    @property
-    def grants(self) -> str:
-        """Hash: the grants that were given and not yet revoked."""
-        return f"{self.prefix}grants"
-
-    @property
-    def workers(self) -> str:
-        """Set: the names of foreign workers, live or gone."""
-        return f"{self.prefix}workers"
-
-    def worker(self, name: str) -> str:
+    def worker_key(self, worker: str) -> str:
         """String: what a foreign worker serves; it expires by itself."""
-        return f"{self.prefix}worker:{name}"
-
-    @property
-    def leader(self) -> str:
-        """String: which orchestrator publishes offers."""
-        return f"{self.prefix}orchestrator"
-
-    @property
-    def results_cursor(self) -> str:
-        """String: the place in the log up to which results were published."""
-        return f"{self.prefix}result:cursor"
-
-    @property
-    def settings(self) -> str:
-        """Hash: the times that a foreign worker must know."""
-        return f"{self.prefix}settings"
-
-    @property
-    def dead_letters(self) -> str:
-        """Hash: which dead letters are on their stream, and where."""
-        return f"{self.prefix}dlq:index"
-
-    @property
-    def dead_letters_cursor(self) -> str:
-        """String: the time up to which the store's dead letters were looked at."""
-        return f"{self.prefix}dlq:cursor"
+        return f"{self.prefix}worker:{worker}"
 
 
 def consumer_name(worker: str, pid: int) -> str:

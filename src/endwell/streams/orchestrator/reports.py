@@ -6,12 +6,11 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from endwell.errors import StoreError
 from endwell.model.moments import moment
-from endwell.redis_client import Refusal, Unreachable
 from endwell.runtime.base import Runtime
 from endwell.store.actor import Actor
 from endwell.streams.entries import Delivery, Malformed, RawFields, ReportEntry, read_report
+from endwell.streams.loops import FAILURES
 from endwell.streams.orchestrator.foreign import ForeignWorkers
 from endwell.streams.orchestrator.publisher import OfferPublisher
 from endwell.streams.protocol import TASK
@@ -86,7 +85,7 @@ class ReportHandler:
         """If that fails, the offer is published again when it was not claimed for a while."""
         try:
             await self._publisher.republish_passed(report.task_id, (report.turn_id, report.epoch))
-        except (Unreachable, Refusal, StoreError) as error:
+        except FAILURES as error:
             log.warning("task %s, passed on by a worker, is not published yet: %s", report.task_id, error)
 
     async def _bury_unknown(self, entry: Delivery) -> None:

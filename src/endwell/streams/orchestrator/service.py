@@ -9,18 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from endwell.doorbell.contract import EVERYTHING, Doorbell, is_rung
-from endwell.errors import StoreError
+from endwell.doorbell.contract import EVERYTHING, Doorbell, Unsubscribe, is_rung
 from endwell.redis_client import Connect, Refusal, Unreachable
-from endwell.runtime.backoff import Backoff
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings, mask_url
 from endwell.store.actor import Actor
 from endwell.store.reclaimer import Absence
 from endwell.streams.consumer_group import PAGE, GroupReader
+from endwell.streams.loops import StreamLoops
 from endwell.streams.orchestrator.dead_letter_publisher import DeadLetterPublisher
 from endwell.streams.orchestrator.foreign import ForeignWorkers
 from endwell.streams.orchestrator.publisher import OfferPublisher
@@ -58,7 +56,6 @@ class StreamOrchestratorService:
         self._runtime = runtime
         self._settings = settings
         self._absence = absence
-        self._shown_url = mask_url(settings.redis.url)
         self._redis = connect()
         self._lead_seconds = LEAD_SECONDS
         again = settings.pmo.dispatched_retry_seconds or settings.queue.RECLAIM_INTERVAL_S
@@ -67,15 +64,13 @@ class StreamOrchestratorService:
         self._silent_ms = int(2000 * queue.VISIBILITY_TIMEOUT_S)
         self._rung: set[str] = set()
         self._is_rung = asyncio.Event()
-        self._has_ended, self._is_held_lost, self._stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._has_ended, self._is_held_lost = asyncio.Event(), asyncio.Event()
         self._has_ended.set()
-        self._loops: list[asyncio.Task[None]] = []
+        self._loops = StreamLoops(runtime, settings.redis.url, self.set_up)
+        self._unsubscribe: Unsubscribe | None = None
         self._is_leader = False
         self._led_at = self._kept_up_at = self._published_at = -math.inf
         self._is_warned = False
-        self.is_up = False
-        """Whether the server answered the last time it was asked."""
-        self.failures = 0
         self._make_parts(actor, connect)
 
     def _make_parts(self, actor: Actor, connect: Connect) -> None:
@@ -98,48 +93,33 @@ class StreamOrchestratorService:
 
     async def start(self) -> None:
         """Create the groups and start the loops; a server that is away is tried again later."""
-        await self._try_to_set_up()
+        await self._loops.try_to_set_up()
         self._unsubscribe = self._bell.subscribe(self._on_ring)
-        loops = {
-            "publish": self._publish_once,
-            "reports": self._read_reports_once,
-            "upkeep": self._upkeep_once,
-            "grants": self._revoke_once,
-        }
-        for name, once in loops.items():
-            loop = self._runtime.spawn(self._run_repeatedly(once), f"endwell-stream-{name}")
-            self._loops.append(loop)
+        self._loops.start("publish", self._publish_once)
+        self._loops.start("reports", self._read_reports_once)
+        self._loops.start("upkeep", self._upkeep_once)
+        self._loops.start("grants", self._revoke_once)
 
     async def close(self) -> None:
         """Stop at any point: each step may be repeated. The lead goes to another orchestrator."""
-        self._stop.set()
-        if self._loops:
+        if self._unsubscribe is not None:
             self._unsubscribe()
-        for loop in self._loops:
-            loop.cancel()
-        if self._loops:
-            await asyncio.wait(self._loops)
+        await self._loops.stop()
         await self.reports.close()
         with suppress(Unreachable, Refusal):
             await self.streams.give_up_lead(self.consumer)
         await self._redis.close()
         await self._reader.close()
 
-    async def _run_repeatedly(self, once: Callable[[], Awaitable[None]]) -> None:
-        backoff = Backoff(self._runtime)
-        while not self._stop.is_set():
-            try:
-                await once()
-                backoff.reset()
-            except (Unreachable, Refusal, StoreError) as error:
-                self._on_error(error)
-                if isinstance(error, Refusal):
-                    await self._try_to_set_up()
-                await backoff.pause()
-            except Exception:
-                self.failures += 1
-                log.exception("a round at the task stream failed")
-                await backoff.pause()
+    @property
+    def is_up(self) -> bool:
+        """Whether the server answered the last time it was asked."""
+        return self._loops.is_up
+
+    @property
+    def failures(self) -> int:
+        """How often the server, or the store, failed."""
+        return self._loops.failures
 
     async def set_up(self) -> None:
         """Create what is missing. A server without our groups has lost the entries of the streams as well."""
@@ -147,9 +127,7 @@ class StreamOrchestratorService:
             self._publish_all_again()
         await self._publish_settings()
         await self.results.find_cursor()
-        if not self.is_up:
-            self.is_up = True
-            log.info("the task stream at %s is there", self._shown_url)
+        self._loops.on_answer()
         if not self._is_warned:
             self._is_warned = True
             await self._warn_of_eviction()
@@ -169,30 +147,15 @@ class StreamOrchestratorService:
             }
         )
 
-    async def _try_to_set_up(self) -> None:
-        try:
-            await self.set_up()
-        except (Unreachable, Refusal, StoreError) as error:
-            self._on_error(error)
-
     async def _warn_of_eviction(self) -> None:
         policy = await eviction_policy(self._redis)
         if policy is not None and policy not in KEEPS_STREAMS:
             log.warning(
                 "the Redis server at %s may drop streams when its memory is full (maxmemory-policy %s); "
                 "nothing is lost by that, but work is delayed: set noeviction",
-                self._shown_url,
+                mask_url(self._settings.redis.url),
                 policy,
             )
-
-    def _on_error(self, error: Exception) -> None:
-        self.failures += 1
-        if not isinstance(error, Unreachable):
-            log.warning("the task stream: %s", error)
-            return
-        if self.is_up:
-            log.warning("no task stream at %s: %s", self._shown_url, error)
-        self.is_up = False
 
     def _on_ring(self, topics: frozenset[str]) -> None:
         if is_rung(f"ended:{self._namespace}", topics):
@@ -206,7 +169,7 @@ class StreamOrchestratorService:
 
     async def _publish_once(self) -> None:
         if not await self.is_leading():
-            await self._runtime.wait(self._stop, self._lead_seconds / 3)
+            await self._runtime.sleep(self._lead_seconds / 3)
             return
         self._is_rung.clear()
         rung, self._rung = self._rung, set()
@@ -243,7 +206,7 @@ class StreamOrchestratorService:
     async def _upkeep_once(self) -> None:
         await self.keep_up()
         if await self._runtime.wait(self._has_ended, self._upkeep_seconds):
-            await self._runtime.wait(self._stop, min(self._upkeep_seconds, LETTERS_SECONDS))
+            await self._runtime.sleep(min(self._upkeep_seconds, LETTERS_SECONDS))
 
     async def keep_up(self) -> None:
         """Do everything that is due now and then, if this orchestrator leads."""
