@@ -86,7 +86,7 @@ class Endwell(Registry):
         """The receiver of the relay's messages; it connects on first use."""
         return make_sink(self.settings, self.runtime)
 
-    def served(self, wanted: Sequence[str]) -> dict[str, Agent]:
+    def served_agents(self, wanted: Sequence[str]) -> dict[str, Agent]:
         """The agents of these names; without names, all."""
         if unknown := sorted(set(wanted) - self.agents.keys()):
             known = ", ".join(sorted(self.agents))
@@ -188,7 +188,7 @@ class Node:
         except BaseException:
             await self.store.close()
             raise
-        app, actor = self.app, self.actor(self.app.owner)
+        app, actor = self.app, self.make_actor(self.app.owner)
         self.client = Client(actor, self.bell, app.runtime, app.settings, agents=app.agents)
         return self
 
@@ -203,8 +203,8 @@ class Node:
     ) -> Worker:
         """A worker on this node, not yet started; `agents` narrows what it serves."""
         app = self.app
-        served = app.served(agents)
-        actor = self.actor(name or f"{app.runtime.host_name()}-{app.runtime.process_id()}")
+        served = app.served_agents(agents)
+        actor = self.make_actor(name or f"{app.runtime.host_name()}-{app.runtime.process_id()}")
         resources = TurnResources(
             store=self.store,
             runtime=app.runtime,
@@ -230,7 +230,7 @@ class Node:
     def _make_streams(self, name: str, absence: Absence) -> StreamOrchestratorService:
         app = self.app
         return StreamOrchestratorService(
-            self.actor(name), self.bell, app.runtime, app.settings, app.open_redis, absence
+            self.make_actor(name), self.bell, app.runtime, app.settings, app.open_redis, absence
         )
 
     def pmo(self, *, name: str | None = None) -> Pmo:
@@ -238,7 +238,7 @@ class Node:
         app = self.app
         relay = self._relay(name or "pmo") if app.settings.relay.kind else None
         streams = self._make_streams if app.settings.queue.kind == "redis" else None
-        actor = self.actor(name or f"pmo-{app.runtime.host_name()}-{app.runtime.process_id()}")
+        actor = self.make_actor(name or f"pmo-{app.runtime.host_name()}-{app.runtime.process_id()}")
         return Pmo(actor, app.runtime, app.settings, relay=relay, streams=streams)
 
     def _relay(self, name: str) -> Relay:
@@ -248,7 +248,7 @@ class Node:
         self.bell.subscribe(relay.on_ring)
         return relay
 
-    def actor(self, name: str) -> Actor:
+    def make_actor(self, name: str) -> Actor:
         """Sends commands to the store in this name."""
         return Actor(self.store, self.app.runtime.ids, namespace=self.app.namespace, name=name)
 

@@ -63,7 +63,7 @@ class Client:
         self._runtime = runtime
         self._agents = agents
         self._approval = settings.approval
-        self._pace = WhyPace.of(settings)
+        self._pace = WhyPace.from_settings(settings)
         self._specs: dict[str, tuple[AgentSpec, float]] = {}
         self._waiters = EndWaiters(
             actor.store,
@@ -91,7 +91,7 @@ class Client:
         A task that an agent submits is caused by the agent's own task; elsewhere, name its cause with
         `caused_by`. The runaway guard counts along that chain; `detached=True` begins a new one.
         """
-        spec = await self.spec(agent)
+        spec = await self.find_spec(agent)
         request = Request(
             agent=agent,
             priority=priority,
@@ -122,7 +122,7 @@ class Client:
 
         Whether an earlier task has a key shows only in the commit: that one is refused, the others stand.
         """
-        spec = await self.spec(agent)
+        spec = await self.find_spec(agent)
         request = Request(
             agent=agent,
             priority=priority,
@@ -166,7 +166,7 @@ class Client:
         owner = self._actor.name
         return order_for(request, spec, namespace=self.namespace, owner=owner, approval=self._approval)
 
-    async def spec(self, reference: str) -> AgentSpec:
+    async def find_spec(self, reference: str) -> AgentSpec:
         """The agent as this process knows it, or as a worker has registered it in the store."""
         name, _ = names.agent_reference(reference)
         known, good_until = self._specs.get(name, (None, 0.0))
@@ -242,7 +242,7 @@ class Client:
 
         `ends_rung`: the count of rung ends before the task existed. While it stands, the task has not ended.
         """
-        with self._waiters.listening(task_id) as ended:
+        with self._waiters.listen_for_end(task_id) as ended:
             self._runtime.give_way()
             if not self._waiters.has_no_end_since(ends_rung):
                 task = await self.store.task(self.namespace, task_id)
@@ -258,7 +258,7 @@ class Client:
                     task_id=task_id,
                 ) from None
 
-    def typed(self, agent: str, value: Any) -> Any:
+    def check_result(self, agent: str, value: Any) -> Any:
         """The result as the agent's declared type, where this process knows the agent."""
         known = self._agents.get(agent)
         return known.result.check(value, "result") if known else value
@@ -280,7 +280,7 @@ class AsyncHandle:
         task, content = await self._client.wait_result(self.id, timeout, ends_rung=self._ends_rung)
         deliverable = await self._client.store.deliverable_of(task, content)
         if task.status == "succeeded":
-            return self._client.typed(task.agent, deliverable)
+            return self._client.check_result(task.agent, deliverable)
         message = (deliverable.get("error") or {}).get("message") or ""
         detail = f": {message}" if message else ""
         raise _NOT_SUCCEEDED[task.status](

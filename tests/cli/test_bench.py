@@ -77,7 +77,7 @@ def test_one_row_can_be_measured_alone_and_an_unknown_row_is_refused(tmp_path: P
 
 
 async def test_a_drain_with_a_missing_result_has_problems(tmp_path: Path) -> None:
-    async with Ground(Runtime.system(), tmp_path, None).place() as place:
+    async with Ground(Runtime.system(), tmp_path, None).make_place() as place:
         await place.submit(20)
         cancelled = Cancel(
             command_id=place.runtime.ids.new(),
@@ -97,7 +97,7 @@ async def test_a_drain_with_a_missing_result_has_problems(tmp_path: Path) -> Non
 
 
 async def test_a_place_with_a_missing_task_has_problems(tmp_path: Path) -> None:
-    async with Ground(Runtime.system(), tmp_path, None).place() as place:
+    async with Ground(Runtime.system(), tmp_path, None).make_place() as place:
         await place.submit(3)
         await place.start("worker")
         await place.wait_drained()

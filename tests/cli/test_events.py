@@ -17,7 +17,7 @@ import pytest
 
 from endwell import Endwell
 from endwell.cli import events as cli_events
-from endwell.operate import verify
+from endwell.operate.record import verify
 from endwell.runtime.child_process import start_process
 from endwell.store.log import Event
 from tests.cli.conftest import Command, Stock

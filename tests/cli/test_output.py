@@ -103,8 +103,8 @@ def test_a_table_is_drawn_whole_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_json_counts_only_before_a_double_dash() -> None:
-    assert failures.ErrorStyle.of(["submit", "--json"]).json
-    assert not failures.ErrorStyle.of(["submit", "--", "--json"]).json
+    assert failures.ErrorStyle.from_arguments(["submit", "--json"]).json
+    assert not failures.ErrorStyle.from_arguments(["submit", "--", "--json"]).json
 
 
 @pytest.mark.parametrize("style", ["json", "text"])

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from endwell import errors
-from endwell.cli.base.options import SharedOption
+from endwell.cli.base.commands import SharedOption
 from endwell.cli.main import PLACES, cli
 from endwell.settings.sections import KEYS
 from tests.cli.conftest import Command

@@ -11,7 +11,7 @@ from endwell.model import commands as c
 from endwell.model.moments import moment
 from endwell.operate import bounds as operate_bounds
 from endwell.operate.bounds import compute_bounds
-from endwell.operate.verify import verify
+from endwell.operate.record.verify import verify
 from endwell.policy.limits import SECOND
 from tests.support.world import World, terminal
 

@@ -18,7 +18,7 @@ from endwell.model.card import Card
 from endwell.model.effect import Effect
 from endwell.model.status import SUSPENDED
 from endwell.model.task import Task
-from endwell.operate.verify import verify
+from endwell.operate.record.verify import verify
 from endwell.store.reads.side_rows import DeadLetter, KeptWait
 from tests.support.world import World, eventually
 

@@ -11,9 +11,9 @@ import pytest
 
 from endwell import Context, Fail
 from endwell.errors import BadInput, Refused
+from endwell.operate.record.verify import verify
 from endwell.operate.transfer.exporting import export
 from endwell.operate.transfer.importing import import_lines
-from endwell.operate.verify import verify
 from endwell.runtime import SystemClock
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import World

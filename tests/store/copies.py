@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from endwell.operate.record.verify import verify
 from endwell.operate.transfer.exporting import export
 from endwell.operate.transfer.importing import import_lines
-from endwell.operate.verify import verify
 from endwell.pmo.relay.messages import Outgoing
 from endwell.pmo.relay.service import Relay
 from endwell.runtime import Runtime

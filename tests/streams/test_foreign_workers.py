@@ -286,7 +286,9 @@ async def test_idle_entry_counts_as_no_progress(hand: Hand) -> None:
     """A worker whose tool hangs stops its heartbeats: its turn must be reaped, however long its lease is."""
     world, settings = hand.streamed.world, hand.streamed.world.app.settings
     quick = replace(settings, pmo=replace(settings.pmo, active_reap_seconds=10.0))
-    foreign = ForeignWorkers(world.node.actor("pmo"), world.app.runtime.clock, hand.streams.streams, quick)
+    foreign = ForeignWorkers(
+        world.node.make_actor("pmo"), world.app.runtime.clock, hand.streams.streams, quick
+    )
     foreign._progress_seconds = 0.0
     handle = await hand.offered()
     attempt, _ = await hand.asks()

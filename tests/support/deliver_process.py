@@ -36,5 +36,5 @@ async def main(about: dict[str, Any]) -> None:
         about["url"], namespace=about["namespace"], clock=ManualClock(about["now"]), settings=QUICK
     )
     async with app.connect() as node:
-        watchdog = WorkerWatchdog(node.actor("watch"), app.runtime, app.settings)
+        watchdog = WorkerWatchdog(node.make_actor("watch"), app.runtime, app.settings)
         await watchdog.run_once()

@@ -14,8 +14,8 @@ from endwell.model import commands as c
 from endwell.model.card import call_id
 from endwell.model.content import fingerprint
 from endwell.model.task import Task, open_waits
-from endwell.operate.record_check import side_row_problems
-from endwell.operate.verify import verify
+from endwell.operate.record.task_check import side_row_problems
+from endwell.operate.record.verify import verify
 from tests.operate.test_integrity import FORGED, FORGED_HASH, Forger
 from tests.operate.test_transfer import another, exported, imported, refused
 from tests.patience import PATIENCE_SECONDS

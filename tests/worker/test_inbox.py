@@ -40,7 +40,7 @@ async def offered(world: World, lease_seconds: float = LONG) -> tuple[AsyncHandl
 
 def watch(world: World, **settings: Any) -> WorkerWatchdog:
     """A worker's watchdog that ticks only when `run_once` is called."""
-    return WorkerWatchdog(world.node.actor("watch"), world.app.runtime, world.app.settings)
+    return WorkerWatchdog(world.node.make_actor("watch"), world.app.runtime, world.app.settings)
 
 
 @pytest.mark.covers("S0.3", "S0.83")

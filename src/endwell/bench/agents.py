@@ -24,7 +24,7 @@ async def return_number(number: int) -> int:
 
 
 @app.agent(STEPS)
-async def steps(ctx: Context, count: int) -> int:
+async def record_steps(ctx: Context, count: int) -> int:
     """Record this many steps."""
     return sum([await ctx.step("step", _return_one, number) for number in range(count)])
 

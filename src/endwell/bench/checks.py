@@ -8,7 +8,7 @@ from endwell.bench.place import ANY, BenchPlace
 from endwell.errors import NotFound
 from endwell.model import content
 from endwell.model.task import Task
-from endwell.operate.verify import verify
+from endwell.operate.record.verify import verify
 
 PAGE = 2_000
 SIDE_BY_SIDE = 64
@@ -23,7 +23,7 @@ class CheckedRun(msgspec.Struct, frozen=True, kw_only=True):
     last_end: int
 
     @property
-    def seconds(self) -> float:
+    def drain_seconds(self) -> float:
         """From the first claim to the last end, both by the store's own timestamps."""
         return max(self.last_end - self.first_claim, 1) / 1_000_000
 

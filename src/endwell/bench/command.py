@@ -26,7 +26,8 @@ from endwell.bench.rows import (
     compare_backlogs,
     describe_machine,
 )
-from endwell.cli.base.options import EndwellCommand, Options, pass_options
+from endwell.cli.base.commands import EndwellCommand
+from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.output import show, write_remark
 from endwell.demo.crew import run_interruptibly
 from endwell.errors import EndwellError
@@ -62,7 +63,7 @@ def bench(options: Options, quick: bool, full: bool, only: tuple[str, ...], redi
 
 
 def _all_measurements(ground: Ground, sizes: Sizes, runtime: Runtime, directory: Path) -> list[Measurement]:
-    found = Measurements(ground, sizes).all()
+    found = Measurements(ground, sizes).all_measurements()
     if ground.is_streamed:
         return found
     gives = tuple(BARE + name for name in bare_sqlite.GIVES)
@@ -80,7 +81,7 @@ def _choose_measurements(found: list[Measurement], only: Sequence[str]) -> list[
 
 async def _run(measurements: list[Measurement], ground: Ground, sizes: Sizes) -> dict[str, Any]:
     """Measure one thing after the other; keep the rows that hold."""
-    app = ground.app()
+    app = ground.make_app()
     async with app.connect() as node:
         settings = {**await node.store.settings(), "worker.concurrency": app.settings.worker.concurrency}
     rows: list[Row] = []
@@ -104,9 +105,9 @@ async def _run(measurements: list[Measurement], ground: Ground, sizes: Sizes) ->
 async def _measure_bare(ground: Ground, sizes: Sizes, runtime: Runtime, directory: Path) -> list[Row]:
     counts = {"one_by_one": sizes.one_by_one, "bulk": sizes.bulk}
     timer = runtime.clock.monotonic
-    if ground.kind == "sqlite":
+    if ground.store_kind == "sqlite":
         measure = partial(bare_sqlite.measure_rates, directory / "bare.db", timer, **counts)
         found = await runtime.in_thread(measure)
     else:
-        found = await bare_postgres.measure_rates(ground.app().url, timer, **counts)
-    return [Row(BARE + name, ground.kind, rate, "tasks/s", n) for name, (rate, n) in found.items()]
+        found = await bare_postgres.measure_rates(ground.make_app().url, timer, **counts)
+    return [Row(BARE + name, ground.store_kind, rate, "tasks/s", n) for name, (rate, n) in found.items()]

@@ -42,7 +42,7 @@ def idle_measurement(ground: Ground, seconds: float) -> Measurement:
 
 
 async def _measure_idle(ground: Ground, seconds: float) -> list[Row]:
-    async with ground.place() as place, _count_statements(ground) as counts:
+    async with ground.make_place() as place, _count_statements(ground) as counts:
         clock = place.runtime.clock
         pids = {role: (await place.start(role))[0].pid for role in ROLES}
         await place.runtime.sleep(SETTLE_SECONDS)
@@ -56,14 +56,14 @@ async def _measure_idle(ground: Ground, seconds: float) -> list[Row]:
         await place.stop()
     n = round(passed)
     rows = [
-        Row(f"idle_cpu_{role}", ground.kind, 100 * (late - early) / passed, "% of a core", n)
+        Row(f"idle_cpu_{role}", ground.store_kind, 100 * (late - early) / passed, "% of a core", n)
         for role, (early, late) in used.items()
         if early is not None and late is not None  # some systems do not tell
     ]
     for role in ROLES:
         for what in ("statements", "writes"):
             rate = sent[role, what] * 60 / passed
-            rows.append(Row(f"idle_{what}_{role}", ground.kind, rate, "per minute", n))
+            rows.append(Row(f"idle_{what}_{role}", ground.store_kind, rate, "per minute", n))
     return rows
 
 
@@ -71,7 +71,7 @@ async def _measure_idle(ground: Ground, seconds: float) -> list[Row]:
 async def _count_statements(ground: Ground) -> AsyncIterator[Counts]:
     """Run a worker and a PMO in this process, and count their statements by role."""
     counts: Counts = Counter()
-    count_on = on_sqlite if ground.kind == "sqlite" else on_postgres
+    count_on = on_sqlite if ground.store_kind == "sqlite" else on_postgres
     with count_on(counts):
         async with contextlib.AsyncExitStack() as nodes:
             for role in ROLES:
@@ -82,7 +82,7 @@ async def _count_statements(ground: Ground) -> AsyncIterator[Counts]:
 async def _start_idle(ground: Ground, role: str, nodes: contextlib.AsyncExitStack) -> None:
     token = role_of_connections.set(role)
     try:
-        node = await nodes.enter_async_context(ground.app().connect())
+        node = await nodes.enter_async_context(ground.make_app().connect())
         services = Services(node, worker=role == "worker", pmo=role == "pmo")
         await services.start()
         nodes.push_async_callback(services.stop)

@@ -46,14 +46,17 @@ class Measurements:
         self._ground = ground
         self._sizes = sizes
 
-    def all(self) -> list[Measurement]:
+    def all_measurements(self) -> list[Measurement]:
         """In the order of the table. Where a stream carries the turns, steps are the same as without."""
         replay = f"replay_{self._sizes.replayed_steps}_steps"
+        drain = self.measure_drain
         found = [
             Measurement("submit one by one", ("submit_one_by_one",), self.submit_one_by_one),
-            Measurement("drain by one worker", ("submit_bulk", "drain_1_worker"), partial(self.drain, 1)),
-            Measurement("drain by two workers", ("drain_2_workers",), partial(self.drain, 2)),
-            Measurement("idle latency", ("idle_latency_p50", "idle_latency_p99"), self.latency),
+            Measurement(
+                "drain by one worker", ("submit_bulk", "drain_1_worker"), partial(self.measure_drain, 1)
+            ),
+            Measurement("drain by two workers", ("drain_2_workers",), partial(drain, 2)),
+            Measurement("idle latency", ("idle_latency_p50", "idle_latency_p99"), self.measure_latency),
             *map(self._backlog_measurement, self._sizes.backlogs),
             Measurement("steps of one task", ("steps_one_task",), self.steps_of_one_task),
             Measurement("steps of many tasks", ("steps_many_tasks",), self.steps_of_many_tasks),
@@ -66,15 +69,15 @@ class Measurements:
     def _backlog_measurement(self, count: int) -> Measurement:
         gives = ("drain_at", "claim_p50_at", "claim_p99_at", "memory_after")
         names = tuple(f"{name}_{count}" for name in gives)
-        return Measurement(f"backlog of {count:,}", names, partial(self.backlog, count))
+        return Measurement(f"backlog of {count:,}", names, partial(self.measure_backlog, count))
 
     def _row(self, name: str, value: float, unit: str, n: int) -> Row:
-        return Row(name, self._ground.kind, value, unit, n)
+        return Row(name, self._ground.store_kind, value, unit, n)
 
     async def submit_one_by_one(self) -> list[Row]:
         """Each submission waits for the one before it."""
         count = self._sizes.one_by_one
-        async with self._ground.place() as place:
+        async with self._ground.make_place() as place:
             begin = place.runtime.clock.monotonic()
             for number in range(count):
                 await place.submit_one(agents.AGENT, number, result=number)
@@ -82,10 +85,10 @@ class Measurements:
             await _drain_backlog(place, 1)
         return [self._row("submit_one_by_one", count / passed, "tasks/s", count)]
 
-    async def drain(self, workers: int) -> list[Row]:
+    async def measure_drain(self, workers: int) -> list[Row]:
         """Submit in bulk; then workers drain the backlog."""
         count = self._sizes.bulk
-        async with self._ground.place() as place:
+        async with self._ground.make_place() as place:
             begin = place.runtime.clock.monotonic()
             await place.submit(count)
             submitted = self._row(
@@ -93,13 +96,13 @@ class Measurements:
             )
             checked, _ = await _drain_backlog(place, workers)
         name = "drain_1_worker" if workers == 1 else f"drain_{workers}_workers"
-        drained = self._row(name, count / checked.seconds, "tasks/s", count)
+        drained = self._row(name, count / checked.drain_seconds, "tasks/s", count)
         return [submitted, drained] if workers == 1 else [drained]
 
-    async def latency(self) -> list[Row]:
+    async def measure_latency(self) -> list[Row]:
         """From the call of `submit` to the result in hand, with one warm and idle worker."""
         times: list[float] = []
-        async with self._ground.place() as place, _one_worker(place):
+        async with self._ground.make_place() as place, _one_worker(place):
             for number in range(-WARM_UP, self._sizes.latency):
                 begin = place.runtime.clock.monotonic()
                 handle = await place.submit_one(agents.AGENT, number, result=number)
@@ -107,44 +110,46 @@ class Measurements:
                 if number >= 0:
                     times.append(place.runtime.clock.monotonic() - begin)
                 await place.runtime.sleep(PAUSE_SECONDS)
-        return percentile_rows("idle_latency", self._ground.kind, times)
+        return percentile_rows("idle_latency", self._ground.store_kind, times)
 
-    async def backlog(self, count: int) -> list[Row]:
+    async def measure_backlog(self, count: int) -> list[Row]:
         """Claims and a drain at this backlog, and the worker's memory after it."""
-        async with self._ground.place() as place:
+        async with self._ground.make_place() as place:
             await place.submit(count)
             times = await _claim_times(place, self._sizes.claims)
             checked, memory = await _drain_backlog(place, 1)
         return [
-            self._row(f"drain_at_{count}", count / checked.seconds, "tasks/s", count),
-            *percentile_rows("claim", self._ground.kind, times, f"_at_{count}"),
+            self._row(f"drain_at_{count}", count / checked.drain_seconds, "tasks/s", count),
+            *percentile_rows("claim", self._ground.store_kind, times, f"_at_{count}"),
             self._row(f"memory_after_{count}", memory / 2**20, "MiB", count),
         ]
 
     async def steps_of_one_task(self) -> list[Row]:
         """Record steps one after the other."""
         steps = self._sizes.steps_alone
-        async with self._ground.place() as place:
+        async with self._ground.make_place() as place:
             async with _one_worker(place):
                 await (await place.submit_one(agents.STEPS, steps, result=steps)).result(
                     timeout=LIMIT_SECONDS
                 )
             checked = await _require_proof(place)
-        return [self._row("steps_one_task", steps / checked.seconds, "steps/s", steps)]
+        return [self._row("steps_one_task", steps / checked.drain_seconds, "steps/s", steps)]
 
     async def steps_of_many_tasks(self) -> list[Row]:
         """Record steps of many tasks side by side."""
         tasks, steps = self._sizes.step_tasks, self._sizes.steps_each
-        async with self._ground.place() as place:
+        async with self._ground.make_place() as place:
             handles = await place.node.client.submit_many(agents.STEPS, [steps] * tasks)
             place.expected = dict.fromkeys((handle.id for handle in handles), steps)
             checked, _ = await _drain_backlog(place, 1)
-        return [self._row("steps_many_tasks", tasks * steps / checked.seconds, "steps/s", tasks * steps)]
+        return [
+            self._row("steps_many_tasks", tasks * steps / checked.drain_seconds, "steps/s", tasks * steps)
+        ]
 
     async def resume(self) -> list[Row]:
         """From the call of `answer` to the result of the turn that waited for it, with an idle worker."""
         times = []
-        async with self._ground.place() as place, _one_worker(place):
+        async with self._ground.make_place() as place, _one_worker(place):
             for number in range(-5, self._sizes.resumes):
                 handle = await place.submit_one(agents.ASKS, result=ANSWER)
                 call = await _open_call(place, handle.id)
@@ -153,12 +158,12 @@ class Measurements:
                 await handle.result(timeout=LIMIT_SECONDS)
                 if number >= 0:
                     times.append(place.runtime.clock.monotonic() - begin)
-        return percentile_rows("resume", self._ground.kind, times)
+        return percentile_rows("resume", self._ground.store_kind, times)
 
     async def replay(self) -> list[Row]:
         """How long a resumed turn takes to return its recorded steps."""
         steps = self._sizes.replayed_steps
-        async with self._ground.place() as place, _one_worker(place):
+        async with self._ground.make_place() as place, _one_worker(place):
             handle = await place.submit_one(agents.REPLAYS, steps)
             await place.node.client.answer(await _open_call(place, handle.id), ANSWER)
             seconds = await handle.result(timeout=LIMIT_SECONDS)
@@ -193,7 +198,7 @@ async def _require_proof(place: BenchPlace, since: int = 0) -> CheckedRun:
 
 async def _claim_times(place: BenchPlace, count: int) -> list[float]:
     """Time single claims through the door. What was claimed is handed back at no cost to its task."""
-    actor, session, times = place.node.actor("bench"), place.runtime.ids.new(), list[float]()
+    actor, session, times = place.node.make_actor("bench"), place.runtime.ids.new(), list[float]()
     opening = {"kind": "worker", "name": "bench", "host": "bench", "pid": 0, "agents": (agents.AGENT,)}
     await actor.send(c.OpenSession, session_id=session, concurrency=1, lease=600_000_000, **opening)
     for _ in range(count):

@@ -102,12 +102,12 @@ class Ground:
         return self._redis is not None
 
     @property
-    def kind(self) -> str:
+    def store_kind(self) -> str:
         """`sqlite` or `postgresql`, with `redis+` before it where that carries the turns."""
         store = "sqlite" if self._url is None or self._url.startswith("sqlite") else "postgresql"
         return f"redis+{store}" if self.is_streamed else store
 
-    def app(self) -> Endwell:
+    def make_app(self) -> Endwell:
         """An installation with default settings on a fresh store, in this process.
 
         A file of its own holds the default namespace, as with most users.
@@ -124,9 +124,9 @@ class Ground:
         return app
 
     @contextlib.asynccontextmanager
-    async def place(self) -> AsyncIterator[BenchPlace]:
+    async def make_place(self) -> AsyncIterator[BenchPlace]:
         """A fresh place; at the end its processes are killed, and its keys and its file removed."""
-        app = self.app()
+        app = self.make_app()
         values = {key: app.settings.value(key) for key in ("queue.kind", "redis.url", "redis.prefix")}
         env = clean_environment(
             app.url, values if self.is_streamed else {}, {agents.NAMESPACE: app.namespace}

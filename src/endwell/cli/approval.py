@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from endwell.cli.base.commands import EndwellGroup, paged_options, task_option
 from endwell.cli.base.loading import show_answer
-from endwell.cli.base.options import EndwellGroup, Options, paged_options, pass_options, task_option
+from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.output import block, page_text, pairs_text
 from endwell.operate import approvals
 

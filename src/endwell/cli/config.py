@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from endwell.cli.base.commands import EndwellGroup
 from endwell.cli.base.loading import settings_of
-from endwell.cli.base.options import EndwellGroup, Options, pass_options
+from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.output import show, table_text
 from endwell.errors import BadSetting
 from endwell.settings import Settings, as_queued, check, describe

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import click
 
 from endwell.app import Node
+from endwell.cli.base.commands import EndwellGroup, paged_options
 from endwell.cli.base.loading import show_answer
-from endwell.cli.base.options import EndwellGroup, Options, paged_options, pass_options
+from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.output import block, page_text, pairs_text, table_text, write_remark
 from endwell.cli.base.values import file_content
 from endwell.cli.task import error_text
@@ -83,7 +84,7 @@ def show_letter(options: Options, word: str) -> None:
     async def ask_store(node: Node) -> dict[str, Any]:
         async with _unreadable_entries(node) as entries:
             if entries is not None and is_entry_id(word):
-                return await entries.details(word)
+                return await entries.read_entry(word)
         return await dead_letters.read_letter(node.store, node.app.namespace, word)
 
     show_answer(options, ask_store, _letter_text)

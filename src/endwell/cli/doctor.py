@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from endwell.app import Node
+from endwell.cli.base.commands import EndwellCommand
 from endwell.cli.base.loading import all_namespaces, show_answer
-from endwell.cli.base.options import EndwellCommand, Options, pass_options
+from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.output import show
 from endwell.errors import StoreError
 from endwell.operate import metrics as operate_metrics

@@ -6,15 +6,9 @@ from typing import Any, cast, get_args
 
 import click
 
+from endwell.cli.base.commands import EndwellGroup, as_option, paged_options, task_option
 from endwell.cli.base.loading import show_answer
-from endwell.cli.base.options import (
-    EndwellGroup,
-    Options,
-    as_option,
-    paged_options,
-    pass_options,
-    task_option,
-)
+from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.output import block, page_text, pairs_text
 from endwell.cli.base.values import payload_of
 from endwell.model.effect import EffectStatus, Verdict

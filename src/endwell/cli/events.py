@@ -14,17 +14,18 @@ import click
 import msgspec
 
 from endwell.app import Node
+from endwell.cli.base.commands import EndwellGroup
 from endwell.cli.base.loading import all_namespaces, show_answer, with_node
-from endwell.cli.base.options import EndwellGroup, Options, pass_options
+from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.output import show, table_text, write, write_json, write_remark
 from endwell.cli.base.values import keep_stdin, open_file
 from endwell.cli.task import event_line
 from endwell.errors import UsageError
 from endwell.operate.questions import logged_shape
+from endwell.operate.record.verify import verify as operate_verify
 from endwell.operate.transfer.export_format import split_lines
 from endwell.operate.transfer.exporting import export
 from endwell.operate.transfer.importing import import_lines
-from endwell.operate.verify import verify as operate_verify
 from endwell.policy.limits import SECOND
 
 PAGE = 500

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from endwell.cli.base.options import EndwellCommand, Options, pass_options
+from endwell.cli.base.commands import EndwellCommand
+from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.output import show
 from endwell.errors import Refused, UsageError
 

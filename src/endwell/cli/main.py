@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from endwell.cli.base import failures
-from endwell.cli.base.options import CommandPlace, LazyGroup
+from endwell.cli.base.commands import CommandPlace, LazyGroup
 
 _HELP = {
     "cli.init:init": "Create a starter project: an app with an agent, its test, settings.",
@@ -61,7 +61,7 @@ def cli() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; return its exit code. Every error is shown here, once."""
-    style = failures.ErrorStyle.of(arguments)
+    style = failures.ErrorStyle.from_arguments(arguments)
     try:
         failures.refuse_invalid_text(arguments)
         with cli.make_context("endwell", list(arguments)) as ctx:

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from endwell.cli.base.commands import EndwellGroup
 from endwell.cli.base.loading import show_answer
-from endwell.cli.base.options import EndwellGroup, Options, pass_options
+from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.output import pairs_text, table_text
 from endwell.model.names import person_name
 from endwell.operate import relay as operate_relay
@@ -47,7 +48,9 @@ def skip_event(options: Options, event_id: str, who: str) -> None:
       endwell relay skip 01j8z3k5v7x9a1c3e5g7j9m1p3.7 --as ada
     """
     show_answer(
-        options, lambda node: operate_relay.leave_out(node.actor(person_name(who)), event_id), _status_text
+        options,
+        lambda node: operate_relay.leave_out(node.make_actor(person_name(who)), event_id),
+        _status_text,
     )
 
 

@@ -15,10 +15,11 @@ from typing import Any
 import click
 
 from endwell.app import Endwell, Node
+from endwell.cli.base.commands import EndwellCommand
 from endwell.cli.base.failures import INTERRUPTED
 from endwell.cli.base.loading import open_installation, required_app
 from endwell.cli.base.logs import log_services
-from endwell.cli.base.options import EndwellCommand, Options, pass_options
+from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.output import write, write_json, write_remark
 from endwell.pmo.service import Pmo
 from endwell.runtime.base import Runtime
@@ -82,7 +83,7 @@ def up(options: Options, agents: str | None, concurrency: int | None) -> None:
 def _agent_names(app: Endwell, agents: str | None) -> list[str]:
     """The agents of the option; refused before anything is opened if the app does not have them."""
     names = [name.strip() for name in agents.split(",")] if agents else []
-    app.served(names)
+    app.served_agents(names)
     return names
 
 

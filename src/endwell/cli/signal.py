@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from endwell.cli.base.commands import EndwellCommand
 from endwell.cli.base.loading import show_answer
-from endwell.cli.base.options import EndwellCommand, Options, pass_options
+from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.values import payload_of
 
 

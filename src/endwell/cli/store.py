@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from endwell.app import Node
+from endwell.cli.base.commands import EndwellCommand, as_option
 from endwell.cli.base.loading import all_namespaces, show_answer
-from endwell.cli.base.options import EndwellCommand, Options, as_option, pass_options
+from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.output import pairs_text
 from endwell.model.names import person_name
 from endwell.operate.transfer.importing import mark_restored

@@ -9,8 +9,9 @@ from typing import IO, Any, TypeVar
 import click
 
 from endwell.app import Node
+from endwell.cli.base.commands import EndwellCommand
 from endwell.cli.base.loading import show_answer
-from endwell.cli.base.options import EndwellCommand, Options, pass_options
+from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.output import write_remark
 from endwell.cli.base.values import in_line, numbered_values, open_many, parse_duration, payload_of
 from endwell.cli.task import task_text
@@ -106,7 +107,7 @@ def _submitted_text(found: dict[str, Any]) -> str:
 
 
 async def _submit_lines(node: Node, agent: str, file: IO[bytes], request: dict[str, Any]) -> list[str]:
-    spec = await node.client.spec(agent)
+    spec = await node.client.find_spec(agent)
     for number, value in numbered_values(file):
         try:
             checked_payload(value, spec)

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from endwell.app import Node
+from endwell.cli.base.commands import EndwellGroup, paged_options
 from endwell.cli.base.loading import show_answer
-from endwell.cli.base.options import EndwellGroup, Options, paged_options, pass_options
+from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.output import block, list_text, one_line, pairs_text, table_text
 from endwell.model import status as s
 from endwell.model.task import Task

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from endwell.cli.base.commands import EndwellGroup, limit_option, task_option
 from endwell.cli.base.loading import show_answer
-from endwell.cli.base.options import EndwellGroup, Options, limit_option, pass_options, task_option
+from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.output import page_text
 from endwell.cli.base.values import payload_of
 from endwell.operate import tool_calls

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from endwell.cli.base.options import EndwellCommand, Options, pass_options
+from endwell.cli.base.commands import EndwellCommand
+from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.output import show, write_remark
 from endwell.testing.campaign import Campaign, Figures, choose_seeds
 

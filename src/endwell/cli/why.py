@@ -9,8 +9,9 @@ from typing import Any, Final
 import click
 
 from endwell.app import Node
+from endwell.cli.base.commands import EndwellCommand
 from endwell.cli.base.loading import required_app, show_answer
-from endwell.cli.base.options import EndwellCommand, Options, pass_options
+from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.output import one_line, pairs_text, show, table_text
 from endwell.cli.base.proposals import propose_commands
 from endwell.operate.bounds import compute_bounds

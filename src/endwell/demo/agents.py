@@ -32,33 +32,33 @@ class Job(msgspec.Struct, frozen=True):
     failures: int = 0
 
     @property
-    def seconds(self) -> float:
+    def work_seconds(self) -> float:
         return self.milliseconds / 1000
 
 
 @app.agent("researcher")
-async def researcher(ctx: Context, job: Job) -> str:
+async def read_sources(ctx: Context, job: Job) -> str:
     """Three steps and an effect."""
     for source in range(1, 4):
-        await ctx.step(f"source {source}", app.runtime.sleep, job.seconds / 3)
+        await ctx.step(f"source {source}", app.runtime.sleep, job.work_seconds / 3)
     await ctx.effect("publish", publish, "findings", reconcile=find, timeout=EFFECT_SECONDS)
     _leave_line(ctx, "done")
     return f"findings {job.number}"
 
 
 @app.agent("writer")
-def writer(ctx: SyncContext, job: Job) -> str:
+def write_draft(ctx: SyncContext, job: Job) -> str:
     """Ordinary blocking code in a thread."""
-    ctx.step("draft", app.runtime.block, job.seconds)
+    ctx.step("draft", app.runtime.block, job.work_seconds)
     ctx.effect("send", publish, "draft", reconcile=find, timeout=EFFECT_SECONDS)
     _leave_line(ctx, "done")
     return f"draft {job.number}"
 
 
 @app.agent("clerk", delays=(0.1, 0.2, 0.4))
-async def clerk(ctx: Context, job: Job) -> str:
+async def file_form(ctx: Context, job: Job) -> str:
     """Fails as often as the job says, and is retried."""
-    await app.runtime.sleep(job.seconds)
+    await app.runtime.sleep(job.work_seconds)
     await ctx.progress("asked the registry")
     if ctx.retry_count < job.failures:
         _leave_line(ctx, "raised")

@@ -11,7 +11,8 @@ import click
 import msgspec
 from rich.console import Console
 
-from endwell.cli.base.options import EndwellCommand, Options, pass_options
+from endwell.cli.base.commands import EndwellCommand
+from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.output import write_json
 from endwell.demo.crew import run_interruptibly
 from endwell.demo.records import find_shortcomings

@@ -129,11 +129,11 @@ class Crew:
             for member in waiting:
                 if (code := member.child.poll()) is not None:
                     raise EndwellError(
-                        f"{member.name} ended with {code} before it was ready", hint=self.log()
+                        f"{member.name} ended with {code} before it was ready", hint=self.last_lines()
                     )
             if self._runtime.clock.monotonic() > limit:
                 problem = f"{waiting[0].name} was not ready after {READY_SECONDS:g} s"
-                raise EndwellError(problem, hint=self.log())
+                raise EndwellError(problem, hint=self.last_lines())
             await self._runtime.sleep(_LOOK_SECONDS)
 
     def workers(self) -> list[CrewMember]:
@@ -148,7 +148,7 @@ class Crew:
         for member in self.members.values():
             member.child.wait(END_SECONDS)
 
-    def log(self) -> str:
+    def last_lines(self) -> str:
         """The last lines that any of them wrote to stderr."""
         logs = sorted(self._directory.glob("*.log"), key=lambda path: path.stat().st_mtime)
         text = logs[-1].read_text(errors="replace") if logs else ""

@@ -22,7 +22,7 @@ from endwell.model import facts as f
 from endwell.model.moments import moment
 from endwell.model.status import TERMINAL
 from endwell.model.task import Task
-from endwell.operate.verify import verify
+from endwell.operate.record.verify import verify
 from endwell.store.contract import Store
 from endwell.store.log import Event
 
@@ -31,7 +31,7 @@ ENDINGS = tuple(f"task.{status}" for status in sorted(TERMINAL))
 
 
 class Reader:
-    """Reads everything first (`read`), then counts (`table`)."""
+    """Reads everything first (`read`), then counts (`make_table`)."""
 
     def __init__(self, store: Store, namespace: str, sink: Path, journal: Path) -> None:
         self._store = store
@@ -62,7 +62,7 @@ class Reader:
         except NotFound:
             return False
 
-    def table(self) -> Table:
+    def make_table(self) -> Table:
         """Count."""
         types = Counter(event.type for event in self._log)
         endings = Counter(event.task_id for event in self._log if event.type in ENDINGS)
@@ -138,7 +138,7 @@ async def read_table(journal: Path) -> Table:
     async with Endwell(namespace=namespace).connect() as node:
         reader = Reader(node.store, namespace, Path(os.environ[SINK]), journal)
         await reader.read()
-        return reader.table()
+        return reader.make_table()
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     log_problems: int
 
     @property
-    def victims(self) -> int:
+    def victim_count(self) -> int:
         """Workers that were killed while they held tasks; a PMO or an idle worker does not count."""
         return sum(kill.held_lease for kill in self.kills)
 
@@ -115,7 +115,7 @@ def find_shortcomings(table: Table) -> list[str]:
         "task with a broken log": table.log_problems,
     }
     required = {
-        "victim that held work when killed": (table.victims, LEAST_VICTIMS),
+        "victim that held work when killed": (table.victim_count, LEAST_VICTIMS),
         "reclaim": (table.reclaims, LEAST_RECLAIMS),
         "refused stale write": (table.refused_stale, LEAST_REFUSED),
         "submitted task": (table.submitted, 1),

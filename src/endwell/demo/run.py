@@ -64,21 +64,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     limit_seconds: float
 
     @property
-    def concurrency(self) -> int:
+    def worker_slots(self) -> int:
         """Slots per worker: few enough that work lasts as long as the faults do."""
         return max(2, -(-self.tasks // 100))
 
     @property
-    def sink(self) -> Path:
+    def sink_path(self) -> Path:
         return self.directory / "sink.jsonl"
 
     @property
-    def journal(self) -> Path:
+    def journal_path(self) -> Path:
         return self.directory / "journal.jsonl"
 
-    def env(self) -> dict[str, str]:
+    def make_env(self) -> dict[str, str]:
         """The environment of the run's processes."""
-        return clean_environment(self.url, QUICK, {NAMESPACE: self.namespace, SINK: str(self.sink)})
+        return clean_environment(self.url, QUICK, {NAMESPACE: self.namespace, SINK: str(self.sink_path)})
 
 
 class DemoRun:
@@ -93,21 +93,21 @@ class DemoRun:
         self._dice: Ids = SeededIds(plan.seed)
         self._make_jobs = _make_jobs(plan.tasks, self._dice)
         self._frozen: list[tuple[CrewMember, Holding, int]] = []
-        self.crew = Crew(runtime, plan.directory, plan.env())
+        self.crew = Crew(runtime, plan.directory, plan.make_env())
         self._watcher = Watcher(runtime, node.store, plan.namespace, self.crew, show)
 
     async def run(self) -> None:
         """Start the processes, submit tasks between faults, and wait until all tasks have ended."""
         members = [self._start("pmo", "pmo"), *(self._start(name, "worker") for name in WORKERS)]
         await self.crew.wait_ready(members)
-        slots = self._plan.concurrency
-        self._show.say(f"ready: a PMO and {len(WORKERS)} workers, {slots} tasks each at a time")
+        slots = self._plan.worker_slots
+        self._show.add_line(f"ready: a PMO and {len(WORKERS)} workers, {slots} tasks each at a time")
         watching = self._runtime.spawn(self._watcher.run(), "endwell-demo-watcher")
         try:
             await self._follow_script()
             await self._submit(len(self._make_jobs))
             await self._wait_for_rest()
-            await self._watcher.look()
+            await self._watcher.look_once()
         finally:
             watching.cancel()
 
@@ -115,7 +115,7 @@ class DemoRun:
         options = ["--namespace", self._plan.namespace]
         if role == "worker":
             options += ["--app", "endwell.demo.agents:app", "--name", name]
-            options += ["--concurrency", str(self._plan.concurrency)]
+            options += ["--concurrency", str(self._plan.worker_slots)]
         return self.crew.start(name, role, *options)
 
     async def _follow_script(self) -> None:
@@ -133,7 +133,7 @@ class DemoRun:
                 await faults[name]()
                 await self._runtime.sleep(PACE_SECONDS)
         except FaultNotPossible as problem:
-            self._show.say(f"{problem.message}; no more faults")
+            self._show.add_line(f"{problem.message}; no more faults")
 
     async def _submit(self, count: int) -> None:
         some, self._make_jobs = self._make_jobs[:count], self._make_jobs[count:]
@@ -143,7 +143,7 @@ class DemoRun:
                 self._write_journal(Submitted([handle.id for handle in handles]))
 
     def _write_journal(self, entry: Entry) -> None:
-        append_line(self._plan.journal, entry)
+        append_line(self._plan.journal_path, entry)
 
     async def _kill_worker(self) -> None:
         victim, held = await self._find_busy()
@@ -157,7 +157,7 @@ class DemoRun:
         victim.kill()
         at = await self._store.now()
         self._write_journal(Killed(victim.pid, victim.role, victim.name, session_id, at))
-        self._show.say(f"kill -9 {victim.name} (pid {victim.pid}){remark}")
+        self._show.add_line(f"kill -9 {victim.name} (pid {victim.pid}){remark}")
         self._start(victim.name, victim.role)
 
     async def _freeze(self, count: int = 1) -> None:
@@ -172,7 +172,7 @@ class DemoRun:
             writing = self._runtime.spawn(self._submit(1), "endwell-demo-write")
             if await self._wait_until(writing.done, PROBE_SECONDS) and await self._still_holds(victim):
                 self._frozen.append((victim, held, await self._store.now()))
-                self._show.say(f"froze {victim.name} (pid {victim.pid}), which held {held.tasks}")
+                self._show.add_line(f"froze {victim.name} (pid {victim.pid}), which held {held.tasks}")
                 if len(self._frozen) >= count:
                     return
             else:
@@ -202,7 +202,7 @@ class DemoRun:
             await self._wait_until(self._watcher.has_reclaimed_from(held.session_id), PATIENCE_SECONDS)
             woken_at = await self._store.now()
             victim.wake()
-            self._show.say(f"woke {victim.name} (pid {victim.pid}), which knows nothing of that")
+            self._show.add_line(f"woke {victim.name} (pid {victim.pid}), which knows nothing of that")
             self._write_journal(Frozen(victim.pid, victim.name, held.session_id, at, woken_at))
         return await self._wait_until(lambda: self._watcher.events["write.refused"] > before, REFUSAL_SECONDS)
 
@@ -237,10 +237,10 @@ class DemoRun:
         """A worker that was frozen between intent and call leaves an effect that only a person may settle."""
         for effect in await self._store.effects_page(self._plan.namespace, status="unknown"):
             if (await self._store.task(self._plan.namespace, effect.task_id)).status == "blocked":
-                is_done = agents.was_published(self._plan.sink, effect.key)
+                is_done = agents.was_published(self._plan.sink_path, effect.key)
                 verdict: Verdict = "done" if is_done else "not_done"
                 await self._client.settle_effect(effect.key, verdict, by="demo")
-                self._show.say(f"a person looked after effect {effect.key}: {verdict}")
+                self._show.add_line(f"a person looked after effect {effect.key}: {verdict}")
 
 
 def _make_jobs(count: int, dice: Ids) -> list[tuple[str, Job]]:
@@ -265,15 +265,15 @@ async def run(plan: Plan, show: Show) -> Table:
             async with runtime.timeout(plan.limit_seconds):
                 await this.run()
         except TimeoutError:
-            show.say(f"not at rest after {plan.limit_seconds:g} s; the table shows what is missing")
+            show.add_line(f"not at rest after {plan.limit_seconds:g} s; the table shows what is missing")
         finally:
             this.crew.end()
         return await _read_table(plan, runtime)
 
 
 async def _read_table(plan: Plan, runtime: Runtime) -> Table:
-    argv = [sys.executable, "-m", "endwell.demo.reader", str(plan.journal)]
-    reader = start_process(argv, plan.env(), cwd=plan.directory, stdout=PIPE)
+    argv = [sys.executable, "-m", "endwell.demo.reader", str(plan.journal_path)]
+    reader = start_process(argv, plan.make_env(), cwd=plan.directory, stdout=PIPE)
     try:
         line = await runtime.in_thread(reader.read_line, READER_SECONDS)
     finally:

@@ -46,7 +46,7 @@ class PlainScreen:
     def __exit__(self, *_: object) -> None:
         """Nothing to close."""
 
-    def say(self, text: str) -> None:
+    def add_line(self, text: str) -> None:
         """One line, with the seconds since the start."""
         self._stream.write(f"{self._clock.monotonic() - self._begin:6.1f} s  {text}\n")
         self._stream.flush()
@@ -57,7 +57,9 @@ class PlainScreen:
         if now - self._said_at >= PLAIN_SECONDS:
             self._said_at = now
             counts = ", ".join(f"{count} {status}" for status, count in sorted(watcher.counts.items()))
-            self.say(f"{sum(watcher.counts.values())} of {self._tasks} submitted: {counts or 'none yet'}")
+            self.add_line(
+                f"{sum(watcher.counts.values())} of {self._tasks} submitted: {counts or 'none yet'}"
+            )
 
 
 class LiveScreen:
@@ -77,7 +79,7 @@ class LiveScreen:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def say(self, text: str) -> None:
+    def add_line(self, text: str) -> None:
         """A line in the ticker."""
         style = WORDS.get(text.partition(" ")[0], "default")
         self._ticker.append(Text(f"{self._clock.monotonic() - self._begin:6.1f} s  {text}", style=style))
@@ -135,7 +137,7 @@ def _rows(table: Table) -> dict[str, object]:
         "tasks submitted": table.submitted,
         "ended": ", ".join(f"{count} {status}" for status, count in sorted(table.ended.items())),
         "processes killed with -9": len(table.kills),
-        "  of these, workers that held tasks": table.victims,
+        "  of these, workers that held tasks": table.victim_count,
         "workers frozen past their lease": f"{len(table.freezes)}, holding {held}",
         "tasks reclaimed from dead or frozen workers": table.reclaims,
         "stale writes refused": table.refused_stale,

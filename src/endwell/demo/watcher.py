@@ -28,7 +28,7 @@ class Holding(NamedTuple):
 class Show(Protocol):
     """A screen."""
 
-    def say(self, text: str) -> None: ...
+    def add_line(self, text: str) -> None: ...
 
     def update(self, watcher: Watcher) -> None: ...
 
@@ -53,12 +53,12 @@ class Watcher:
         """Look again and again, until cancelled."""
         while True:
             try:
-                await self.look()
+                await self.look_once()
             except StoreError as error:
-                self._show.say(f"the store did not answer: {error.message}")
+                self._show.add_line(f"the store did not answer: {error.message}")
             await self._runtime.sleep(LOOK_SECONDS)
 
-    async def look(self) -> None:
+    async def look_once(self) -> None:
         """Look once at sessions, log and counts."""
         self.held = await self.read_holdings()
         for member in self.crew.members.values():
@@ -88,9 +88,9 @@ class Watcher:
             for logged in page:
                 self._note_event(logged.event)
         for session_id, count in (self.reclaimed_from - reclaimed).items():
-            self._show.say(f"supervisor took {count} from {self._names.get(session_id, session_id)}")
+            self._show.add_line(f"supervisor took {count} from {self._names.get(session_id, session_id)}")
         if new := self.events["write.refused"] - refused:
-            self._show.say(f"store refused {new} stale write{'s' if new > 1 else ''}")
+            self._show.add_line(f"store refused {new} stale write{'s' if new > 1 else ''}")
 
     def _note_event(self, event: Event) -> None:
         self.events[event.type] += 1

@@ -43,7 +43,7 @@ class EndWaiters:
             self._rung.set()
 
     @contextmanager
-    def listening(self, task_id: str) -> Iterator[asyncio.Future[EndedTask]]:
+    def listen_for_end(self, task_id: str) -> Iterator[asyncio.Future[EndedTask]]:
         """A future of the ended task. It listens from now on, so a later look at the store misses no end."""
         future: asyncio.Future[EndedTask] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(task_id, []).append(future)

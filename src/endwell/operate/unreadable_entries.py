@@ -45,7 +45,7 @@ class UnreadableEntries:
             return {"entries": [], "entries_error": f"stream:dlq cannot be read: {error}"}
         return {"entries": [{name: getattr(each, name) for name in _IN_LIST} for each in found]}
 
-    async def details(self, entry_id: str) -> dict[str, Any]:
+    async def read_entry(self, entry_id: str) -> dict[str, Any]:
         """One entry, with all that is known of it."""
         entry: dict[str, Any] = msgspec.to_builtins(await self._find(entry_id))
         return {**entry, "status": "unreadable"}

@@ -44,7 +44,7 @@ class WhyPace(msgspec.Struct, frozen=True, kw_only=True):
     margin_seconds: float
 
     @classmethod
-    def of(cls, settings: Settings) -> WhyPace:
+    def from_settings(cls, settings: Settings) -> WhyPace:
         """The pace that the settings give."""
         return cls(
             tick_seconds=settings.pmo.watchdog_interval_seconds,

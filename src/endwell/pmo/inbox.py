@@ -37,7 +37,7 @@ class InboxWatch:
         self.skipped = 0
 
     @property
-    def patience(self) -> int:
+    def patience_us(self) -> int:
         """Age in microseconds from which a pending message is looked at."""
         return self._ring_after if self._ring_after > 0 else PATIENCE_WITHOUT_RINGS
 
@@ -48,7 +48,7 @@ class InboxWatch:
         after = (-1, "")
         for _ in range(PAGES):
             page = await self._actor.store.long_pending(
-                self._actor.namespace, now - self.patience, after, PAGE
+                self._actor.namespace, now - self.patience_us, after, PAGE
             )
             if self._ring_after > 0:
                 agents |= _ring_targets(page)

@@ -81,7 +81,7 @@ class Pmo:
             Probe("expired_claims", (namespace, NOW, 1)),
             Probe("lapsed_sessions", (namespace, NOW, 1)),
             Probe("long_ready", (namespace, NOW, patience)),
-            Probe("pending_since", (namespace, NOW, self.inbox.patience)),
+            Probe("pending_since", (namespace, NOW, self.inbox.patience_us)),
             Probe("held_tasks", (namespace, "", 1)),
         )
 

@@ -44,15 +44,15 @@ def check(settings: Settings) -> None:
 def _check_lease(settings: Settings) -> None:
     lease, heartbeat = settings.worker.lease_seconds, settings.worker.heartbeat_seconds
     if lease < SHORTEST_LEASE_SECONDS:
-        given = _shown(settings, "worker.lease_seconds")
+        given = shown_value(settings, "worker.lease_seconds")
         raise BadSetting(
             f"{given} must be at least {SHORTEST_LEASE_SECONDS}: a shorter lease lapses between heartbeats.",
             field="worker.lease_seconds",
         )
     if heartbeat >= lease / 2:
         raise BadSetting(
-            f"{_shown(settings, 'worker.heartbeat_seconds')} must be shorter than half of "
-            f"{_shown(settings, 'worker.lease_seconds')}, that is {lease / 2:g}: "
+            f"{shown_value(settings, 'worker.heartbeat_seconds')} must be shorter than half of "
+            f"{shown_value(settings, 'worker.lease_seconds')}, that is {lease / 2:g}: "
             "one late heartbeat must not cost the lease.",
             field="worker.heartbeat_seconds",
         )
@@ -64,9 +64,9 @@ def _check_runaway_limit(settings: Settings) -> None:
     if legal >= settings.pmo.runaway_limit:
         raise BadSetting(
             f"A task may legally run {retries} + 1 + {crashes} = {legal} times "
-            f"({_shown(settings, 'retry.max_retries')}, the first run, "
-            f"{_shown(settings, 'pmo.crash_limit')}), "
-            f"but {_shown(settings, 'pmo.runaway_limit')} would end it as a runaway first; "
+            f"({shown_value(settings, 'retry.max_retries')}, the first run, "
+            f"{shown_value(settings, 'pmo.crash_limit')}), "
+            f"but {shown_value(settings, 'pmo.runaway_limit')} would end it as a runaway first; "
             f"the limit must be above {legal}.",
             field="pmo.runaway_limit",
         )
@@ -76,8 +76,8 @@ def _check_dispatch(settings: Settings) -> None:
     ring, timeout = settings.pmo.dispatched_retry_seconds, settings.pmo.dispatched_timeout_seconds
     if ring > 0 and timeout > 0 and ring >= timeout:
         raise BadSetting(
-            f"{_shown(settings, 'pmo.dispatched_retry_seconds')} must be shorter than "
-            f"{_shown(settings, 'pmo.dispatched_timeout_seconds')}: "
+            f"{shown_value(settings, 'pmo.dispatched_retry_seconds')} must be shorter than "
+            f"{shown_value(settings, 'pmo.dispatched_timeout_seconds')}: "
             "a dispatch would time out before its worker is rung a second time.",
             field="pmo.dispatched_retry_seconds",
         )
@@ -114,5 +114,5 @@ def _check_url(settings: Settings, key: str, schemes: tuple[str, ...]) -> None:
             )
 
 
-def _shown(settings: Settings, key: str) -> str:
+def shown_value(settings: Settings, key: str) -> str:
     return f"{key} = {settings.value(key):g} ({settings.source(key)})"

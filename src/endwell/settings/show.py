@@ -48,7 +48,7 @@ def describe(settings: Settings) -> list[Described]:
     return [Described(key, _shown_value(key, settings.value(key)), settings.source(key)) for key in KEYS]
 
 
-def shorten(text: str, limit: int = 200) -> str:
+def shorten_text(text: str, limit: int = 200) -> str:
     """The text, cut at the limit."""
     return text if len(text) <= limit else f"{text[:limit]}…"
 

@@ -12,7 +12,7 @@ import msgspec
 
 from endwell.errors import BadSetting
 from endwell.settings.sections import KEYS, Settings
-from endwell.settings.show import shorten
+from endwell.settings.show import shorten_text
 
 FILE_NAME = "endwell.toml"
 STORE_VARIABLE = "ENDWELL_STORE"
@@ -52,11 +52,11 @@ def _with_file(settings: Settings, path: Path) -> Settings:
     except RecursionError:
         raise BadSetting(f"{path} cannot be read: it is nested too deeply") from None
     except (OSError, ValueError) as error:  # not UTF-8, not TOML, a number that Python refuses to read
-        raise BadSetting(f"{path} cannot be read: {shorten(str(error))}") from error
-    return override(settings, _flatten(found, str(path)), source=str(path))
+        raise BadSetting(f"{path} cannot be read: {shorten_text(str(error))}") from error
+    return override(settings, flatten_tables(found, str(path)), source=str(path))
 
 
-def _flatten(found: Mapping[str, Any], source: str) -> dict[str, object]:
+def flatten_tables(found: Mapping[str, Any], source: str) -> dict[str, object]:
     flat: dict[str, object] = {}
     for name, value in found.items():
         if isinstance(value, dict) and (value or name in _SECTIONS):
@@ -118,11 +118,11 @@ def _replace_value(settings: Settings, key: str, value: Any, source: str) -> Set
 
 
 def _bad_value(key: str, source: str, problem: str) -> BadSetting:
-    return BadSetting(f"{key} (from {source}) {shorten(problem)}.", field=key)
+    return BadSetting(f"{key} (from {source}) {shorten_text(problem)}.", field=key)
 
 
 def _unknown_key(key: str, valid: Iterable[str], source: str) -> BadSetting:
-    key = shorten(key)
+    key = shorten_text(key)
     spelled = {_spelling_of(candidate): candidate for candidate in valid}
     near = difflib.get_close_matches(_spelling_of(key), spelled, n=1, cutoff=0.5)
     hint = f"did you mean {spelled[near[0]]}?" if near else "`endwell config show` lists all settings"

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from endwell.errors import BadSetting
 from endwell.settings.sections import Settings
-from endwell.settings.show import mask_url, shorten
+from endwell.settings.show import mask_url, shorten_text
 
 
 def store_url(settings: Settings, in_code: str | None) -> str:
@@ -16,7 +16,7 @@ def store_url(settings: Settings, in_code: str | None) -> str:
     scheme = url.partition(":")[0].lower()  # no library parses every odd URL
     if scheme not in ("sqlite", "postgresql", "postgres"):
         raise BadSetting(
-            f"store {shorten(mask_url(url))!r} is neither sqlite:/// nor postgresql://",
+            f"store {shorten_text(mask_url(url))!r} is neither sqlite:/// nor postgresql://",
             hint="for example sqlite:///endwell.db",
             field="store",
         )
@@ -28,13 +28,13 @@ def sqlite_path(url: str) -> Path:
     path = unquote(url.removeprefix("sqlite:///"))
     if not url.startswith("sqlite:///") or not path or path == ":memory:":
         raise BadSetting(
-            f"store {shorten(mask_url(url))!r} names no file",
+            f"store {shorten_text(mask_url(url))!r} names no file",
             hint="for example sqlite:///endwell.db",
             field="store",
         )
     if "?" in url:
         raise BadSetting(
-            f"store {shorten(mask_url(url))!r} has options, and a SQLite store takes none",
+            f"store {shorten_text(mask_url(url))!r} has options, and a SQLite store takes none",
             hint="remove the ? and what follows; write %3F for a ? in the name of the file",
             field="store",
         )

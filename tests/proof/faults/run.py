@@ -13,7 +13,7 @@ from endwell import Endwell
 from endwell.errors import EndwellError, WrongStatus
 from endwell.model.effect import Verdict
 from endwell.model.facts import TaskReclaimed
-from endwell.operate.verify import verify
+from endwell.operate.record.verify import verify
 from endwell.runtime import SystemClock
 from endwell.runtime.child_process import ChildProcess
 from endwell.store.contract import Store

@@ -15,7 +15,7 @@ from endwell.model import facts
 from endwell.model.inside import family_of, inside_of
 from endwell.model.message import Message, report_of
 from endwell.model.task import Task, waits_of
-from endwell.operate.record_check import log_problems
+from endwell.operate.record.task_check import log_problems
 from endwell.operate.transfer.import_check import check
 from endwell.policy.approval import options_of
 from endwell.policy.retry import RetryPolicy, unpack

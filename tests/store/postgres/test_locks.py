@@ -44,7 +44,7 @@ async def test_doctor_and_why_name_the_transaction_that_keeps_tables_locked(
         assert found["locks_held"]["facts"]["pid"] == stranger.get_server_pid()
         assert ", ".join(found["locks_held"]["facts"]["tables"]) == table
         assert bool(SIGNS_OF_LIFE & set(found)) != hides_life
-        pace = WhyPace.of(world.app.settings)
+        pace = WhyPace.from_settings(world.app.settings)
         notes = (await why(world.store, world.namespace, handle.id, pace=pace))["notes"]
         assert f"process {stranger.get_server_pid()} of PostgreSQL (etl" in notes[0]
         assert (len(notes) == 1) == hides_life

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import astuple
 
 from endwell.model import commands as c
-from endwell.operate.verify import verify
+from endwell.operate.record.verify import verify
 from endwell.pmo.relay.service import relay_lag
 from endwell.store.contract import Store
 from endwell.store.log import Event, EventRow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from endwell.operate.verify import verify
+from endwell.operate.record.verify import verify
 from tests.store.copies import tail
 from tests.store.world import SqliteDatabase, World
 

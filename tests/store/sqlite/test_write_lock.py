@@ -58,6 +58,6 @@ async def is_named(world: World, task_id: str, pid: int) -> None:
     found = {finding["code"]: finding for finding in report["findings"]}
     assert found["write_lock_held"]["facts"]["pid"] == pid
     assert not {"no_supervisor", "no_live_worker", "worker_lapsed"} & set(found)
-    answer = await why(world.store, world.namespace, task_id, pace=WhyPace.of(world.app.settings))
+    answer = await why(world.store, world.namespace, task_id, pace=WhyPace.from_settings(world.app.settings))
     assert len(answer["notes"]) == 1
     assert f"process {pid} holds SQLite's write lock" in answer["notes"][0]

@@ -23,7 +23,7 @@ class ErrorStyle(NamedTuple):
     debug: bool
 
     @classmethod
-    def of(cls, arguments: Sequence[str]) -> ErrorStyle:
+    def from_arguments(cls, arguments: Sequence[str]) -> ErrorStyle:
         words = list(arguments)
         words = words[: words.index("--")] if "--" in words else words
         return cls("--json" in words, "--debug" in words)

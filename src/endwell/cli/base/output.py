@@ -110,11 +110,11 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: 
 def page_text(columns: Sequence[str], *, empty: str) -> Callable[[dict[str, Any]], str]:
     """Makes the text of a page whose columns are fields of its items."""
 
-    def text(page: dict[str, Any]) -> str:
+    def page_as_text(page: dict[str, Any]) -> str:
         rows = [[_cell_value(item[column]) for column in columns] for item in page["items"]]
         return list_text(columns, rows, page["next"], empty=empty)
 
-    return text
+    return page_as_text
 
 
 def _cell_value(value: Any) -> Any:

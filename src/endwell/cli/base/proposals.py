@@ -28,21 +28,21 @@ def _words_of(action: str, answer: dict[str, Any]) -> list[list[str]]:
     """The words after the action's name, once for each thing that it can be done to."""
     kind = action.split()[0]
     waits = [wait for wait in answer["waiting_for"] if wait["kind"] == kind][:MOST_WAITS]
-    task = _quote(answer["task_id"])
+    task = quote_word(answer["task_id"])
     if action == "signal":
-        return [[task, _quote(wait.get("name") or "NAME"), "JSON"] for wait in waits]
+        return [[task, quote_word(wait.get("name") or "NAME"), "JSON"] for wait in waits]
     if action == "tool answer":
-        return [[_quote(wait["id"]), "JSON"] for wait in waits]
+        return [[quote_word(wait["id"]), "JSON"] for wait in waits]
     if action == "effect settle":
-        return [[_quote(wait["id"]), verdict] for wait in waits for verdict in _VERDICTS]
+        return [[quote_word(wait["id"]), verdict] for wait in waits for verdict in _VERDICTS]
     if kind == "approval":
-        return [[_quote(wait["id"]), *_as_whom(wait["by"])] for wait in waits]
+        return [[quote_word(wait["id"]), *_as_whom(wait["by"])] for wait in waits]
     return [[task, "--to", "NAME"]] if action == "task assign" else [[task]]
 
 
 def _as_whom(names: list[str]) -> list[str]:
     """If people are named, one of them must decide."""
-    return ["--as", _quote(names[0])] if names else []
+    return ["--as", quote_word(names[0])] if names else []
 
 
 def _shared_options(options: Options) -> list[str]:
@@ -52,8 +52,8 @@ def _shared_options(options: Options) -> list[str]:
         ("--namespace", options.namespace),
         ("--app", options.app),
     )
-    return [word for option, value in given if value for word in (option, _quote(value))]
+    return [word for option, value in given if value for word in (option, quote_word(value))]
 
 
-def _quote(text: str) -> str:
+def quote_word(text: str) -> str:
     return shlex.quote(one_line(text))

@@ -71,14 +71,14 @@ def _lapsed_worker(namespace: str, session: Session, now: int) -> Finding:
     age = (now - session.heartbeat_at) / SECOND
     return warn_of(
         "worker_lapsed",
-        f"the last heartbeat of worker {session.name} ({_place(session)}) was {age:.0f} s ago",
+        f"the last heartbeat of worker {session.name} ({_place_of(session)}) was {age:.0f} s ago",
         "a PMO reclaims its tasks by itself; find out why that process stopped",
         namespace=namespace,
         session=session.id,
     )
 
 
-def _place(session: Session) -> str:
+def _place_of(session: Session) -> str:
     return "a foreign worker" if is_foreign(session) else f"pid {session.pid} on {session.host}"
 
 

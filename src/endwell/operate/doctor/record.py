@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from endwell.operate.doctor.finding import Finding, Patient, error_of, warn_of
-from endwell.operate.verify import COUNT_DIFFERS, verify
+from endwell.operate.record.verify import COUNT_DIFFERS, verify
 from endwell.policy.limits import SECOND
 
 MOST_LISTED = 20

@@ -149,17 +149,19 @@ def log_held_back(holder: LogHolder) -> Finding:
         f"{holder_text(holder)} wrote events and has kept its transaction open{age_text(holder)}: "
         "relay and tail wait for it",
         ending_command(holder),
-        **_facts(holder),
+        **_holder_facts(holder),
     )
 
 
 def locks_held(holder: LockHolder) -> Finding:
     """The finding for a transaction that keeps other processes from writing."""
     tables = holder.tables.split(", ")
-    return error_of("locks_held", locks_text(holder), ending_command(holder), **_facts(holder), tables=tables)
+    return error_of(
+        "locks_held", locks_text(holder), ending_command(holder), **_holder_facts(holder), tables=tables
+    )
 
 
-def _facts(holder: LogHolder) -> dict[str, Any]:
+def _holder_facts(holder: LogHolder) -> dict[str, Any]:
     return {
         "pid": holder.pid,
         "name": holder.application,

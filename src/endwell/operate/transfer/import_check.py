@@ -23,7 +23,7 @@ from endwell.model.card import CardKind
 from endwell.model.inside import family_of
 from endwell.model.message import Message
 from endwell.model.task import Task
-from endwell.operate.named_cards import is_answer, namings_of
+from endwell.operate.record.named_cards import is_answer, namings_of
 from endwell.operate.transfer.export_format import (
     FORMAT,
     LONGEST,

@@ -16,6 +16,7 @@ import msgspec
 
 from endwell.errors import EndwellError, Refused, StoreError
 from endwell.model.commands import Adopt, MarkRestored
+from endwell.operate.record.verify import verify
 from endwell.operate.transfer.export_format import (
     EventRun,
     ExportLine,
@@ -25,7 +26,6 @@ from endwell.operate.transfer.export_format import (
     run_of,
 )
 from endwell.operate.transfer.import_check import CheckedImport, check
-from endwell.operate.verify import verify
 from endwell.store.contract import Store
 
 log = logging.getLogger(__name__)

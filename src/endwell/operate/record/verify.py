@@ -13,8 +13,8 @@ from typing import Any
 from msgspec.structs import asdict
 
 from endwell.model.card import Card
-from endwell.operate.effect_check import EffectCheck
-from endwell.operate.record_check import CardDigest, TaskRecord, problems_of
+from endwell.operate.record.effect_check import EffectCheck
+from endwell.operate.record.task_check import CardDigest, TaskRecord, problems_of
 from endwell.store.contract import Store
 from endwell.store.log import Problem
 
@@ -64,7 +64,7 @@ async def _check_namespace(store: Store, namespace: str) -> AsyncIterator[tuple[
         yield len(ids), wrong
         after = ids[-1]
     wrong = await _check_tasks(store, namespace, [], after, effects)
-    wrong += await effects.problems()
+    wrong += await effects.find_problems()
     yield 0, wrong
     if is_whole and not wrong and not (await store.count_conservation(namespace)).is_conserved:
         yield 0, [Problem("", 0, COUNT_DIFFERS)]
@@ -102,7 +102,7 @@ async def _read_records(store: Store, namespace: str, ids: list[str], after: str
     # ids of a task's cards and side rows are its own id, or begin with it and a dot
     first, end = f"{after}/" if after else "", f"{ids[-1]}/" if ids else _END
     async for card in _read_cards(store, namespace, first, end):
-        found[_owner_of(card)].cards.append(CardDigest.of(card))
+        found[_owner_of(card)].cards.append(CardDigest.of_card(card))
     async for key, row in store.side_rows(namespace, first, end):
         found[key[1].partition(".")[0]].side_rows.append((key, row))
     return found
@@ -139,6 +139,6 @@ async def _check_again(store: Store, namespace: str, task_id: str) -> list[Probl
             if key[1].partition(".")[0] == task_id
         ]
         if row == await store.find_task(namespace, task_id):
-            digests = [CardDigest.of(card) for card in cards]
+            digests = [CardDigest.of_card(card) for card in cards]
             return problems_of(task_id, TaskRecord(row, events, digests, side_rows))
     return []  # a task that changes this fast is being written by Endwell

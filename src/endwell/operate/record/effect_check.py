@@ -26,7 +26,7 @@ class EffectCheck:
         self._doubtful: dict[str, set[str]] = {}
 
     async def take(self, task_id: str, events: list[Event]) -> None:
-        """Compare the effects of one task's log; effects that other tasks share are left for `problems`."""
+        """Compare the effects of one task's log; `find_problems` compares those that other tasks share."""
         for key, effect in _folded_alone(events).items():
             row = await self._store.effect(self._namespace, key)
             if row is not None and row == effect and key not in self._doubtful:
@@ -34,7 +34,7 @@ class EffectCheck:
             else:
                 self._doubtful.setdefault(key, set()).add(task_id)
 
-    async def problems(self) -> list[Problem]:
+    async def find_problems(self) -> list[Problem]:
         """What is wrong; asked after the last task."""
         found = [await self._compare_row(key, tasks) for key, tasks in self._doubtful.items()]
         wrong = [problem for problem in found if problem is not None]

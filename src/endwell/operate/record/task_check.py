@@ -12,7 +12,7 @@ from endwell.model import facts as f
 from endwell.model.card import Card, CardKind
 from endwell.model.status import SUSPENDED
 from endwell.model.task import Task, has_wait_rows, open_waits
-from endwell.operate.named_cards import NamedCard, is_answer, named_cards
+from endwell.operate.record.named_cards import NamedCard, is_answer, named_cards
 from endwell.store.log import Event, Problem, check_chain
 from endwell.store.reads.side_rows import Key, SideRows, is_as_folded
 from endwell.store.working_set import replay
@@ -33,7 +33,7 @@ class CardDigest(NamedTuple):
     actual_hash: str
 
     @classmethod
-    def of(cls, card: Card) -> CardDigest:
+    def of_card(cls, card: Card) -> CardDigest:
         """The digest of a card as it was read."""
         return cls(card.id, card.task_id, card.kind, card.hash, sha256(card.content).hexdigest())
 

@@ -1,0 +1,1 @@
+"""Verify the record: logs, rows, cards and effects must agree."""
