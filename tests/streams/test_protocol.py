@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import endwell
 from endwell.settings import Settings
 from endwell.streams import entries, protocol
 from endwell.streams.protocol import Names, consumer_name
@@ -105,3 +106,19 @@ def test_several_installations_share_a_server_by_prefix_and_namespace() -> None:
 def test_consumer_name_is_worker_and_process() -> None:
     assert consumer_name("bert", 12) == "bert-12"
     assert consumer_name("host-12", 12) == "host-12"
+
+
+COMMAND = re.compile(r"[\"'](X[A-Z]{2,}|H(?:SET|DEL|MGET|GETALL|LEN)|EVAL|SRANDMEMBER)[\"']")
+SPELL_COMMANDS = {"consumer_group", "dead_letter_stream", "foreign_keys", "pending", "task_streams"}
+
+
+def test_commands_on_streams_are_spelled_in_five_modules() -> None:
+    """The relay appends to a stream of its own; the simulator answers the commands."""
+    others = ("pmo/relay/redis.py", "testing", "selftest")
+    source = Path(endwell.__file__).parent
+    found = {
+        path.stem
+        for path in source.rglob("*.py")
+        if COMMAND.search(path.read_text()) and not str(path.relative_to(source)).startswith(others)
+    }
+    assert found == SPELL_COMMANDS

@@ -9,7 +9,6 @@ from endwell.testing.redis.keyspace import SYNTAX, Args, Command, KeySpace
 from endwell.testing.redis.stream import (
     FIRST,
     BlockedRead,
-    EntryId,
     PendingEntry,
     Stream,
     StreamGroup,
@@ -62,7 +61,7 @@ def _create_group(server: KeySpace, key: bytes, name: bytes, rest: Args) -> byte
         stream = server.keys[key] = Stream()
     if name in stream.groups:
         raise Refusal("BUSYGROUP Consumer Group name already exists")
-    stream.groups[name] = StreamGroup(stream.last if rest[0] == b"$" else parse_id(rest[0]))
+    stream.groups[name] = StreamGroup(parse_id(rest[0]))
     return b"OK"
 
 
@@ -77,13 +76,11 @@ def _read(server: KeySpace, args: Args) -> Any:
             limit = int(words.pop(0))
         elif option == b"BLOCK":
             block = int(words.pop(0))
-        elif option != b"NOACK":
+        else:
             raise Refusal(SYNTAX)
-    key, after = words[1], words[2]
+    key = words[1]
     stream, group = _find_group(server, key, name, "XREADGROUP")
     now = group.consumers[consumer] = server.now_ms
-    if after != b">":
-        return [[key, _read_pending(stream, group, consumer, parse_id(after), limit)]]
     found = stream.entries_after(group.last, limit)
     if not found:
         return None if block is None else BlockedRead(key, (b"XREADGROUP", *args), block)
@@ -91,17 +88,6 @@ def _read(server: KeySpace, args: Args) -> Any:
         group.pending[each] = PendingEntry(consumer, now, 1)
         group.last = each
     return [[key, [write_entry(*each) for each in found]]]
-
-
-def _read_pending(
-    stream: Stream, group: StreamGroup, consumer: bytes, after: EntryId, limit: int
-) -> list[Any]:
-    """The entries that a consumer has already; deleted ones come without fields."""
-    held = [each for each, entry in group.sorted_pending() if entry.consumer == consumer and each > after]
-    return [
-        [write_id(each), list(stream.entries[each]) if each in stream.entries else None]
-        for each in held[:limit]
-    ]
 
 
 def _acknowledge(server: KeySpace, args: Args) -> int:

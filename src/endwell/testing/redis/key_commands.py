@@ -12,17 +12,16 @@ Hash = dict[bytes, bytes]
 
 def _set(server: KeySpace, args: Args) -> bytes | None:
     key, value, options = args[0], args[1], args[2:]
-    until, only = None, b""
+    until, is_new_only = None, False
     while options:
         option = options.pop(0).upper()
-        if option in (b"NX", b"XX"):
-            only = option
+        if option == b"NX":
+            is_new_only = True
         elif option in (b"EX", b"PX"):
             until = server.now_ms + parse_number(options.pop(0)) * (1000 if option == b"EX" else 1)
         else:
             raise Refusal(SYNTAX)
-    is_there = server.has_key(key)
-    if (only == b"NX" and is_there) or (only == b"XX" and not is_there):
+    if is_new_only and server.has_key(key):
         return None
     server.keys[key] = value
     server.expiry.pop(key, None)

@@ -11,38 +11,17 @@ from endwell.streams.task_streams import PUBLISH_RESULTS
 from endwell.testing.redis.keyspace import SYNTAX, Args, Command, KeySpace, parse_number
 from endwell.testing.redis.stream import Stream, parse_id, write_entry, write_id
 
-Threshold = tuple[bytes, bytes]
-"""MAXLEN or MINID, and the value."""
-
-
-def _take_threshold(words: Args) -> Threshold | None:
-    """Take `MAXLEN|MINID [~|=] value` from the front of these words."""
-    if not words or words[0].upper() not in (b"MAXLEN", b"MINID"):
-        return None
-    kind = words.pop(0).upper()
-    if words[0] in (b"~", b"="):
-        words.pop(0)
-    return kind, words.pop(0)
-
 
 def _add(server: KeySpace, args: Args) -> bytes:
-    key, options = args[0], args[1:]
-    threshold = _take_threshold(options)
-    wanted, fields = options[0], options[1:]
+    key, wanted, fields = args[0], args[1], args[2:]
+    if wanted != b"*":
+        raise Refusal("ERR the simulated server makes ids itself")
     if not fields or len(fields) % 2:
         raise Refusal("ERR wrong number of arguments for 'xadd' command")
     stream = server.find_stream(key)
     if stream is None:
         stream = server.keys[key] = Stream()
-    if wanted == b"*":
-        entry_id = stream.add(server.now_ms, fields)
-    else:
-        entry_id = parse_id(wanted)
-        if entry_id <= stream.last:
-            raise Refusal("ERR The ID specified in XADD is equal or smaller than the target stream top item")
-        stream.entries[entry_id], stream.last = fields, entry_id
-    if threshold is not None:
-        stream.trim(*threshold)
+    entry_id = stream.add(server.now_ms, fields)
     if not server.accepts(key, fields):
         stream.remove([entry_id])
     server.wake(key)
@@ -70,10 +49,11 @@ def _delete(server: KeySpace, args: Args) -> int:
 
 def _trim(server: KeySpace, args: Args) -> int:
     stream = server.find_stream(args[0])
-    threshold = _take_threshold(rest := args[1:])
-    if threshold is None or rest:
+    kind, *words = args[1:]
+    threshold = words.pop()
+    if kind.upper() not in (b"MAXLEN", b"MINID") or words not in ([], [b"~"], [b"="]):
         raise Refusal(SYNTAX)
-    return 0 if stream is None else stream.trim(*threshold)
+    return 0 if stream is None else stream.trim(kind.upper(), threshold)
 
 
 def _publish_results(server: KeySpace, keys: Args, args: Args) -> int:
