@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,24 +68,24 @@ class Registry:
         `timeout` seconds or more than `memory_mb` of memory.
         """
         names.agent_name(name)
-        options = self._common_options(name, retries, delays, concurrency, version)
         limits = checked_isolation(name, isolation, timeout, memory_mb)
-
-        def make_runner(function: Callable[..., Any]) -> OutsideRunner | None:
-            if limits is None:
-                return None
-            return Isolated(app=self, agent=name, function=function, runtime=self.runtime, **limits)
-
         return self._make_registration(
             name,
-            make_runner,
+            partial(self._isolated_runner, name, limits),
             give_up_on=checked_exceptions(name, give_up_on),
             deadline=microseconds(deadline, "deadline", least=SHORTEST_DEADLINE_SECONDS),
             step_timeout=None if step_timeout is None else seconds_of(step_timeout, 0, "step_timeout"),
             on_version_change=checked_version_change(name, on_version_change),
             options=AgentOptions(risk=checked_risk(risk), approval=checked_guard(approval)),
-            **options,
+            **self._common_options(name, retries, delays, concurrency, version),
         )
+
+    def _isolated_runner(
+        self, name: str, limits: dict[str, Any] | None, function: Callable[..., Any]
+    ) -> OutsideRunner | None:
+        if limits is None:
+            return None
+        return Isolated(app=self, agent=name, function=function, runtime=self.runtime, **limits)
 
     def tool(
         self,
