@@ -45,7 +45,6 @@ def location_of(app: object, function: Callable[..., Any], agent: str) -> AppLoc
 
 
 def load_app(location: AppLocation) -> Any:
-    """The app, loaded in this process."""
     modules = [_load_module(place) for place in location["places"]]
     return getattr(modules[0], location["variable"])
 

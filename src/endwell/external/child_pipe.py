@@ -134,7 +134,6 @@ class RemoteHold:
         pipe.on_lease = self._on_lease
 
     def lasts_for(self, seconds: float) -> bool:
-        """Whether the lease surely holds for this long."""
         return self._good_until - self._clock.monotonic() >= seconds
 
     async def refresh(self) -> None:

@@ -144,7 +144,6 @@ class SuspensionMessage(msgspec.Struct, frozen=True):
 
 
 def suspension_message(waiting: Suspended) -> SuspensionMessage:
-    """A suspension as it crosses the pipe."""
     children = tuple(
         ChildTask(
             submit.parent_call or "",
@@ -177,12 +176,10 @@ def error_from(message: ErrorMessage) -> EndwellError:
 
 
 def reply_message(reply: Reply) -> ReplyMessage:
-    """A reply as it crosses the pipe."""
     refusal = None if reply.refusal is None else error_message(reply.refusal)
     return ReplyMessage(reply.task, refusal, reply.ledger)
 
 
 def reply_from(message: ReplyMessage) -> Reply:
-    """The reply again."""
     refusal = None if message.refusal is None else error_from(message.refusal)
     return Reply(task=message.task, refusal=refusal, ledger=message.ledger)

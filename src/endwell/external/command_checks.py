@@ -53,7 +53,6 @@ def not_allowed(why: str) -> Refused:
 
 
 def checked_command(recorder: Recorder, message: CommandMessage) -> c.TaskCommand:
-    """The command, if this attempt may hand it in."""
     kind = COMMANDS.get(message.type)
     if kind is None:
         raise not_allowed(f"a turn may not hand in {message.type[:ERROR_CODE_LIMIT]!r}")

@@ -126,7 +126,6 @@ class Isolated:
         return spare if spare is not None and spare.get_loop() is asyncio.get_running_loop() else None
 
     async def _load_child(self) -> GuardedProgram:
-        """A child that has loaded the app and waits for a turn."""
         location = location_of(self.app, self.function, self.agent)
         order = json.dumps({**location, "agent": self.agent, "memory_mb": self.memory_mb})
         argv = [sys.executable, "-P", "-c", _BOOT, order, json.dumps(sys.path)]

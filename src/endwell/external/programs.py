@@ -111,7 +111,6 @@ class ProgramConversation:
         self._pulse = _Pulse(program.runtime, self._output, recorder, process.stop)
 
     async def read_result(self) -> Any:
-        """The program's result; a failure is raised."""
         pulse = self._program.runtime.spawn(self._pulse.run(), "endwell-program-progress")
         try:
             problem = await listen(self._process, self._on_line)
@@ -238,7 +237,6 @@ class _Pulse:
         self.error: Exception | None = None
 
     def note_output(self) -> None:
-        """The program has written something."""
         self._has_news.set()
 
     def finish(self) -> None:

@@ -70,7 +70,6 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def call_arguments(self, context: Any, payload: Any) -> tuple[Any, ...]:
-        """What the function is called with."""
         given: tuple[Any, ...] = (context,) if self.signature.wants_context else ()
         if self.signature.takes_payload and not (payload is None and self.signature.payload_optional):
             given = (*given, payload)
@@ -88,7 +87,6 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def step_defaults(self) -> StepDefaults:
-        """What its steps use unless they say otherwise."""
         return StepDefaults(timeout_seconds=self.step_timeout, give_up_on=self.give_up_on)
 
     def refuse_other_version(self, task: Task) -> None:
@@ -104,7 +102,6 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def agent_of(name: str, function: Callable[..., Any], **options: Any) -> Agent:
-    """An agent from a function; a function that cannot be one is refused."""
     return Agent(name=name, function=function, signature=signature_of(function), **options)
 
 
@@ -126,7 +123,6 @@ def checked_version_change(name: str, given: OnVersionChange) -> OnVersionChange
 
 
 def checked_timeout(value: Seconds | None, field: str) -> float | None:
-    """A tool's timeout in seconds."""
     checked = microseconds(value, field, least=SHORTEST_DEADLINE_SECONDS)
     return None if checked is None else checked / SECOND
 

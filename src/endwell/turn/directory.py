@@ -71,7 +71,6 @@ class Directory:
         return self._specs[name]
 
     async def agent_names(self) -> list[str]:
-        """The names of all registered agents and tools."""
         return [spec.name for spec in await self._store.agents(self._namespace)]
 
     def registration_command(self, served: Iterable[Callee], actor: Actor, session_id: str) -> RegisterAgents:

@@ -76,11 +76,9 @@ class EffectInquiry:
         return self._recorder.calls.is_running(self.place)
 
     async def now(self) -> int:
-        """The store's time."""
         return await self._recorder.ask_store(self._recorder.store.now)
 
     async def row(self) -> Effect | None:
-        """The effect's row in the ledger."""
         store, namespace = self._recorder.store, self._recorder.task.namespace
         return await self._recorder.ask_store(lambda: store.effect(namespace, self._request.key))
 
@@ -170,7 +168,6 @@ class EffectInquiry:
             left = (until - await self.now()) / SECOND
 
     async def pause(self, seconds: float) -> None:
-        """Sleep for a while, at most this long."""
         self._refuse_lost()
         recorder = self._recorder
         await recorder.runtime.sleep(min(seconds, RECHECK_SECONDS, recorder.settings.poll_seconds))

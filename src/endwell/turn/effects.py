@@ -48,17 +48,16 @@ class EffectVerbs:
     ) -> Any:
         """Call a function that changes the outside world; it takes place at most once under its key.
 
-        The function is given the key as `idempotency_key` if it has such a parameter; `endwell.effect_key()`
-        returns it too. It may raise `NotDone` if nothing has happened. After a crash, a timeout or any other
-        exception `reconcile(key, *args)` is asked: `Done(value)` or the value, `NOT_DONE` or `None`, or
-        `CANNOT_TELL`; if that does not settle it, a person is asked. `deduplicates=True` says that the
-        outside ignores a second call with the same key; `accept_risk=True` that one would do no harm.
-        `retry=3` calls the function up to three times, where it is sure that nothing has happened.
-        A caller that stops waiting (`asyncio.wait_for`) does not end the effect: asking again joins it.
+        The function gets the key as `idempotency_key` if it has such a parameter, and from `effect_key()`.
+        It may raise `NotDone` if nothing has happened. After a crash, a timeout or any other exception
+        `reconcile(key, *args)` is asked: `Done(value)` or the value, `NOT_DONE` or `None`, or `CANNOT_TELL`;
+        if that does not settle it, a person is asked. `deduplicates=True` says that the outside ignores a
+        second call with the same key, `accept_risk=True` that it does no harm. `retry=3` makes three calls,
+        where it is sure that nothing has happened. Asking again joins an effect that was left unawaited.
         """
-        recorder = self._recorder
-        call_id = effect_call_id(name, fn, args, kwargs)
+        recorder, call_id = self._recorder, effect_call_id(name, fn, args, kwargs)
         with recorder.ids.step(name, call_id) as step:
+            recorder.repeat_guard.on_effect()
             effect_key = _default_key(recorder, step) if key is None else _checked_key(key)
             seconds = seconds_of(timeout, recorder.settings.effect_timeout_seconds)
             given = _with_key(fn, kwargs, effect_key)
@@ -77,8 +76,6 @@ class EffectVerbs:
 
 async def _result_of(recorder: Recorder, request: EffectRequest) -> Any:
     """The recorded result of an effect, or that of carrying it out."""
-    recorder.repeat_guard.on_wait()
-    recorder.repeat_guard.note_news()
     card = await recorder.record_of(request.step)
     if card is None:
         return await recorder.runs.outcome(request.step, EffectCall(recorder, request).run)

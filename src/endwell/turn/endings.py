@@ -109,7 +109,6 @@ def _retry_after(error: BaseException) -> int | None:
 
 
 def refused_result(code: str, value: Any, refusal: Exception, *, retryable: bool) -> ErrorInfo:
-    """Why a result cannot be kept."""
     return ErrorInfo(
         code=code,
         type=type(value).__name__,

@@ -90,7 +90,6 @@ class FunctionCall:
         return StepTimeout(f"step {self.name!r} took longer than {self.seconds:g} s")
 
     def encode_result(self, value: Any) -> bytes:
-        """The result as it is kept."""
         return content.encode(value, what=f"result of step {self.name}")
 
     def check_result(self, encoded: bytes) -> Any:

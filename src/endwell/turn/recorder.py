@@ -102,7 +102,6 @@ class StepDefaults:
 
 
 def stale_attempt(task: Task) -> StaleAttempt:
-    """The error of an attempt that has lost its task."""
     return StaleAttempt(f"attempt {task.attempt_id} no longer holds its task", task_id=task.id)
 
 
@@ -233,7 +232,6 @@ class Recorder:
         return {card.id: card for card in cards}
 
     async def record_of(self, step: str) -> Card | None:
-        """The record of one step, if it has one."""
         if self._records is not None and not self._records:
             return None
         return (await self.load_records()).get(record_id(self.task.id, step))

@@ -93,17 +93,21 @@ class RepeatGuard:
         return None
 
     def on_wait(self) -> None:
-        """The turn waits for something it names, or changes something: the rows begin again."""
+        """The turn waits for something it names: the rows begin again."""
         self._place = ""
         self._calls.begin_anew()
         self._errors.begin_anew()
+
+    def on_effect(self) -> None:
+        """The turn changes the outside world, which is news."""
+        self.on_wait()
+        self.note_news()
 
     def on_exception(self, name: str, error: BaseException) -> RepeatReport | None:
         """A step, tool or agent raised an error that the agent's code now sees."""
         return self.on_error(name, f"{type(error).__name__}: {content.safe_str(error)}")
 
     def on_error(self, name: str, text: str) -> RepeatReport | None:
-        """Something failed, in these words."""
         said = content.clean_text(text, TEXT_LIMIT)
         if self._errors.note(f"{name} {said}", BRANCH.get()):
             return RepeatReport(f"the same error of {name} ({said})", self._errors.count)

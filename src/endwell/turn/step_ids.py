@@ -177,7 +177,6 @@ class EffectRuns:
         self._returned.discard(step)
 
     def cancel(self) -> None:
-        """Cancel all effects that are under way."""
         for run in self._runs.values():
             run.cancel()
 

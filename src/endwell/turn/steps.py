@@ -147,7 +147,6 @@ class StepCall:
         raise AssertionError("unreachable")
 
     async def _run_once(self) -> Any:
-        """Call once and record the result."""
         recorder, call = self._recorder, self._call
         began = recorder.runtime.clock.monotonic()
         await recorder.announce_step(self._step, call.seconds)

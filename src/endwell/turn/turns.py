@@ -91,7 +91,6 @@ class Turns:
         return tuple(dict.fromkeys((*calls, *steps)))
 
     def begin(self, offer: Offer, actor: str) -> None:
-        """Run a claimed turn."""
         turn = HeldTurn(offer.task, offer.payload, actor, self._lease_left)
         self._held[turn.attempt_id] = turn
         turn.runner = self._runtime.start(self._run(turn), turn.task.id)
@@ -105,7 +104,6 @@ class Turns:
                 self._end(turn, LostTurn(attempt_id))
 
     def abandon_all(self) -> None:
-        """All attempts have lost their tasks."""
         for attempt_id in list(self._held):
             self.abandon(attempt_id)
 

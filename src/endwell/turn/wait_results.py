@@ -46,14 +46,12 @@ _decoder = msgspec.json.Decoder(WaitRecord)
 
 
 async def _answer_in(recorder: Recorder, record: WaitRecord) -> Any:
-    """The answer as plain JSON values."""
     if record.ref is None:
         return None
     return content.decode_stored((await recorder.card(record.ref)).content)
 
 
 async def tool_result(recorder: Recorder, name: str, card: Card, shape: Shape) -> Any:
-    """What a tool answered."""
     record = _decoder.decode(card.content)
     value = await _answer_in(recorder, record)
     if record.status == SUCCESS:
@@ -65,7 +63,6 @@ async def tool_result(recorder: Recorder, name: str, card: Card, shape: Shape) -
 
 
 async def call_result(recorder: Recorder, name: str, card: Card, shape: Shape) -> Any:
-    """What a called agent returned."""
     record = _decoder.decode(card.content)
     value = await _answer_in(recorder, record)
     if record.status == SUCCESS:
@@ -90,7 +87,6 @@ async def _with_draft(recorder: Recorder, report: Any) -> Any:
 
 
 async def signal_result(recorder: Recorder, name: str, card: Card, shape: Shape) -> Any:
-    """What a signal brought."""
     record = _decoder.decode(card.content)
     if record.status == TIMEOUT:
         raise SignalTimeout(f"the signal {name} did not come in time")

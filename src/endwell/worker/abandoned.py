@@ -39,7 +39,6 @@ class AbandonedWork:
 
     @property
     def reclaimed_count(self) -> int:
-        """How many turns were reclaimed."""
         return self._reclaimer.reclaimed
 
     async def requeue_messages(self, now: int) -> None:

@@ -47,7 +47,6 @@ class HeldWork(msgspec.Struct, frozen=True):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is held or claimed."""
         return not (self.attempts or self.claims or self.doing)
 
 
@@ -181,7 +180,6 @@ class HeartbeatLoop:
         return min(IDLE_INTERVALS * self._interval_seconds, halfway)
 
     def _answer_seconds(self) -> float:
-        """How long to wait for an answer."""
         return max(self._lease_seconds / LAST_TRY, self.seconds_left)
 
     def _on_failure(self, error: Exception) -> None:

@@ -30,7 +30,6 @@ class Outbox:
 
     @property
     def command_count(self) -> int:
-        """How many commands wait."""
         return sum(len(ending.commands) for ending in self._waiting)
 
     def held_attempts(self) -> tuple[tuple[str, str], ...]:

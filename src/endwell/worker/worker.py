@@ -117,7 +117,6 @@ class Worker:
         return self._session.id
 
     def health(self) -> Health:
-        """The worker's state, for probes of its process."""
         pmo = self.watchdog.pmo
         return Health(
             has_lease=self._session.is_good,
@@ -209,7 +208,6 @@ class Worker:
         )
 
     def _free_room(self) -> int:
-        """How many more turns may begin now."""
         return max(self._free_slots, 0) if self._session.is_good and not self._stopping else 0
 
     @property
@@ -285,7 +283,6 @@ class Worker:
             self._wake.set()
 
     def on_probe_result(self, result: ProbeResult) -> None:
-        """The watchdog has looked for work as well."""
         self._source.on_probe_result(result)
         self._wake.set()
 
