@@ -24,7 +24,7 @@ from endwell.operate import approvals, effects, tool_calls
 from endwell.operate.actions import Actions
 from endwell.operate.end_waiters import EndedTask, EndWaiters
 from endwell.operate.why import WhyPace, why
-from endwell.policy.submitting import Cause, Request, Seconds, filled, order_for, unknown_agent
+from endwell.policy.submitting import Cause, Request, Seconds, fill_order, order_for, unknown_agent
 from endwell.runtime.base import Runtime
 from endwell.runtime.current import CURRENT_TURN
 from endwell.settings import Settings
@@ -100,7 +100,7 @@ class Client:
             channel=channel,
             cause=None if detached else await self._find_cause(caused_by),
         )
-        command = filled(self._order(request, spec), spec, payload, key, self._actor.new_id())
+        command = fill_order(self._order(request, spec), spec, payload, key, self._actor.new_id())
         ends_rung = self._waiters.ends_rung
         reply = await self.store.commit_one(command)
         return AsyncHandle(self, reply.unwrap(), deduplicated=not reply.is_new, ends_rung=ends_rung)
@@ -144,7 +144,7 @@ class Client:
         self, number: int, order: Submit, spec: AgentSpec, payload: Any, key: str | None
     ) -> Submit:
         try:
-            return filled(order, spec, payload, key, self._actor.new_id())
+            return fill_order(order, spec, payload, key, self._actor.new_id())
         except BadInput as refusal:
             raise BadInput(
                 f"number {number}: {refusal.message}",

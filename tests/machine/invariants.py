@@ -15,7 +15,7 @@ from endwell.model.card import deliverable_id
 from endwell.model.inside import deliveries_along, family_of, inside_of
 from endwell.model.task import Task, has_wait_rows, open_waits
 from endwell.policy.limits import Limits
-from endwell.policy.retry import unpack
+from endwell.policy.retry import unpack_policy
 from tests.machine.scene import Scene
 from tests.machine.violation import must
 
@@ -83,7 +83,7 @@ def has_turn(task: Task) -> bool:
 
 
 def max_retries(task: Task, limits: Limits) -> int:
-    return unpack(task.retry_policy, limits.retry).max_retries
+    return unpack_policy(task.retry_policy, limits.retry).max_retries
 
 
 def check_clock(task: Task) -> None:

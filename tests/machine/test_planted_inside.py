@@ -126,7 +126,7 @@ DEFECTS: dict[str, tuple[World, Plant]] = {
     ),
     "unknown taken for not done": (
         EFFECTS,
-        replaced(ledger, "_unknown", lambda effect: ledger.AllowExecute(0)),
+        replaced(ledger, "_unknown_outcome", lambda effect: ledger.AllowExecute(0)),
     ),
     "a done effect that is executed again": (EFFECTS, replaced(ledger, "answer", _done_is_done_again)),
     "an effect finished by who did not intend it": (

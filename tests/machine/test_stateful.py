@@ -13,7 +13,7 @@ from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.task import ErrorInfo, Task
 from endwell.policy.limits import SECOND, Limits
-from endwell.policy.retry import RetryPolicy, pack
+from endwell.policy.retry import RetryPolicy, pack_policy
 from tests.machine.invariants import check_keys, check_state
 from tests.machine.random_world import SESSIONS, TASKS, RandomWorld
 from tests.machine.rules_of_ownership import TERMINAL_FACTS
@@ -90,7 +90,7 @@ class Worlds(RuleBasedStateMachine):
             delay=delay,
             deadline=deadline + 60 * SECOND,
             approval_within=approval,
-            retry_policy=None if policy is None else pack(policy),
+            retry_policy=None if policy is None else pack_policy(policy),
             **family,
         )
 

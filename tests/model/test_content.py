@@ -31,9 +31,9 @@ from endwell.model.content import (
     decode_stored,
     encode,
     fingerprint,
+    printable_text,
     safe_repr,
     safe_str,
-    shown,
 )
 
 storable_text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
@@ -394,5 +394,5 @@ def test_an_object_that_cannot_describe_itself_is_described_anyway() -> None:
 
 def test_a_terminal_sees_no_control_characters() -> None:
     text = "a\x1b[31m\r\n\t\u2028\u202e\u2066\x9b\x7f\ud800é😀\\"
-    assert shown(text) == "a\\x1b[31m\\r\\n\\t\\u2028\\u202e\\u2066\\x9b\\x7f\\ud800é😀\\"
-    assert shown("a\n\tb\r", keep_lines=True) == "a\n\tb\\r"
+    assert printable_text(text) == "a\\x1b[31m\\r\\n\\t\\u2028\\u202e\\u2066\\x9b\\x7f\\ud800é😀\\"
+    assert printable_text("a\n\tb\r", keep_lines=True) == "a\n\tb\\r"

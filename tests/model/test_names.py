@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from endwell.errors import BadInput
 from endwell.model import names
-from endwell.model.content import shown
+from endwell.model.content import printable_text
 
 NAMES = [names.agent_name, names.tool_name, names.channel_name]
 KEYS = [names.agent_key, names.idempotency_key, names.namespace_name]
@@ -82,7 +82,7 @@ def test_no_text_breaks_a_validator(text: str) -> None:
     else:
         message = ""
         assert text == (agent if key is None else f"{agent}/{key}")
-    assert shown(message) == message
+    assert printable_text(message) == message
 
 
 BAD_PEOPLE = (

@@ -18,7 +18,7 @@ LIMITS = Limits(repeat_limit=3, stall_after=60 * SECOND)
         (3, 1, "go_on"),
         (5, 1, "go_on"),
         (6, 1, "stop"),
-        (60, 0, "nudge"),  # whoever was never told is told first
+        (60, 0, "nudge"),  # an agent that was never nudged is nudged first
     ],
 )
 def test_an_agent_is_nudged_at_the_limit_and_stopped_at_twice_the_limit(
@@ -47,20 +47,21 @@ def test_it_can_be_switched_off_or_told_only_to_nudge() -> None:
 def test_a_row_is_broken_by_anything_else() -> None:
     rounds = RepeatLimits(3)
 
-    assert [rounds.note(what) for what in "aabaaa"] == [False] * 5 + [True]
-    assert [rounds.note(what) for what in "aaa"] == [False, False, True], "and again at twice the limit"
+    assert [rounds.count_repeat(what) for what in "aabaaa"] == [False] * 5 + [True]
+    again = [rounds.count_repeat(what) for what in "aaa"]
+    assert again == [False, False, True], "and again at twice the limit"
     assert rounds.count == 6
-    assert not rounds.note(None)
+    assert not rounds.count_repeat(None)
     assert rounds.count == 0
 
 
 def test_without_a_limit_nothing_is_ever_due() -> None:
     rounds = RepeatLimits(None)
 
-    assert not any(rounds.note("a") for _ in range(100))
+    assert not any(rounds.count_repeat("a") for _ in range(100))
 
 
 def test_nothing_has_happened_before_anything_has() -> None:
     assert RepeatLimits(3).count == 0
-    assert not RepeatLimits(1).note(None)
-    assert RepeatLimits(1).note("a")
+    assert not RepeatLimits(1).count_repeat(None)
+    assert RepeatLimits(1).count_repeat("a")

@@ -14,8 +14,8 @@ from endwell.policy.retry import (
     RetryPolicy,
     after_failure,
     backoff,
-    pack,
-    unpack,
+    pack_policy,
+    unpack_policy,
 )
 
 EXACT = RetryPolicy(jitter=0)
@@ -74,11 +74,11 @@ def test_jitter_spreads_by_a_fifth_and_never_beyond_the_longest_wait(count: int,
 
 @given(st.builds(RetryPolicy, max_retries=st.integers(0, 99), delays=st.lists(st.floats(0, 9)).map(tuple)))
 def test_a_policy_survives_its_column(policy: RetryPolicy) -> None:
-    assert unpack(pack(policy), EXACT) == policy
+    assert unpack_policy(pack_policy(policy), EXACT) == policy
 
 
 def test_a_task_without_a_policy_uses_the_installations() -> None:
-    assert unpack(None, EXACT) is EXACT
+    assert unpack_policy(None, EXACT) is EXACT
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from endwell.policy.submitting import (
     ChildCall,
     Request,
     child_order,
-    filled,
+    fill_order,
     microseconds,
     order_for,
     unknown_agent,
@@ -115,7 +115,7 @@ def test_an_agent_that_somebody_must_agree_to_says_so_in_the_order() -> None:
 
 def test_an_order_is_filled_with_payload_key_and_ids() -> None:
     order = ordered()
-    made = filled(order, SPEC, {"b": 1, "a": 2}, "order-1", "new")
+    made = fill_order(order, SPEC, {"b": 1, "a": 2}, "order-1", "new")
 
     assert changed(made, order) == {
         "command_id": "new",
@@ -124,15 +124,15 @@ def test_an_order_is_filled_with_payload_key_and_ids() -> None:
         "payload_hash": content.fingerprint(b'{"a":2,"b":1}'),
         "key": "order-1",
     }
-    assert filled(order, SPEC, 1, None, "new").key is None
+    assert fill_order(order, SPEC, 1, None, "new").key is None
 
 
 def test_a_payload_that_the_agent_does_not_take_is_refused() -> None:
     spec = replace(SPEC, payload_schema=SCHEMA)
 
-    assert filled(ordered(), spec, {"n": 1}, None, "new").payload == b'{"n":1}'
+    assert fill_order(ordered(), spec, {"n": 1}, None, "new").payload == b'{"n":1}'
     with pytest.raises(BadInput, match="payload"):
-        filled(ordered(), spec, {"n": "one"}, None, "new")
+        fill_order(ordered(), spec, {"n": "one"}, None, "new")
 
 
 def test_a_call_becomes_an_order_in_the_name_of_its_parent() -> None:

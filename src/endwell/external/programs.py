@@ -214,7 +214,7 @@ class ProgramOutput:
         for key, amount in usage.items():
             is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
             if not is_number or not math.isfinite(amount) or amount < 0:
-                raise BadOutput(f"its usage of {content.shown(key[:64])} is no amount")
+                raise BadOutput(f"its usage of {content.printable_text(key[:64])} is no amount")
             self.usage[key] = self.usage.get(key, 0) + amount
         if len(self.usage) > _USAGE_KEYS:
             raise BadOutput(f"it reported more than {_USAGE_KEYS} kinds of usage")
@@ -273,7 +273,7 @@ class _Pulse:
 
 def _line_excerpt(line: bytes) -> str:
     text = line[:80].decode(errors="replace").strip()
-    return content.shown(f"{text}…" if len(line) > 80 else text)
+    return content.printable_text(f"{text}…" if len(line) > 80 else text)
 
 
 def checked_command(agent: str, argv: Any) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ async def listen(
 
 def outside_failure(code: str, message: str, tail: str = "") -> ReportedFailure:
     """A failure with the end of the error output: its last line in the message, all of it as traceback."""
-    shown = content.shown(tail.strip("\n"), keep_lines=True)
+    shown = content.printable_text(tail.strip("\n"), keep_lines=True)
     last = shown.rpartition("\n")[2].strip()
     text = content.clean_text(f"{message}: {last}" if last else message, _MESSAGE_LIMIT)
     traceback = content.clean_text(shown[-_TAIL_LIMIT:], _TAIL_LIMIT) or None

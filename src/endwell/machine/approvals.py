@@ -21,7 +21,7 @@ from endwell.model.approval import OpenApproval
 from endwell.model.inside import inside_of
 from endwell.model.names import same_person
 from endwell.model.task import Task
-from endwell.policy.approval import Guard, strictest
+from endwell.policy.approval import Guard, strictest_rule
 from endwell.policy.limits import SECOND, Limits
 
 
@@ -32,10 +32,10 @@ def request_before_start(
 
     The strictest of the submitter's rule and the rules that workers have registered for the agent applies.
     """
-    rule = strictest(_submitted_rule(command), *registered)
+    rule = strictest_rule(_submitted_rule(command), *registered)
     if rule is None:
         return ()
-    requested = _request(rule, now, limits, ends_by=created.ends_by, shown_hash=command.payload_hash)
+    requested = _approval_request(rule, now, limits, ends_by=created.ends_by, shown_hash=command.payload_hash)
     if not isinstance(command, c.Resubmit) or command.approved_by is None:
         return (requested,)
     if (command.approved_hash, command.approved_rule) != (command.payload_hash, (rule.by, rule.quorum)):
@@ -53,10 +53,10 @@ def request_before_claim(task: Task, now: int, limits: Limits, seen: Evidence) -
     """
     if task.started_at is not None or seen.approval is not None or not seen.rules:
         return None
-    rule = strictest(*seen.rules)
+    rule = strictest_rule(*seen.rules)
     if rule is None or task.status != s.QUEUED:
         return refuse(not_approved(task))
-    asked = _request(rule, now, limits, ends_by=task.ends_by, shown_hash=task.payload_hash)
+    asked = _approval_request(rule, now, limits, ends_by=task.ends_by, shown_hash=task.payload_hash)
     return Decision(facts=(asked,))
 
 
@@ -66,7 +66,9 @@ def not_approved(task: Task) -> e.WrongStatus:
     return e.WrongStatus(why, code="approval_needed", task_id=task.id)
 
 
-def _request(rule: Guard, now: int, limits: Limits, *, ends_by: int, shown_hash: str) -> f.ApprovalRequested:
+def _approval_request(
+    rule: Guard, now: int, limits: Limits, *, ends_by: int, shown_hash: str
+) -> f.ApprovalRequested:
     return f.ApprovalRequested(
         remind_at=now + limits.remind_every,
         expire_at=min(now + int((rule.within_seconds or 0) * SECOND), ends_by),
@@ -176,12 +178,12 @@ def _open_to(task: Task, command: c.Approve | c.Reject, now: int, seen: Evidence
 def _open_approval(task: Task, approval_id: str | None, seen: Evidence) -> OpenApproval | None:
     """The open approval; one of a turn only while the turn waits for it, as blocking drops its waits."""
     wanted = approval_id or task.id
-    if wanted != task.id and _deadline(task, wanted, seen) is None:
+    if wanted != task.id and _decision_deadline(task, wanted, seen) is None:
         return None
     return next((one for one in inside_of(task).asked if one.id == wanted), None)
 
 
-def _deadline(task: Task, approval_id: str, seen: Evidence) -> int | None:
+def _decision_deadline(task: Task, approval_id: str, seen: Evidence) -> int | None:
     """Until when a decision on the approval counts."""
     if approval_id == task.id:
         return task.expire_at
@@ -204,7 +206,7 @@ def _refuse_voter(open_one: OpenApproval, command: c.Approve | c.Reject) -> e.Re
 
 def _refuse_late(task: Task, open_one: OpenApproval, now: int, seen: Evidence) -> e.WrongStatus | None:
     """Refuse a late decision, even if no supervisor has expired the approval yet."""
-    deadline = _deadline(task, open_one.id, seen)
+    deadline = _decision_deadline(task, open_one.id, seen)
     if deadline is None or now < deadline:
         return None
     return e.WrongStatus("the time for this decision is over", code="approval_expired", task_id=task.id)

@@ -78,7 +78,7 @@ def dispatch(task: Task, command: c.Dispatch, now: int, limits: Limits, seen: Ev
     if blocker is not None:
         return blocker
     offered = replace(
-        _dispatched(task, command.slot, now, limits),
+        _dispatch_fact(task, command.slot, now, limits),
         ring_at=None if limits.ring_after is None else now + limits.ring_after,
         dispatch_by=None if limits.dispatch_timeout is None else now + limits.dispatch_timeout,
         is_offered=not command.is_streamed,
@@ -106,7 +106,7 @@ def claim(task: Task, command: c.Claim, now: int, limits: Limits, seen: Evidence
     )
     if task.status == s.DISPATCHED:
         return Decision(facts=(claimed,))
-    return Decision(facts=(_dispatched(task, command.slot, now, limits), claimed))
+    return Decision(facts=(_dispatch_fact(task, command.slot, now, limits), claimed))
 
 
 def _refuse_old_offer(task: Task, command: c.Claim) -> Decision | None:
@@ -146,7 +146,7 @@ def _not_deliverable(task: Task, now: int, seen: Evidence) -> Decision | None:
     return None
 
 
-def _dispatched(task: Task, slot: int | None, now: int, limits: Limits) -> f.TaskDispatched:
+def _dispatch_fact(task: Task, slot: int | None, now: int, limits: Limits) -> f.TaskDispatched:
     """The fact of a dispatch, with its count: resumes and hand-backs are free, a redelivered reclaim is not.
 
     The runaway guard continues the count of the tasks that led to this one, because a loop may make a new

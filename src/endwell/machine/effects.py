@@ -37,7 +37,7 @@ def intend_effect(task: Task, command: c.IntendEffect, now: int, limits: Limits,
     )
     match answer:
         case ledger.AllowExecute():
-            intended = _intended(task, command, answer.not_after, now, limits)
+            intended = _intent_fact(task, command, answer.not_after, now, limits)
             return Decision(facts=(intended,), ledger=answer)
         case ledger.ReturnRecordedResult():
             return _found_done(task, command, answer, now, limits)
@@ -50,7 +50,7 @@ def intend_effect(task: Task, command: c.IntendEffect, now: int, limits: Limits,
     return Decision(ledger=answer)
 
 
-def _intended(
+def _intent_fact(
     task: Task, command: c.IntendEffect, not_after: int, now: int, limits: Limits
 ) -> f.EffectIntended:
     return f.EffectIntended(
@@ -70,7 +70,7 @@ def _doubt_after_restore(
 
     The restore is over in any case, also where this clock is behind the one that the mark was made by.
     """
-    intended = _intended(task, command, min(restored_at, now) + command.timeout, now, limits)
+    intended = _intent_fact(task, command, min(restored_at, now) + command.timeout, now, limits)
     doubt = f.EffectDoubted(key=command.key, reason=answer.message)
     return Decision(facts=(intended, doubt), ledger=answer)
 
@@ -159,7 +159,7 @@ def _settle_by_attempt(
     if command.verdict == "not_done" and not may:
         why = f"the attempt that began the effect {effect.key!r} may still be calling; a person must say"
         return refuse_status(task, why, code=EFFECT_UNKNOWN)
-    return _settled(task, command, now)
+    return _settle(task, command, now)
 
 
 def _settle_by_person(
@@ -171,14 +171,14 @@ def _settle_by_person(
             return _refuse_running(task, effect)
         if now < ledger.surely_over_at(effect, limits.effect_margin):
             return _refuse_in_flight(task, effect, limits)
-    settled = _settled(task, command, now)
+    settled = _settle(task, command, now)
     if not is_held_for(task, command.key):
         return settled
     onward = end_hold(task, now, limits, by=command.actor, run_at=now)
     return Decision(facts=(*settled.facts, *onward.facts), cards=settled.cards)
 
 
-def _settled(task: Task, command: c.SettleEffect, now: int) -> Decision:
+def _settle(task: Task, command: c.SettleEffect, now: int) -> Decision:
     cards: tuple[Card, ...] = ()
     if command.verdict == "done":
         content = b"null" if command.content is None else command.content

@@ -34,7 +34,7 @@ from endwell.model.message import Message, MessageType, Report, packed_report, p
 from endwell.model.status import Status
 from endwell.model.task import ErrorInfo, Task, error_of
 from endwell.policy.limits import Limits
-from endwell.policy.retry import RetryAt, after_failure, unpack
+from endwell.policy.retry import RetryAt, after_failure, unpack_policy
 
 _ENDINGS: dict[Status, type[f.Ending]] = {"failed": f.FailedEnding, "timeout": f.TimedOutEnding}
 _TURN_OUTCOME: dict[Status, str] = {"failed": "failed", "timeout": "timeout", "cancelled": "canceled"}
@@ -97,7 +97,7 @@ def fail_turn(
     ends it if that person does not act.
     """
     verdict = after_failure(
-        unpack(task.retry_policy, limits.retry),
+        unpack_policy(task.retry_policy, limits.retry),
         retry_count=task.retry_count,
         retryable=error.retryable,
         code=error.code,
@@ -106,9 +106,9 @@ def fail_turn(
         asked_after=asked_after,
     )
     if isinstance(verdict, RetryAt):
-        return _retry(task, now, ends_as, error, verdict, forced=forced)
+        return _retry_turn(task, now, ends_as, error, verdict, forced=forced)
     if escalates:
-        return _escalate(task, now, limits, error, verdict.retry_count)
+        return _escalate_turn(task, now, limits, error, verdict.retry_count)
     return end(
         task,
         now,
@@ -122,7 +122,9 @@ def fail_turn(
     )
 
 
-def _retry(task: Task, now: int, ends_as: Status, error: ErrorInfo, at: RetryAt, *, forced: bool) -> Decision:
+def _retry_turn(
+    task: Task, now: int, ends_as: Status, error: ErrorInfo, at: RetryAt, *, forced: bool
+) -> Decision:
     again = f.TaskRetryScheduled(
         retry_count=at.retry_count,
         run_at=at.at,
@@ -134,7 +136,7 @@ def _retry(task: Task, now: int, ends_as: Status, error: ErrorInfo, at: RetryAt,
     return Decision(facts=(*facts, again), cards=cards)
 
 
-def _escalate(task: Task, now: int, limits: Limits, error: ErrorInfo, retry_count: int) -> Decision:
+def _escalate_turn(task: Task, now: int, limits: Limits, error: ErrorInfo, retry_count: int) -> Decision:
     """End the turn and hold the task for its owner, who has accepted nothing yet."""
     facts, cards = _end_turn_alone(task, now, s.TIMEOUT, error, True)
     blocked = f.TaskBlocked(
@@ -306,7 +308,11 @@ def _report(
     }
     draft = inside_of(task).draft
     if by_watchdog:
-        report = {**report, "kind": "fallback_deliverable", **_fallback(task, status, reason, last, draft)}
+        report = {
+            **report,
+            "kind": "fallback_deliverable",
+            **_fallback_fields(task, status, reason, last, draft),
+        }
     if draft is not None:
         report = {**report, "kind": "partial_deliverable", "draft_card": draft}
     content = _encoder.encode(report)
@@ -314,7 +320,7 @@ def _report(
     return Card(task.namespace, deliverable_id(task.id), task.id, "task.deliverable", content, digest, now)
 
 
-def _fallback(
+def _fallback_fields(
     task: Task, status: Status, reason: str, error: ErrorInfo | None, draft: str | None
 ) -> dict[str, Any]:
     """What a supervisor adds to the report of an agent that did not deliver."""

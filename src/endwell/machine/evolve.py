@@ -50,7 +50,7 @@ def fold(task: Task | None, fact: f.Fact, at: int, namespace: str, task_id: str)
         return _FOLDS[type(fact)](task, fact, at)
     if not isinstance(fact, f.TaskCreated):
         raise ValueError(f"{fact.type} of a task that was never created")
-    return _created(fact, at, namespace, task_id)
+    return _create_task(fact, at, namespace, task_id)
 
 
 def stamp(task: Task, version: int, at: int, head_hash: bytes) -> Task:
@@ -61,7 +61,7 @@ def stamp(task: Task, version: int, at: int, head_hash: bytes) -> Task:
     )
 
 
-def _created(fact: f.TaskCreated, at: int, namespace: str, task_id: str) -> Task:
+def _create_task(fact: f.TaskCreated, at: int, namespace: str, task_id: str) -> Task:
     """Positional up to the fields that change: keyword arguments would cost a large dict on the hot path."""
     return Task(
         namespace,
@@ -90,7 +90,7 @@ def _created(fact: f.TaskCreated, at: int, namespace: str, task_id: str) -> Task
     )
 
 
-def _copied(*names: str) -> Callable[[Task, Any, int], Task]:
+def _copy_fields(*names: str) -> Callable[[Task, Any, int], Task]:
     """A fold that only takes over these fields of the fact."""
 
     def fold(task: Task, fact: f.Fact, at: int) -> Task:
@@ -99,7 +99,7 @@ def _copied(*names: str) -> Callable[[Task, Any, int], Task]:
     return fold
 
 
-def _dispatched(task: Task, fact: f.TaskDispatched, at: int) -> Task:
+def _fold_dispatched(task: Task, fact: f.TaskDispatched, at: int) -> Task:
     return replace(
         task,
         status=s.DISPATCHED,
@@ -116,7 +116,7 @@ def _dispatched(task: Task, fact: f.TaskDispatched, at: int) -> Task:
     )
 
 
-def _claimed(task: Task, fact: f.TaskClaimed, at: int) -> Task:
+def _fold_claimed(task: Task, fact: f.TaskClaimed, at: int) -> Task:
     return replace(
         task,
         status=s.RUNNING,
@@ -126,12 +126,12 @@ def _claimed(task: Task, fact: f.TaskClaimed, at: int) -> Task:
         ring_at=None,
         dispatch_by=None,
         redelivery=None,
-        inside=_claimed_inside(task, fact),
+        inside=_inside_after_claim(task, fact),
         started_at=task.started_at or at,
     )
 
 
-def _claimed_inside(task: Task, fact: f.TaskClaimed) -> str | None:
+def _inside_after_claim(task: Task, fact: f.TaskClaimed) -> str | None:
     """A new attempt has begun no step yet; the first attempt that records a step fixes the version."""
     if task.inside is None and fact.agent_version is None:
         return None
@@ -139,7 +139,7 @@ def _claimed_inside(task: Task, fact: f.TaskClaimed) -> str | None:
     return changed_inside(task, version=known.version if known.steps else fact.agent_version, doing=())
 
 
-def _step_started(task: Task, fact: f.StepStarted, at: int) -> Task:
+def _fold_step_started(task: Task, fact: f.StepStarted, at: int) -> Task:
     doing = (*_other_steps(task, fact.step), (fact.step, fact.progress_by))
     return replace(task, progress_by=fact.progress_by, inside=changed_inside(task, doing=doing))
 
@@ -148,7 +148,7 @@ def _other_steps(task: Task, step: str) -> tuple[tuple[str, int], ...]:
     return tuple(other for other in inside_of(task).doing if other[0] != step)
 
 
-def _step_recorded(task: Task, fact: f.StepRecorded, at: int) -> Task:
+def _fold_step_recorded(task: Task, fact: f.StepRecorded, at: int) -> Task:
     inside = inside_of(task)
     steps = inside.steps + (fact.card is not None)
     doing = tuple(other for other in inside.doing if other[0] != fact.step) if inside.doing else ()
@@ -156,19 +156,19 @@ def _step_recorded(task: Task, fact: f.StepRecorded, at: int) -> Task:
     return replace(task, progress_by=fact.progress_by, inside=packed)
 
 
-def _draft_kept(task: Task, fact: f.DraftKept, at: int) -> Task:
+def _fold_draft_kept(task: Task, fact: f.DraftKept, at: int) -> Task:
     inside = changed_inside(task, draft=fact.card, draft_hash=fact.card_hash)
     return replace(task, progress_by=fact.progress_by, inside=inside)
 
 
-def _effect_intended(task: Task, fact: f.EffectIntended, at: int) -> Task:
+def _fold_effect_intended(task: Task, fact: f.EffectIntended, at: int) -> Task:
     intents = (*_other_intents(task, fact.key), fact.key)
     doing = (*_other_steps(task, fact.step), (fact.step, fact.progress_by))
     inside = changed_inside(task, intents=intents, doing=doing)
     return replace(task, progress_by=fact.progress_by, inside=inside)
 
 
-def _effect_over(task: Task, fact: f.EffectDone | f.EffectDoubted | f.EffectSettled, at: int) -> Task:
+def _fold_effect_over(task: Task, fact: f.EffectDone | f.EffectDoubted | f.EffectSettled, at: int) -> Task:
     return replace(task, inside=changed_inside(task, intents=_other_intents(task, fact.key)))
 
 
@@ -176,16 +176,16 @@ def _other_intents(task: Task, key: str) -> tuple[str, ...]:
     return tuple(other for other in inside_of(task).intents if other != key)
 
 
-def _nudged(task: Task, fact: f.TaskNudged, at: int) -> Task:
+def _fold_nudged(task: Task, fact: f.TaskNudged, at: int) -> Task:
     return replace(task, progress_by=fact.progress_by, inside=changed_inside(task, nudges=fact.nudges))
 
 
-def _handed_back(task: Task, fact: f.TaskHandedBack, at: int) -> Task:
+def _fold_handed_back(task: Task, fact: f.TaskHandedBack, at: int) -> Task:
     redelivery: Redelivery = "reclaim" if fact.reason == f.RETURNED else "hand_back"
     return replace(task, status=s.QUEUED, redelivery=redelivery, **RELEASED)
 
 
-def _reclaimed(task: Task, fact: f.TaskReclaimed, at: int) -> Task:
+def _fold_reclaimed(task: Task, fact: f.TaskReclaimed, at: int) -> Task:
     return replace(
         task,
         status=s.QUEUED,
@@ -199,19 +199,19 @@ def _reclaimed(task: Task, fact: f.TaskReclaimed, at: int) -> Task:
     )
 
 
-def _suspended(task: Task, fact: f.TaskSuspended, at: int) -> Task:
+def _fold_suspended(task: Task, fact: f.TaskSuspended, at: int) -> Task:
     return replace(
         task,
         status=s.SUSPENDED,
         waits=packed_waits(fact.waits) if fact.count is None else counted_waits(fact.count),
         wait_by=fact.wait_by,
         suspend_by=fact.suspend_by,
-        inside=_suspended_inside(task, fact),
+        inside=_inside_after_suspension(task, fact),
         **RELEASED,
     )
 
 
-def _suspended_inside(task: Task, fact: f.TaskSuspended) -> str | None:
+def _inside_after_suspension(task: Task, fact: f.TaskSuspended) -> str | None:
     """A wait's record is found like a step's, so it is counted like a step."""
     inside = inside_of(task)
     return changed_inside(
@@ -222,7 +222,7 @@ def _suspended_inside(task: Task, fact: f.TaskSuspended) -> str | None:
     )
 
 
-def _wait_moved(task: Task, fact: WaitFact, at: int) -> Task:
+def _fold_wait(task: Task, fact: WaitFact, at: int) -> Task:
     """Fold a wait's fact; of waits with rows of their own the task only counts how many are open."""
     if not has_wait_rows(task):
         return replace(task, waits=packed_waits(evolve_waits(waits_of(task), fact)), wait_by=fact.wait_by)
@@ -230,7 +230,7 @@ def _wait_moved(task: Task, fact: WaitFact, at: int) -> Task:
     return replace(task, waits=counted_waits(open_waits(task) - is_answer), wait_by=fact.wait_by)
 
 
-def _resumed(task: Task, fact: f.TaskResumed, at: int) -> Task:
+def _fold_resumed(task: Task, fact: f.TaskResumed, at: int) -> Task:
     return replace(
         task,
         status=s.QUEUED,
@@ -243,7 +243,7 @@ def _resumed(task: Task, fact: f.TaskResumed, at: int) -> Task:
     )
 
 
-def _turn_ended(task: Task, fact: f.TurnEnded, at: int) -> Task:
+def _fold_turn_ended(task: Task, fact: f.TurnEnded, at: int) -> Task:
     """Release the worker and drop what belongs to the turn. `RELEASED` is written out, for speed."""
     if task.inside is not None:
         asked = tuple(a for a in inside_of(task).asked if a.id == task.id)
@@ -267,7 +267,7 @@ def _turn_ended(task: Task, fact: f.TurnEnded, at: int) -> Task:
     )
 
 
-def _retry_scheduled(task: Task, fact: f.TaskRetryScheduled, at: int) -> Task:
+def _fold_retry_scheduled(task: Task, fact: f.TaskRetryScheduled, at: int) -> Task:
     return replace(
         task,
         status=s.QUEUED,
@@ -279,7 +279,7 @@ def _retry_scheduled(task: Task, fact: f.TaskRetryScheduled, at: int) -> Task:
     )
 
 
-def _succeeded(task: Task, fact: f.SucceededEnding, at: int) -> Task:
+def _fold_succeeded(task: Task, fact: f.SucceededEnding, at: int) -> Task:
     """End with a result. `_ENDED` is written out, because most tasks end like this."""
     return replace(
         task,
@@ -296,7 +296,7 @@ def _succeeded(task: Task, fact: f.SucceededEnding, at: int) -> Task:
     )
 
 
-def _ended_as(status: s.Status) -> Callable[[Task, f.Ending, int], Task]:
+def _fold_ending(status: s.Status) -> Callable[[Task, f.Ending, int], Task]:
     def fold(task: Task, fact: f.Ending, at: int) -> Task:
         return replace(
             task,
@@ -312,66 +312,66 @@ def _ended_as(status: s.Status) -> Callable[[Task, f.Ending, int], Task]:
     return fold
 
 
-def _dead_lettered(task: Task, fact: f.TaskDeadLettered, at: int) -> Task:
+def _fold_dead_lettered(task: Task, fact: f.TaskDeadLettered, at: int) -> Task:
     return replace(task, dead_letter="open")
 
 
-def _replayed(task: Task, fact: f.DeadLetterReplayed, at: int) -> Task:
+def _fold_replayed(task: Task, fact: f.DeadLetterReplayed, at: int) -> Task:
     """A cancelled task can be replayed too, without being a dead letter."""
     letter = None if task.dead_letter is None else "replayed"
     return replace(task, dead_letter=letter, superseded_by=fact.superseded_by)
 
 
-def _abandoned(task: Task, fact: f.DeadLetterAbandoned, at: int) -> Task:
+def _fold_abandoned(task: Task, fact: f.DeadLetterAbandoned, at: int) -> Task:
     return replace(task, dead_letter="abandoned")
 
 
-def _nothing_moves(task: Task, fact: f.Fact, at: int) -> Task:
+def _fold_nothing(task: Task, fact: f.Fact, at: int) -> Task:
     return task
 
 
 _FOLDS: Final[dict[type[f.Fact], Callable[[Task, Any, int], Task]]] = {
-    f.ApprovalRequested: evolve_holds.approval_requested,
-    f.ApprovalReminded: _copied("remind_at"),
-    f.ApprovalVoted: evolve_holds.approval_voted,
-    f.ApprovalApproved: evolve_holds.approval_approved,
-    f.RejectedApproval: evolve_holds.approval_over,
-    f.ExpiredApproval: evolve_holds.approval_over,
-    f.TaskDispatched: _dispatched,
-    f.TaskRang: _copied("ring_at"),
-    f.TaskClaimed: _claimed,
-    f.TaskHeartbeat: _copied("progress_by"),
-    f.StepStarted: _step_started,
-    f.StepRecorded: _step_recorded,
-    f.DraftKept: _draft_kept,
-    f.EffectIntended: _effect_intended,
-    f.EffectDone: _effect_over,
-    f.EffectDoubted: _effect_over,
-    f.EffectSettled: _effect_over,
-    f.TaskNudged: _nudged,
-    f.TaskHandedBack: _handed_back,
-    f.TaskReclaimed: _reclaimed,
-    f.TaskSuspended: _suspended,
-    f.WaitsAdded: _nothing_moves,
-    f.WaitAnswered: _wait_moved,
-    f.WaitExpired: _wait_moved,
-    f.TaskResumed: _resumed,
-    f.TaskReaped: _copied("epoch"),
-    f.TurnEnded: _turn_ended,
-    f.TaskRetryScheduled: _retry_scheduled,
-    f.TaskRushed: _copied("run_at"),
-    f.TaskBlocked: evolve_holds.blocked,
-    f.TaskReminded: evolve_holds.reminded,
-    f.TaskUnblocked: evolve_holds.unblocked,
-    f.TaskAssigned: evolve_holds.assigned,
-    f.SucceededEnding: _succeeded,
-    f.FailedEnding: _ended_as(s.FAILED),
-    f.TimedOutEnding: _ended_as(s.TIMEOUT),
-    f.CancelledEnding: _ended_as(s.CANCELLED),
-    f.TaskDeadLettered: _dead_lettered,
-    f.DeadLetterReplayed: _replayed,
-    f.DeadLetterAbandoned: _abandoned,
-    f.TaskOrphaned: _copied("owner"),
-    f.InboxSkipped: _nothing_moves,
-    f.WriteRefused: _nothing_moves,
+    f.ApprovalRequested: evolve_holds.fold_approval_requested,
+    f.ApprovalReminded: _copy_fields("remind_at"),
+    f.ApprovalVoted: evolve_holds.fold_approval_voted,
+    f.ApprovalApproved: evolve_holds.fold_approval_approved,
+    f.RejectedApproval: evolve_holds.fold_approval_over,
+    f.ExpiredApproval: evolve_holds.fold_approval_over,
+    f.TaskDispatched: _fold_dispatched,
+    f.TaskRang: _copy_fields("ring_at"),
+    f.TaskClaimed: _fold_claimed,
+    f.TaskHeartbeat: _copy_fields("progress_by"),
+    f.StepStarted: _fold_step_started,
+    f.StepRecorded: _fold_step_recorded,
+    f.DraftKept: _fold_draft_kept,
+    f.EffectIntended: _fold_effect_intended,
+    f.EffectDone: _fold_effect_over,
+    f.EffectDoubted: _fold_effect_over,
+    f.EffectSettled: _fold_effect_over,
+    f.TaskNudged: _fold_nudged,
+    f.TaskHandedBack: _fold_handed_back,
+    f.TaskReclaimed: _fold_reclaimed,
+    f.TaskSuspended: _fold_suspended,
+    f.WaitsAdded: _fold_nothing,
+    f.WaitAnswered: _fold_wait,
+    f.WaitExpired: _fold_wait,
+    f.TaskResumed: _fold_resumed,
+    f.TaskReaped: _copy_fields("epoch"),
+    f.TurnEnded: _fold_turn_ended,
+    f.TaskRetryScheduled: _fold_retry_scheduled,
+    f.TaskRushed: _copy_fields("run_at"),
+    f.TaskBlocked: evolve_holds.fold_blocked,
+    f.TaskReminded: evolve_holds.fold_reminded,
+    f.TaskUnblocked: evolve_holds.fold_unblocked,
+    f.TaskAssigned: evolve_holds.fold_assigned,
+    f.SucceededEnding: _fold_succeeded,
+    f.FailedEnding: _fold_ending(s.FAILED),
+    f.TimedOutEnding: _fold_ending(s.TIMEOUT),
+    f.CancelledEnding: _fold_ending(s.CANCELLED),
+    f.TaskDeadLettered: _fold_dead_lettered,
+    f.DeadLetterReplayed: _fold_replayed,
+    f.DeadLetterAbandoned: _fold_abandoned,
+    f.TaskOrphaned: _copy_fields("owner"),
+    f.InboxSkipped: _fold_nothing,
+    f.WriteRefused: _fold_nothing,
 }

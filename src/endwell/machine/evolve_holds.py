@@ -24,7 +24,7 @@ RELEASED: Final[dict[str, Any]] = {
 }
 
 
-def approval_requested(task: Task, fact: f.ApprovalRequested, at: int) -> Task:
+def fold_approval_requested(task: Task, fact: f.ApprovalRequested, at: int) -> Task:
     """Open an approval; one without an id of its own stops the task before its start."""
     inside = _with_request(task, fact)
     if fact.id is not None:
@@ -50,7 +50,7 @@ def _with_request(task: Task, fact: f.ApprovalRequested) -> str | None:
     return changed_inside(task, asked=(*others, new))
 
 
-def approval_voted(task: Task, fact: f.ApprovalVoted, at: int) -> Task:
+def fold_approval_voted(task: Task, fact: f.ApprovalVoted, at: int) -> Task:
     """Add a vote."""
     wanted = fact.id or task.id
     asked = tuple(
@@ -60,10 +60,10 @@ def approval_voted(task: Task, fact: f.ApprovalVoted, at: int) -> Task:
     return replace(task, inside=changed_inside(task, asked=asked))
 
 
-def approval_approved(task: Task, fact: f.ApprovalApproved, at: int) -> Task:
+def fold_approval_approved(task: Task, fact: f.ApprovalApproved, at: int) -> Task:
     """Close the approval; one before the start queues the task."""
     if fact.id is not None:
-        return approval_over(task, fact, at)
+        return fold_approval_over(task, fact, at)
     inside = _without_request(task, None)
     return replace(task, status=s.QUEUED, run_at=fact.run_at, remind_at=None, expire_at=None, inside=inside)
 
@@ -71,7 +71,7 @@ def approval_approved(task: Task, fact: f.ApprovalApproved, at: int) -> Task:
 _Decided = f.ApprovalApproved | f.RejectedApproval | f.ExpiredApproval
 
 
-def approval_over(task: Task, fact: _Decided, at: int) -> Task:
+def fold_approval_over(task: Task, fact: _Decided, at: int) -> Task:
     """Close an approval. One before the start ends the task, which keeps it for a replay."""
     if fact.id is None:
         return task
@@ -85,7 +85,7 @@ def _without_request(task: Task, approval_id: str | None) -> str | None:
     return changed_inside(task, asked=tuple(one for one in inside_of(task).asked if one.id != wanted))
 
 
-def blocked(task: Task, fact: f.TaskBlocked, at: int) -> Task:
+def fold_blocked(task: Task, fact: f.TaskBlocked, at: int) -> Task:
     """Hold the task, or let it cool down."""
     return replace(
         task,
@@ -104,7 +104,7 @@ def blocked(task: Task, fact: f.TaskBlocked, at: int) -> Task:
     )
 
 
-def unblocked(task: Task, fact: f.TaskUnblocked, at: int) -> Task:
+def fold_unblocked(task: Task, fact: f.TaskUnblocked, at: int) -> Task:
     """End the hold."""
     return replace(
         task,
@@ -120,7 +120,7 @@ def unblocked(task: Task, fact: f.TaskUnblocked, at: int) -> Task:
     )
 
 
-def assigned(task: Task, fact: f.TaskAssigned, at: int) -> Task:
+def fold_assigned(task: Task, fact: f.TaskAssigned, at: int) -> Task:
     """Change the owner, who may accept the hold."""
     if not fact.accepts_hold:
         return replace(task, owner=fact.owner)
@@ -129,7 +129,7 @@ def assigned(task: Task, fact: f.TaskAssigned, at: int) -> Task:
     return replace(task, owner=fact.owner, inside=inside, held_since=held_since)
 
 
-def reminded(task: Task, fact: f.TaskReminded, at: int) -> Task:
+def fold_reminded(task: Task, fact: f.TaskReminded, at: int) -> Task:
     """Set the next reminder; a hold that was never accepted stops `ends_by` no longer."""
     if fact.ends_by is None:
         return replace(task, remind_at=fact.remind_at)

@@ -20,7 +20,7 @@ _SETTLED: Final[dict[str, EffectStatus]] = {"done": "done", "not_done": "not_don
 def evolve_effect(effect: Effect | None, fact: EffectFact, task: Task, at: int) -> Effect:
     """The effect after the fact; `task` is the fact's task before it."""
     if isinstance(fact, f.EffectIntended):
-        return _intended(effect, fact, task, at)
+        return _intended_effect(effect, fact, task, at)
     if effect is None:
         raise ValueError(f"{fact.type} of an effect that was never intended")
     if isinstance(fact, f.EffectDoubted) and fact.is_left_behind and not _is_own_intent(effect, task):
@@ -46,7 +46,7 @@ def _is_own_intent(effect: Effect, task: Task) -> bool:
     return effect.task_id == task.id and effect.status == "intended"
 
 
-def _intended(effect: Effect | None, fact: f.EffectIntended, task: Task, at: int) -> Effect:
+def _intended_effect(effect: Effect | None, fact: f.EffectIntended, task: Task, at: int) -> Effect:
     return Effect(
         namespace=task.namespace,
         key=fact.key,

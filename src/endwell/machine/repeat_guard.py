@@ -23,13 +23,13 @@ def report_progress(task: Task, command: c.Progress, now: int, limits: Limits, s
     """Note a sign of life, and judge for how long nothing new was recorded."""
     verdict = judge_silence(command.without_news, inside_of(task).nudges, limits)
     about = f"nothing new for {command.without_news // SECOND} s"
-    return _judged(task, verdict, about, now, limits, command.note)
+    return _act_on_verdict(task, verdict, about, now, limits, command.note)
 
 
 def report_repeat(task: Task, command: c.Repeat, now: int, limits: Limits, seen: Evidence) -> Decision:
     """Judge how often the attempt did the same in a row."""
     verdict = judge_rounds(command.count, inside_of(task).nudges, limits)
-    return _judged(task, verdict, f"{command.about}, {command.count} times in a row", now, limits)
+    return _act_on_verdict(task, verdict, f"{command.about}, {command.count} times in a row", now, limits)
 
 
 def read_nudges(task: Task, command: c.HearNudges, now: int, limits: Limits, seen: Evidence) -> Decision:
@@ -38,7 +38,7 @@ def read_nudges(task: Task, command: c.HearNudges, now: int, limits: Limits, see
     return Decision(closed=tuple(Closing(message.id, "consumed") for message in unread))
 
 
-def _judged(
+def _act_on_verdict(
     task: Task, verdict: Verdict, about: str, now: int, limits: Limits, note: str | None = None
 ) -> Decision:
     deadline = progress_deadline(task, now, limits)
@@ -49,12 +49,12 @@ def _judged(
             )
             return endings.end(task, now, s.FAILED, REASON, error=error, forced=False)
         case "nudge":
-            return _nudge(task, about, deadline, now)
+            return _nudge_agent(task, about, deadline, now)
         case _:
             return Decision(facts=(f.TaskHeartbeat(progress_by=deadline, note=note),))
 
 
-def _nudge(task: Task, about: str, deadline: int, now: int) -> Decision:
+def _nudge_agent(task: Task, about: str, deadline: int, now: int) -> Decision:
     """Send the agent a message, which it can read with `ctx.nudges()`."""
     number = inside_of(task).nudges + 1
     text = f"You seem to go round in circles: {about}. Do something else, ask for help, or give up."

@@ -37,12 +37,12 @@ def submit(task: Task | None, command: c.Submit, now: int, limits: Limits, seen:
         command.payload_hash,
         now,
     )
-    created = _created(command, card, now, limits)
+    created = _creation_fact(command, card, now, limits)
     asked = request_before_start(command, created, now, limits, seen.rules)
     return Decision(facts=(created, *asked), cards=(card,))
 
 
-def _created(command: c.Submit, card: Card, now: int, limits: Limits) -> f.TaskCreated:
+def _creation_fact(command: c.Submit, card: Card, now: int, limits: Limits) -> f.TaskCreated:
     run_at = now + command.delay
     ends_by = run_at + (command.deadline if command.deadline is not None else limits.deadline)
     return f.TaskCreated(
@@ -62,12 +62,12 @@ def _created(command: c.Submit, card: Card, now: int, limits: Limits) -> f.TaskC
         replay_of=command.replay_of,
         priority=command.priority,
         retry_policy=command.retry_policy,
-        family=_family(command),
+        family=_packed_family_of(command),
         guard_at=now if command.chain and is_runaway(command.chain + 1, limits.runaway_limit) else None,
     )
 
 
-def _family(command: c.Submit) -> str | None:
+def _packed_family_of(command: c.Submit) -> str | None:
     """The packed family; most tasks have none, which is found out before one is made."""
     parts = (
         command.parent_agent,

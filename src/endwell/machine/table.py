@@ -99,7 +99,7 @@ TABLE: Final[dict[type[c.Command], CommandRule]] = {
         CommandRule(c.Answer, s.ALL, waiting.answer, reads=(WAIT,)),
         CommandRule(c.Signal, s.ALL, waiting.signal, reads=(WAIT,)),
         CommandRule(c.Deliver, s.ALL, waiting.deliver, reads=(MESSAGE,)),
-        CommandRule(c.SkipMessage, s.ALL, waiting.skip, reads=(MESSAGE,)),
+        CommandRule(c.SkipMessage, s.ALL, waiting.skip_message, reads=(MESSAGE,)),
         CommandRule(c.InjectTimeout, (s.SUSPENDED,), waiting.inject_timeouts, reads=(NEXT_WAITS,)),
         # supervisors and people
         CommandRule(c.ClockFired, s.LIVE, clocks.fire, reads=(NEXT_WAITS,)),

@@ -70,7 +70,7 @@ def settle(
     left = tuple(w for w in waits if w.is_open and w.tool_call_id not in answers)
     wait_by = next_deadline(left, rest)
     settled = [
-        _answered(wait, answers[wait.tool_call_id], wait_by)
+        _answer_fact(wait, answers[wait.tool_call_id], wait_by)
         for wait in waits
         if wait.is_open and wait.tool_call_id in answers
     ]
@@ -80,7 +80,7 @@ def settle(
     return Decision(facts=(*settled, *resumed), cards=tuple(answer.card for answer in answers.values()))
 
 
-def _answered(wait: Wait, by: Answered, wait_by: int | None) -> f.WaitAnswered:
+def _answer_fact(wait: Wait, by: Answered, wait_by: int | None) -> f.WaitAnswered:
     answer_card, answer_hash = by.answer or (None, None)
     return f.WaitAnswered(
         tool_call_id=wait.tool_call_id,

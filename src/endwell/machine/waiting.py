@@ -56,7 +56,7 @@ def suspend(task: Task, command: c.Suspend, now: int, limits: Limits, seen: Evid
         for call in command.calls
     )
     hashes = tuple("" if call.kind == "approval" else call.content_hash for call in command.calls)
-    suspended = _suspended(command, waits, hashes if any(hashes) else (), limits)
+    suspended = _suspension_facts(command, waits, hashes if any(hashes) else (), limits)
     asked = approvals.requested_by_calls(task, command.calls, now, limits)
     cards = tuple(_asked_card(task, call, now) for call in command.calls if call.content is not None)
     early = _apply_early(task, waits, seen.messages, now)
@@ -65,7 +65,7 @@ def suspend(task: Task, command: c.Suspend, now: int, limits: Limits, seen: Evid
     )
 
 
-def _suspended(
+def _suspension_facts(
     command: c.Suspend, waits: tuple[Wait, ...], hashes: tuple[str, ...], limits: Limits
 ) -> tuple[f.Fact, ...]:
     """Few waits are part of the event and the task's row; many have rows, and events list them in parts."""
@@ -164,7 +164,7 @@ def _answer_of(task: Task, tool_call_id: str, message: Message, now: int) -> Ans
 def answer(task: Task, command: c.Answer, now: int, limits: Limits, seen: Evidence) -> Decision:
     """Apply the first answer; keep an early answer, or a second one, in the inbox."""
     report = Report(command.status, hash=command.content_hash)
-    message = _arrived(task, command, "tool_result", command.tool_call_id, report, now)
+    message = _arrived_message(task, command, "tool_result", command.tool_call_id, report, now)
     card = _arrived_card(task, command, message, "tool.result", now)
     waits, _ = known_waits(task, seen)
     other = next((w for w in waits if w.tool_call_id == command.tool_call_id), None)
@@ -183,7 +183,7 @@ def signal(task: Task, command: c.Signal, now: int, limits: Limits, seen: Eviden
         return refuse(e.TaskEnded(f"task {task.id} has already ended as {task.status}", task_id=task.id))
     about = f"{task.id}.{command.name}.{command.command_id}"
     report = Report(name=command.name, hash=command.content_hash)
-    message = _arrived(task, command, "signal", about, report, now)
+    message = _arrived_message(task, command, "signal", about, report, now)
     card = _arrived_card(task, command, message, "signal", now)
     return _applied_or_kept(task, message, card, now, seen)
 
@@ -213,12 +213,12 @@ def _was_answered(task: Task, message: Message, seen: Evidence) -> bool:
     return any(w.tool_call_id == message.correlation_id and w.is_answered for w in waits)
 
 
-def _arrived(
+def _arrived_message(
     task: Task, command: c.TaskCommand, kind: MessageType, correlation: str, report: Report, now: int
 ) -> Message:
     of = correlation if kind == "tool_result" else f"{task.id}.s.signal"
     card_id = answer_id(of, command.command_id)
-    return _pending(task, command.command_id, kind, correlation, card_id, report, now)
+    return _report_message(task, command.command_id, kind, correlation, card_id, report, now)
 
 
 def _arrived_card(task: Task, command: c.Answer | c.Signal, message: Message, kind: Any, now: int) -> Card:
@@ -226,7 +226,7 @@ def _arrived_card(task: Task, command: c.Answer | c.Signal, message: Message, ki
     return Card(task.namespace, card_id, task.id, kind, command.content, command.content_hash, now)
 
 
-def _pending(
+def _report_message(
     task: Task,
     message_id: str,
     kind: MessageType,
@@ -248,7 +248,7 @@ def deliver(task: Task, command: c.Deliver, now: int, limits: Limits, seen: Evid
     if message is None or message.message_type == "stop":
         return NOTHING
     if task.is_ended:
-        return _skipped(message, "task_ended")
+        return _skip_decision(message, "task_ended")
     settled = _settled_by(task, message, now, seen)
     if settled is None:
         late = _was_answered(task, message, seen)
@@ -256,13 +256,13 @@ def deliver(task: Task, command: c.Deliver, now: int, limits: Limits, seen: Evid
     return replace(settled, closed=(Closing(message.id, "consumed"),))
 
 
-def skip(task: Task, command: c.SkipMessage, now: int, limits: Limits, seen: Evidence) -> Decision:
+def skip_message(task: Task, command: c.SkipMessage, now: int, limits: Limits, seen: Evidence) -> Decision:
     """Skip the message if it is still pending."""
     message = next((m for m in seen.messages if m.id == command.message_id), None)
-    return NOTHING if message is None else _skipped(message, command.why)
+    return NOTHING if message is None else _skip_decision(message, command.why)
 
 
-def _skipped(message: Message, why: str) -> Decision:
+def _skip_decision(message: Message, why: str) -> Decision:
     """Mark the message as skipped, for people to see, and log why it was not delivered."""
     skipped = f.InboxSkipped(message_id=message.id, message_type=message.message_type, watchdog_error=why)
     return Decision(facts=(skipped,), closed=(Closing(message.id, "skipped", why),))
@@ -323,7 +323,7 @@ def _timeout_report(task: Task, wait: Wait, now: int) -> tuple[Message, Card]:
     message_id = f"{wait.tool_call_id}~timeout"
     content = _encoder.encode({"status": "timeout", "error": TOOL_TIMEOUT})
     card_id = answer_id(wait.tool_call_id, "timeout")
-    message = _pending(
+    message = _report_message(
         task, message_id, "timeout", wait.tool_call_id, card_id, Report("timeout", TOOL_TIMEOUT), now
     )
     return message, Card(task.namespace, card_id, task.id, "tool.result", content, fingerprint(content), now)

@@ -81,17 +81,17 @@ def step_label(step: str) -> str:
 
 def call_id(tool_call_id: str) -> str:
     """The card with the tool's name and the arguments of a call."""
-    return _beside(tool_call_id, "c")
+    return _id_beside(tool_call_id, "c")
 
 
 def shown_id(approval_id: str) -> str:
     """The card with what an approver is shown."""
-    return _beside(approval_id, "q")
+    return _id_beside(approval_id, "q")
 
 
 def answer_id(tool_call_id: str, message_id: str) -> str:
-    """The card with an answer as it arrived; the record names the one that counted."""
-    return f"{_beside(tool_call_id, 'a')}~{message_id}"
+    """The card with an answer as it arrived; the wait's record names the answer that counted."""
+    return f"{_id_beside(tool_call_id, 'a')}~{message_id}"
 
 
 def child_id(tool_call_id: str) -> str:
@@ -112,7 +112,7 @@ def task_of_call(tool_call_id: str) -> str:
     return tool_call_id.partition(".s.")[0]
 
 
-def _beside(tool_call_id: str, room: str) -> str:
+def _id_beside(tool_call_id: str, room: str) -> str:
     """An id outside the range of the records, which are all read when a turn continues."""
     task_id, _, step = tool_call_id.partition(".s.")
     return f"{task_id}.{room}.{step}"

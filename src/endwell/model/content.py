@@ -1,9 +1,9 @@
-"""Content: what a task is given and gives back, as JSON bytes, and the texts that go with it.
+"""Content: payloads and results as JSON bytes, and texts that any store and terminal can show.
 
-What `encode` returns is canonical (sorted keys, no spaces, UTF-8), so equal content has equal bytes;
-`1` and `1.0` are different content, and so are `0.0` and `-0.0`. Times, UUIDs and Decimals become
-text. Whatever cannot be kept and given back unchanged is refused as BadInput with a stable code and
-the place of the culprit. Nothing here recurses without bound, whatever it is handed.
+What `encode` returns is canonical (sorted keys, no spaces, UTF-8), so equal content has equal bytes; `1` and
+`1.0` are different content, and so are `0.0` and `-0.0`. Times, UUIDs and Decimals become text. A value that
+cannot be stored and read back unchanged is refused as BadInput with a stable code and its place. No function
+here recurses without bound.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from endwell.errors import BadInput
 MAX_BYTES: Final = 1024 * 1024
 """The largest content, in bytes of canonical JSON as stored."""
 MAX_WRITTEN_BYTES: Final = 8 * MAX_BYTES
-"""The longest JSON text that is read: with escapes (`\\u0041`) one stored byte is written with up to six."""
+"""The longest JSON text that is read: escapes (`\\u0041`) write one stored byte with up to six."""
 MAX_DEPTH: Final = 64
 MIN_INTEGER: Final = -(2**63)
 MAX_INTEGER: Final = 2**63 - 1
@@ -58,12 +58,12 @@ _WRITTEN_AS_TEXT: Final = (datetime.date, datetime.time, datetime.timedelta, UUI
 
 
 def encode(value: Any, *, what: str = "payload") -> bytes:
-    """The canonical JSON of a value; `what` is how errors call it."""
-    weight = _weigh((value,), 0, 0)
+    """The canonical JSON of a value; errors call it `what`."""
+    weight = _weigh_values((value,), 0, 0)
     if weight == _TOO_MUCH:
         raise _too_large(what)
     if weight == _ODD:
-        value = _Walk(what).plain(value)
+        value = _Walk(what).to_plain(value)
     try:
         data = _ENCODER.encode(value)
     except UnicodeEncodeError:
@@ -71,21 +71,21 @@ def encode(value: Any, *, what: str = "payload") -> bytes:
     # bad text, or harmless text that only looks like an escape. `find` is quicker than `in`, which tries
     # the bytes as a number first
     if data.find(b"\\u0000") >= 0:
-        _Walk(what).plain(value)
+        _Walk(what).to_plain(value)
     _check_size(data, what)
     return data
 
 
 def decode(data: bytes | str, *, what: str = "payload") -> Any:
-    """Read JSON that comes from outside; stricter than the JSON libraries are."""
-    raw = _utf8(data, what)
+    """Read JSON from outside, more strictly than JSON libraries do."""
+    raw = _utf8_bytes(data, what)
     if len(raw) > MAX_WRITTEN_BYTES:
         raise _too_large(what)
-    if _levels(raw) > MAX_DEPTH:
-        raise _refusal("too_deep", f"{what} is nested more than {MAX_DEPTH} levels deep", what)
+    if _nesting_depth(raw) > MAX_DEPTH:
+        raise _bad_content("too_deep", f"{what} is nested more than {MAX_DEPTH} levels deep", what)
     value = _parse(raw, what)
-    if b"\\u" in raw or _weigh((value,), 0, 0) < 0:
-        value = _Walk(what).plain(value)
+    if b"\\u" in raw or _weigh_values((value,), 0, 0) < 0:
+        value = _Walk(what).to_plain(value)
     if len(raw) > MAX_BYTES:  # written with escapes or white space: what counts is the stored form
         _check_size(_ENCODER.encode(value), what)
     return value
@@ -97,7 +97,7 @@ def decode_stored(data: bytes) -> Any:
 
 
 def read_as(text: str | bytes, kind: type[T]) -> T | None:
-    """Read JSON that anybody may have written; None where it is no `kind`, for whatever reason."""
+    """Read JSON from an untrusted writer; None if it cannot be read as `kind`."""
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -115,7 +115,7 @@ def field_path(what: str, path: Sequence[str | int]) -> str:
 
 
 def clean_text(text: str, limit: int = TEXT_LIMIT) -> str:
-    """The text as every store can keep it, at most `limit` characters long."""
+    """Cut the text to `limit` characters, and replace characters that stores cannot keep."""
     if len(text) > limit:
         kept = max(0, limit - len(_cut_mark(len(text))))
         text = (text[:kept] + _cut_mark(len(text) - kept))[:limit]
@@ -124,16 +124,16 @@ def clean_text(text: str, limit: int = TEXT_LIMIT) -> str:
 
 def safe_repr(thing: object, limit: int = TEXT_LIMIT) -> str:
     """`repr()`, cleaned and cut, of an object that may not even have a working one."""
-    return _rendered(repr, thing, limit)
+    return _render_safely(repr, thing, limit)
 
 
 def safe_str(thing: object, limit: int = TEXT_LIMIT) -> str:
     """`str()`, cleaned and cut, of an object that may not even have a working one."""
-    return _rendered(str, thing, limit)
+    return _render_safely(str, thing, limit)
 
 
-def shown(text: str, *, keep_lines: bool = False) -> str:
-    """The text as a terminal may see it: nothing in it moves the cursor, colours or reorders."""
+def printable_text(text: str, *, keep_lines: bool = False) -> str:
+    """Escape characters that would move a terminal's cursor, or colour or reorder its text."""
     pattern = _UNSHOWABLE_IN_LINES if keep_lines else _UNSHOWABLE
     return pattern.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
@@ -144,7 +144,7 @@ _UNSHOWABLE_IN_LINES: Final = re.compile(f"[\x00-\x08{_CONTROLS}]")
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
-def _weigh(values: Iterable[Any], depth: int, weight: int) -> int:
+def _weigh_values(values: Iterable[Any], depth: int, weight: int) -> int:
     """The least bytes it will take, `_TOO_MUCH`, or `_ODD` when the slow walk must look.
 
     This is the hot path of every submit and result. Every item takes two bytes or more; counting
@@ -165,7 +165,7 @@ def _weigh(values: Iterable[Any], depth: int, weight: int) -> int:
             if weight > MAX_BYTES:
                 return _TOO_MUCH
             if kind is not dict or _has_text_keys(item):
-                weight = _weigh(item.values() if kind is dict else item, depth + 1, weight)
+                weight = _weigh_values(item.values() if kind is dict else item, depth + 1, weight)
                 if weight >= 0:
                     continue
                 return weight
@@ -185,76 +185,76 @@ def _has_text_keys(item: dict[Any, Any]) -> bool:
 
 
 class _Walk:
-    """The slow, exact walk: turns everything into plain JSON values or names the one that cannot be."""
+    """The slow, exact walk: it makes plain JSON values, or names the value that cannot become one."""
 
     def __init__(self, what: str) -> None:
         self.what = what
         self.path: list[str | int] = []
         self.weight = 0
 
-    def plain(self, value: Any) -> Any:
+    def to_plain(self, value: Any) -> Any:
         """The same value in plain builtins."""
         if value is None or value is True or value is False:
             return value
         if isinstance(value, Enum):
-            return self.plain(value.value)
+            return self.to_plain(value.value)
         if isinstance(value, str):
-            return self._text(str.__str__(value))
+            return self._checked_text(str.__str__(value))
         if isinstance(value, _NUMBERS):
-            return self._number(value)
+            return self._plain_number(value)
         if isinstance(value, _LISTS):
-            return [item for _, item in self._items(value, enumerate(value))]
+            return [item for _, item in self._plain_items(value, enumerate(value))]
         if isinstance(value, dict):
-            return dict(self._items(value, zip(map(self._key, value), value.values(), strict=True)))
-        return self.plain(self._state(value))
+            return dict(self._plain_items(value, zip(map(self._key, value), value.values(), strict=True)))
+        return self.to_plain(self._state_of(value))
 
-    def refusal(self, code: str, problem: str) -> BadInput:
+    def _bad_value(self, code: str, problem: str) -> BadInput:
         field = field_path(self.what, self.path)
-        return _refusal(code, f"{field} {problem}", field)
+        return _bad_content(code, f"{field} {problem}", field)
 
-    def _items(self, container: Collection[Any], items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    def _plain_items(self, container: Collection[Any], items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         self.weight += 2 * len(container)
         if len(self.path) >= MAX_DEPTH:
-            raise self.refusal("too_deep", f"is nested more than {MAX_DEPTH} levels deep")
+            raise self._bad_value("too_deep", f"is nested more than {MAX_DEPTH} levels deep")
         if self.weight > MAX_BYTES:
             raise _too_large(self.what)
         for place, item in items:
             self.path.append(place)
-            yield place, self.plain(item)
+            yield place, self.to_plain(item)
             self.path.pop()
 
     def _key(self, key: Any) -> str:
         if not isinstance(key, str):
-            raise self.refusal("not_json", f"has the key {safe_repr(key, _KEY_LIMIT)}, which is not text")
-        return self._text(str.__str__(key))
+            raise self._bad_value("not_json", f"has the key {safe_repr(key, _KEY_LIMIT)}, which is not text")
+        return self._checked_text(str.__str__(key))
 
-    def _text(self, text: str) -> str:
+    def _checked_text(self, text: str) -> str:
         if found := _UNSTORABLE.search(text):
             name = "the NUL character" if found[0] == "\0" else "half of a surrogate pair"
-            raise self.refusal("bad_text", f"contains {name} at position {found.start()}")
+            raise self._bad_value("bad_text", f"contains {name} at position {found.start()}")
         return text
 
-    def _number(self, number: int | float | Decimal) -> int | float | str:
+    def _plain_number(self, number: int | float | Decimal) -> int | float | str:
         if isinstance(number, int):
             if not MIN_INTEGER <= number <= MAX_INTEGER:
-                raise self.refusal("integer_too_large", "is an integer of more than 64 bits")
+                raise self._bad_value("integer_too_large", "is an integer of more than 64 bits")
             return int.__int__(number)
         if not (number.is_finite() if isinstance(number, Decimal) else math.isfinite(number)):
-            raise self.refusal("not_finite_number", f"is {number}, which JSON cannot hold")
+            raise self._bad_value("not_finite_number", f"is {number}, which JSON cannot hold")
         return float.__float__(number) if isinstance(number, float) else str(number)
 
-    def _state(self, value: Any) -> Any:
+    def _state_of(self, value: Any) -> Any:
         if isinstance(value, _RepeatedKey):
-            raise self.refusal("duplicate_key", f"has the key {safe_repr(value.key, _KEY_LIMIT)} twice")
+            raise self._bad_value("duplicate_key", f"has the key {safe_repr(value.key, _KEY_LIMIT)} twice")
         try:
-            return _state(value)
+            return _object_state(value)
         except Exception as error:
             problem = f"cannot become JSON: {safe_str(error, _FIELD_LIMIT)}"
-            raise self.refusal("not_json", problem) from None
+            raise self._bad_value("not_json", problem) from None
 
 
-def _state(value: Any) -> Any:
-    """What an object consists of, one level down."""
+def _object_state(value: Any) -> Any:
+    """The fields of an object, one level down."""
     if isinstance(value, _WRITTEN_AS_TEXT):
         return msgspec.to_builtins(value)
     if isinstance(value, msgspec.Struct):
@@ -316,24 +316,24 @@ _CLIMB: Final = [{"[": 1, "{": 1}.get(chr(byte), -1) for byte in range(256)]
 def _check_size(data: bytes, what: str) -> None:
     if len(data) > MAX_BYTES:
         problem = f"{what} is {len(data):,} bytes; at most {MAX_BYTES:,} are allowed"
-        raise _refusal("payload_too_large", problem, what)
+        raise _bad_content("payload_too_large", problem, what)
 
 
 def _too_large(what: str) -> BadInput:
-    return _refusal("payload_too_large", f"{what} is larger than {MAX_BYTES:,} bytes", what)
+    return _bad_content("payload_too_large", f"{what} is larger than {MAX_BYTES:,} bytes", what)
 
 
-def _utf8(data: bytes | str, what: str) -> bytes:
+def _utf8_bytes(data: bytes | str, what: str) -> bytes:
     try:
         return data.encode() if isinstance(data, str) else data
     except UnicodeEncodeError as error:
-        raise _refusal(
+        raise _bad_content(
             "bad_text", f"{what} contains half of a surrogate pair at position {error.start}", what
         ) from None
 
 
-def _levels(raw: bytes) -> int:
-    """How deep the brackets nest, found without parsing, so that no parser can run out of stack."""
+def _nesting_depth(raw: bytes) -> int:
+    """The depth of the brackets, found without parsing, so that no parser can run out of stack."""
     if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
         return 0
     brackets = _STRING.sub(b"", raw).translate(None, _NOT_BRACKETS)
@@ -345,20 +345,22 @@ def _parse(raw: bytes, what: str) -> Any:
         text = raw.decode()
         return _PARSER.decode(text)
     except UnicodeDecodeError as error:
-        raise _refusal("bad_json", f"{what} is not UTF-8 at byte {error.start}", what) from None
+        raise _bad_content("bad_json", f"{what} is not UTF-8 at byte {error.start}", what) from None
     except json.JSONDecodeError as error:
         place = len(error.doc[: error.pos].encode())
-        raise _refusal("bad_json", f"{what} is not valid JSON at byte {place}: {error.msg}", what) from None
+        raise _bad_content(
+            "bad_json", f"{what} is not valid JSON at byte {place}: {error.msg}", what
+        ) from None
 
 
-def _refusal(code: str, message: str, field: str) -> BadInput:
+def _bad_content(code: str, message: str, field: str) -> BadInput:
     return BadInput(message, code=code, hint=_HINTS[code], field=field)
 
 
 def _step(part: str | int) -> str:
     if isinstance(part, int):
         return f"[{part}]"
-    name = shown(part if len(part) <= _KEY_LIMIT else part[:_KEY_LIMIT] + "…")
+    name = printable_text(part if len(part) <= _KEY_LIMIT else part[:_KEY_LIMIT] + "…")
     return f".{name}" if part.isidentifier() else f'["{name}"]'
 
 
@@ -366,7 +368,7 @@ def _cut_mark(count: int) -> str:
     return f"… ({count} characters cut)"
 
 
-def _rendered(render: Callable[[object], str], thing: object, limit: int) -> str:
+def _render_safely(render: Callable[[object], str], thing: object, limit: int) -> str:
     try:
         return clean_text(str.__str__(render(thing)), limit)
     except KeyboardInterrupt:

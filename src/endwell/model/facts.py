@@ -340,13 +340,13 @@ class WriteRefused(Fact, frozen=True, kw_only=True):
     holder: str | None = None
 
 
-def _leaves(cls: type[Fact]) -> list[type[Fact]]:
-    below = [leaf for sub in cls.__subclasses__() for leaf in _leaves(sub)]
+def _leaf_classes(cls: type[Fact]) -> list[type[Fact]]:
+    below = [leaf for sub in cls.__subclasses__() for leaf in _leaf_classes(sub)]
     return ([cls] if cls.type else []) + below
 
 
 BY_TYPE: Final[dict[str, type[Fact]]] = {
-    cls.type: cls for cls in sorted(_leaves(Fact), key=lambda cls: cls.type)
+    cls.type: cls for cls in sorted(_leaf_classes(Fact), key=lambda cls: cls.type)
 }
 _decoders: Final = {name: msgspec.json.Decoder(cls) for name, cls in BY_TYPE.items()}
 _encoder: Final = msgspec.json.Encoder()
@@ -361,14 +361,14 @@ def decode(type_: str, schema: int, data: bytes) -> Any:
     """Decode a fact from the log. Fields that a later schema added have defaults, so old facts decode."""
     decoder = _decoders.get(type_)
     if decoder is None or not 1 <= schema <= BY_TYPE[type_].schema:
-        raise _unreadable(type_, f"schema {schema} of it is not known here")
+        raise _unreadable_event(type_, f"schema {schema} of it is not known here")
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _unreadable(type_, str(error)) from None
+        raise _unreadable_event(type_, str(error)) from None
 
 
-def _unreadable(type_: str, why: str) -> StoreError:
+def _unreadable_event(type_: str, why: str) -> StoreError:
     return StoreError(
         f"an event of type {type_[:80]!r} cannot be read: {why[:200]}",
         code="unreadable_event",

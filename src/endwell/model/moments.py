@@ -1,4 +1,4 @@
-"""A moment as it is told to people and programs: RFC 3339, in UTC."""
+"""Moments as text for people and programs: RFC 3339, in UTC."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def moment(at: int | None) -> str | None: ...
 
 
 def moment(at: int | None) -> str | None:
-    """Microseconds as RFC 3339; what no calendar has is shown as the nearest that it has."""
+    """Microseconds as RFC 3339; a moment outside the calendar becomes the nearest one inside."""
     if at is None:
         return None
     at = max(_FIRST, min(at, _LAST))

@@ -1,7 +1,7 @@
 """Names: what agents, tools, channels, keys and namespaces may be called.
 
-A name that passes here is safe in a file path, a URL, a queue subject and a terminal. Whatever does
-not pass is refused as BadInput with the code `bad_name`, saying what is allowed.
+A name that passes here is safe in a file path, a URL, a queue subject and a terminal. Other names are
+refused as BadInput with the code `bad_name`, saying what is allowed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import unicodedata
 from typing import Final
 
 from endwell.errors import BadInput
-from endwell.model.content import clean_text, safe_repr, shown
+from endwell.model.content import clean_text, printable_text, safe_repr
 
 DEFAULT_CHANNEL: Final = "main"
-"""The channel of a task of which nobody said otherwise."""
+"""The channel of a task that was submitted without one."""
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _KEY: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,128}")
@@ -25,7 +25,7 @@ _ALLOWED: Final = {
 _SHOWN_LIMIT: Final = 80
 
 _PERSON_LIMIT: Final = 200
-# Letters and marks that count as printable although nothing of them can be seen.
+# letters and marks that count as printable although they are invisible
 _INVISIBLE: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
@@ -33,37 +33,37 @@ _INVISIBLE: Final = re.compile(
 
 def agent_name(text: str) -> str:
     """The text, if an agent may be called so."""
-    return _checked(_NAME, text, "agent", "agent name")
+    return _checked_name(_NAME, text, "agent", "agent name")
 
 
 def tool_name(text: str) -> str:
     """The text, if a tool may be called so."""
-    return _checked(_NAME, text, "tool", "tool name")
+    return _checked_name(_NAME, text, "tool", "tool name")
 
 
 def signal_name(text: str) -> str:
     """The text, if a signal may be called so."""
-    return _checked(_NAME, text, "signal", "signal name")
+    return _checked_name(_NAME, text, "signal", "signal name")
 
 
 def channel_name(text: str) -> str:
     """The text, if a channel may be called so."""
-    return _checked(_NAME, text, "channel", "channel name")
+    return _checked_name(_NAME, text, "channel", "channel name")
 
 
 def agent_key(text: str) -> str:
     """The text, if it can tell one instance of an agent from another."""
-    return _checked(_KEY, text, "agent_key", "agent key")
+    return _checked_name(_KEY, text, "agent_key", "agent key")
 
 
 def idempotency_key(text: str) -> str:
     """The text, if it can mark two submissions as the same."""
-    return _checked(_KEY, text, "idempotency_key", "idempotency key")
+    return _checked_name(_KEY, text, "idempotency_key", "idempotency key")
 
 
 def namespace_name(text: str) -> str:
     """The text, if a namespace may be called so."""
-    return _checked(_KEY, text, "namespace", "namespace")
+    return _checked_name(_KEY, text, "namespace", "namespace")
 
 
 def person_name(text: object, field: str = "by") -> str:
@@ -78,7 +78,7 @@ def person_name(text: object, field: str = "by") -> str:
 
 
 def same_person(name: str) -> str:
-    """What is equal for two spellings of a name: case, width and white space tell no people apart."""
+    """A form that is equal for two spellings of a name: case, width and white space do not count."""
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
@@ -91,15 +91,15 @@ def agent_reference(text: str) -> tuple[str, str | None]:
 
 
 def by_channel(agent: str, channel: str) -> str:
-    """Whom a ring is for and by which channel it travels; the usual one need not be named."""
+    """An agent on a channel, as topics name it; the default channel is left out."""
     return agent if channel == DEFAULT_CHANNEL else f"{agent}/{channel}"
 
 
-def _checked(pattern: re.Pattern[str], text: object, field: str, what: str) -> str:
+def _checked_name(pattern: re.Pattern[str], text: object, field: str, what: str) -> str:
     if isinstance(text, str) and pattern.fullmatch(text):
         return text
     bad = (
-        f'"{clean_text(shown(text), _SHOWN_LIMIT)}"'
+        f'"{clean_text(printable_text(text), _SHOWN_LIMIT)}"'
         if isinstance(text, str)
         else safe_repr(text, _SHOWN_LIMIT)
     )

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from endwell.errors import BadInput
-from endwell.model.content import MAX_DEPTH, clean_text, field_path, safe_repr, shown
+from endwell.model.content import MAX_DEPTH, clean_text, field_path, printable_text, safe_repr
 
 HINT: Final = "Compare it with the types in the agent's signature."
 
@@ -221,7 +221,9 @@ def _is_same(value: Any, other: Any) -> bool:
 
 
 def _unexpected_value(value: Any, wanted: str) -> SchemaFault:
-    wanted = clean_text(shown(wanted), _WANTED_LIMIT)  # a constant or a list of choices may be of any length
+    wanted = clean_text(
+        printable_text(wanted), _WANTED_LIMIT
+    )  # a constant or a list of choices may be of any length
     return SchemaFault(f"should be {wanted}, not {_short_form(value)}", wanted)
 
 
@@ -231,5 +233,5 @@ def _short_form(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "a list"
     if isinstance(value, str):
-        return f'"{clean_text(shown(value), _GOT_LIMIT)}"'
+        return f'"{clean_text(printable_text(value), _GOT_LIMIT)}"'
     return "null" if value is None else safe_repr(value, _GOT_LIMIT)

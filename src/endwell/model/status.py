@@ -1,4 +1,4 @@
-"""The statuses of a task, and the sets of them that the rest of the system speaks of."""
+"""The statuses of a task, and named sets of them."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ MEANING: Final[dict[Status, str]] = {
     SUCCEEDED: "ended with a result",
     FAILED: "ended with a failure report",
     TIMEOUT: "ended because its time was up",
-    CANCELLED: "ended because somebody asked for it",
+    CANCELLED: "ended on request",
 }

@@ -53,7 +53,7 @@ class Shape:
         try:
             return (_pydantic_shape if _mentions_pydantic(annotation) else _msgspec_shape)(annotation)
         except Exception as error:
-            problem = f"{_name(annotation)} cannot be made from JSON: {safe_str(error, _PROBLEM_LIMIT)}"
+            problem = f"{_name_of(annotation)} cannot be made from JSON: {safe_str(error, _PROBLEM_LIMIT)}"
             raise UsageError(problem, hint=_TYPE_HINT) from error
 
     def check(self, value: Any, what: str = "payload") -> Any:
@@ -63,13 +63,13 @@ class Shape:
         try:
             return self._make(value)
         except Exception as error:  # also what the type's own validators may raise
-            raise self._refusal(value, what, error) from error
+            raise self._bad_payload(value, what, error) from error
 
     def schema(self) -> Schema | None:
         """The JSON Schema of what fits; None when everything does."""
         return self._schema
 
-    def _refusal(self, value: Any, what: str, error: Exception) -> BadInput:
+    def _bad_payload(self, value: Any, what: str, error: Exception) -> BadInput:
         """Prefer the schema's words: they name the place exactly, and the command line says the same."""
         try:
             schema_check.check(value, self._schema or {}, what)
@@ -110,23 +110,23 @@ def signature_of(function: Callable[..., Any]) -> Signature:
             takes_payload=payload is not None,
             payload_optional=payload is not None and payload.default is not _MISSING,
             wants_context=wants_context,
-            is_async=inspect.iscoroutinefunction(_called(function)),
+            is_async=inspect.iscoroutinefunction(_underlying_function(function)),
             unresolved=tuple(dict.fromkeys(hints.unresolved)),
         )
     except UsageError as error:
-        raise UsageError(f"{_name(function)}: {error.message}", hint=error.hint) from error
+        raise UsageError(f"{_name_of(function)}: {error.message}", hint=error.hint) from error
 
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling it gives something to await."""
     if type(function) is types.FunctionType and function.__code__.co_flags & inspect.CO_COROUTINE:
         return True  # asked of every step
-    return inspect.iscoroutinefunction(_called(function))
+    return inspect.iscoroutinefunction(_underlying_function(function))
 
 
 def result_of(function: Callable[..., Any]) -> Shape:
     """The shape of what any function returns, by its annotation."""
-    named = getattr(_called(function), "__annotations__", None)
+    named = getattr(_underlying_function(function), "__annotations__", None)
     if inspect.isclass(function) or not named or "return" not in named:
         return _ANY
     return _annotated_result(function)
@@ -139,12 +139,12 @@ def _annotated_result(function: Callable[..., Any]) -> Shape:
         return Shape.of(hints.of(hints.returns))
     except UsageError as error:
         hint = "Say what it returns with result=, or let the function return JSON values."
-        raise UsageError(f"{_name(function)}: {error.message}", hint=hint) from error
+        raise UsageError(f"{_name_of(function)}: {error.message}", hint=hint) from error
 
 
 def _msgspec_shape(annotation: Any) -> Shape:
     try:
-        schema = _storable(msgspec.json.schema(annotation, schema_hook=_nested_model_schema))
+        schema = _as_stored(msgspec.json.schema(annotation, schema_hook=_nested_model_schema))
     except TypeError as refusal:
         try:
             return _pydantic_shape(annotation)  # knows some unions that msgspec does not
@@ -160,17 +160,17 @@ def _pydantic_shape(annotation: Any) -> Shape:
 
     adapter = TypeAdapter(annotation)
     try:
-        schema = _storable(adapter.json_schema())
+        schema = _as_stored(adapter.json_schema())
     except PydanticInvalidForJsonSchema:
         schema = {}
 
-    def make(value: Any) -> Any:
+    def convert_value(value: Any) -> Any:
         return adapter.validate_json(encode(value), strict=True)
 
-    return Shape(annotation=annotation, _make=make, _schema=schema)
+    return Shape(annotation=annotation, _make=convert_value, _schema=schema)
 
 
-def _storable(schema: Schema) -> Schema:
+def _as_stored(schema: Schema) -> Schema:
     """The schema as it will be read back from a store: numeric keys as text, no NaN in defaults."""
     stored: Schema = decode_stored(msgspec.json.encode(schema))
     return stored
@@ -201,14 +201,14 @@ def _place_and_problem(value: Any, what: str, error: Exception) -> tuple[str, st
     """Where and what, from the words of msgspec, Pydantic or the user's own validator."""
     if hasattr(error, "errors"):
         first = error.errors(include_url=False, include_context=False)[0]
-        return field_path(what, _places(value, first["loc"])), safe_str(first["msg"], _PROBLEM_LIMIT)
+        return field_path(what, _path_in_value(value, first["loc"])), safe_str(first["msg"], _PROBLEM_LIMIT)
     text = safe_str(error, _PROBLEM_LIMIT)
     if place := _MSGSPEC_PLACE.search(text):
         return what + place[1], text[: place.start()]
     return what, text
 
 
-def _places(value: Any, location: tuple[str | int, ...]) -> list[str | int]:
+def _path_in_value(value: Any, location: tuple[str | int, ...]) -> list[str | int]:
     """Pydantic's location without the names of union members, which are not in the value."""
     found = []
     for part in location:
@@ -219,13 +219,15 @@ def _places(value: Any, location: tuple[str | int, ...]) -> list[str | int]:
 
 
 class _Hints:
-    """The annotations of a function, each resolved on its own so that one failure spoils no other."""
+    """The annotations of a function, each resolved by itself, so that one failure spoils no other."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         try:
-            found = _inspected(function)
+            found = _inspect_signature(function)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"{_name(function)} cannot be inspected: {error}", hint=_USAGE_HINT) from error
+            raise UsageError(
+                f"{_name_of(function)} cannot be inspected: {error}", hint=_USAGE_HINT
+            ) from error
         self.parameters = found.parameters.values()
         self.returns = found.return_annotation
         self.unresolved: list[str] = []
@@ -234,17 +236,17 @@ class _Hints:
     def of(self, annotation: Any) -> Any:
         """The annotation with its strings resolved; Any when that is impossible."""
 
-        def holder() -> None: ...
+        def annotated_function() -> None: ...
 
-        holder.__annotations__ = {"it": annotation}
+        annotated_function.__annotations__ = {"it": annotation}
         try:
-            return typing.get_type_hints(holder, self._names, include_extras=True)["it"]
+            return typing.get_type_hints(annotated_function, self._names, include_extras=True)["it"]
         except Exception:
             self.unresolved.append(str(annotation))
             return Any
 
 
-def _inspected(function: Callable[..., Any]) -> inspect.Signature:
+def _inspect_signature(function: Callable[..., Any]) -> inspect.Signature:
     if sys.version_info >= (3, 14):
         from annotationlib import Format
 
@@ -253,7 +255,7 @@ def _inspected(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def _visible_names(function: Callable[..., Any]) -> dict[str, Any]:
-    inner = inspect.unwrap(_called(function))
+    inner = inspect.unwrap(_underlying_function(function))
     names = dict(getattr(inner, "__globals__", {}))
     code, cells = getattr(inner, "__code__", None), getattr(inner, "__closure__", None) or ()
     for name, cell in zip(code.co_freevars if code else (), cells, strict=False):
@@ -262,7 +264,7 @@ def _visible_names(function: Callable[..., Any]) -> dict[str, Any]:
     return names
 
 
-def _called(function: Any) -> Any:
+def _underlying_function(function: Any) -> Any:
     """The function that runs in the end: inside a partial, a method or an object with `__call__`."""
     if type(function) is types.FunctionType:  # asked of every step
         return function
@@ -275,10 +277,10 @@ def _called(function: Any) -> Any:
 
 def _check_kind(function: Any) -> None:
     if not callable(function) or inspect.isclass(function):
-        raise UsageError(f"{_name(function)} is not a function", hint=_USAGE_HINT)
-    called = _called(function)
+        raise UsageError(f"{_name_of(function)} is not a function", hint=_USAGE_HINT)
+    called = _underlying_function(function)
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-        raise UsageError(f"{_name(function)} yields; an agent function returns its result")
+        raise UsageError(f"{_name_of(function)} yields; an agent function returns its result")
 
 
 def _is_context(parameter: inspect.Parameter, hints: _Hints) -> bool:
@@ -288,14 +290,14 @@ def _is_context(parameter: inspect.Parameter, hints: _Hints) -> bool:
 
 
 def _only_payload(function: Any, parameters: list[inspect.Parameter]) -> inspect.Parameter | None:
-    """The one parameter that takes the payload, if any; whatever else there is must do without a value."""
+    """The parameter that takes the payload, if any; all others must have a default."""
     first = parameters[0] if parameters and parameters[0].kind in _POSITIONAL else None
     for parameter in parameters[first is not None :]:
         if parameter.default is _MISSING:
-            problem = f"{_name(function)} has a parameter that Endwell cannot fill: {parameter}"
+            problem = f"{_name_of(function)} has a parameter that Endwell cannot fill: {parameter}"
             raise UsageError(problem, hint=_USAGE_HINT)
     return first
 
 
-def _name(thing: Any) -> str:
+def _name_of(thing: Any) -> str:
     return getattr(thing, "__qualname__", None) or safe_str(thing, _PROBLEM_LIMIT)

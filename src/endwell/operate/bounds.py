@@ -9,7 +9,7 @@ from endwell.machine.clocks import RULES
 from endwell.model import status as s
 from endwell.model.commands import AgentSpec
 from endwell.policy.limits import SECOND, Limits
-from endwell.policy.retry import RetryPolicy, backoff, unpack
+from endwell.policy.retry import RetryPolicy, backoff, unpack_policy
 from endwell.settings import Settings
 
 ALLOWED_TICKS = 2
@@ -34,7 +34,7 @@ def compute_bounds(
 
 
 def _bounds_of(settings: Settings, limits: Limits, spec: AgentSpec, look: float) -> dict[str, Any]:
-    retry = unpack(spec.retry_policy, limits.retry)
+    retry = unpack_policy(spec.retry_policy, limits.retry)
     deadline = _in_seconds(spec.deadline if spec.deadline is not None else limits.deadline)
     tick = settings.pmo.watchdog_interval_seconds
     parts = _latest_end(spec, deadline, tick)

@@ -100,7 +100,7 @@ async def _last_doubt(store: Store, effect: Effect) -> str | None:
 async def _find(store: Store, namespace: str, key: str) -> Effect:
     effect = await store.effect(namespace, key)
     if effect is None:
-        raise NotFound(f"no effect has the key {content.shown(key)!r}", code="no_such_effect")
+        raise NotFound(f"no effect has the key {content.printable_text(key)!r}", code="no_such_effect")
     return effect
 
 

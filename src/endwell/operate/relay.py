@@ -50,7 +50,7 @@ async def _position_of_unsent(actor: Actor, event_id: str) -> str:
                 return one.cursor
         position = page[-1].cursor
     raise NotFound(
-        f"no event {content.shown(event_id)} is waiting to be sent",
+        f"no event {content.printable_text(event_id)} is waiting to be sent",
         code="no_such_event",
         hint="`endwell relay status` names the event that the receiver refuses",
     )

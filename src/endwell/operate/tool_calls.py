@@ -31,7 +31,7 @@ async def answer(actor: Actor, call_id: str, value: Any = None, status: str = "s
         task = (await actor.store.commit_one(command)).unwrap()
     except NotFound:
         raise NotFound(
-            f"no tool call has the id {content.shown(call_id)}",
+            f"no tool call has the id {content.printable_text(call_id)}",
             code="no_such_call",
             hint="`endwell tool list` shows the open ones",
         ) from None

@@ -1,4 +1,4 @@
-"""Who must agree before something starts: a rule on the agent, the tool, or its risk. Pure."""
+"""Approval rules: who must agree before a task starts or a tool is called. Pure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LARGEST_QUORUM: Final = 1000
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
-    """`@app.agent(approval=Approval(by=("ada",)))`. What is left out, the `[approval]` settings say.
+    """`@app.agent(approval=Approval(by=("ada",)))`. The `[approval]` settings fill in what is left out.
 
-    Nothing proves that a person who decides has the name that they give: `quorum` guards against mistakes.
+    No name is verified: `quorum` guards against mistakes, not against fraud.
     """
 
     by: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The same as it is stored with an agent, and as it is handed to the machine."""
+    """An approval rule as it is stored with an agent, and as the machine uses it."""
 
     by: tuple[str, ...] = ()
     within_seconds: float | None = None
@@ -40,7 +40,7 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AgentOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an agent or tool says of itself beyond its columns in the store; it is one JSON text there."""
+    """Options of an agent or tool that have no column of their own; the store keeps them as one JSON text."""
 
     timeout_seconds: float | None = None
     suspend_timeout_seconds: float | None = None
@@ -77,24 +77,23 @@ def guard_of(text: str) -> Guard:
     return _guard_decoder.decode(text)
 
 
-def resolved(options: AgentOptions, settings: ApprovalSettings) -> AgentOptions:
-    """The options with the rule as it applies here, so that a submitter need not know these settings."""
+def resolve_options(options: AgentOptions, settings: ApprovalSettings) -> AgentOptions:
+    """Resolve the approval rule by these settings, so that submitters need not know them."""
     return msgspec.structs.replace(options, approval=guard_for(options, settings))
 
 
-def strictest(first: Guard | None, *others: Guard) -> Guard | None:
-    """The rule that satisfies all of these; where no person satisfies two of them, the later one counts.
+def strictest_rule(first: Guard | None, *others: Guard) -> Guard | None:
+    """Combine rules: the largest quorum, the shortest time, and the people that all of them name.
 
-    The largest quorum, the shortest time, and the people named by all of them. If too few people are named
-    by both of two rules, the later rule names them: the rules are given in the order of their authority.
+    If two rules have too few people in common, the later one names them: rules are in order of authority.
     """
     rule = first
     for other in others:
-        rule = other if rule is None else _stricter(rule, other)
+        rule = other if rule is None else _stricter_rule(rule, other)
     return rule
 
 
-def _stricter(weaker: Guard, other: Guard) -> Guard:
+def _stricter_rule(weaker: Guard, other: Guard) -> Guard:
     quorum = max(weaker.quorum, other.quorum)
     times = [each for each in (weaker.within_seconds, other.within_seconds) if each is not None]
     both = tuple(name for name in other.by if name in weaker.by)
@@ -106,7 +105,7 @@ def _stricter(weaker: Guard, other: Guard) -> Guard:
 
 
 def guard_for(options: AgentOptions, settings: ApprovalSettings) -> Guard | None:
-    """The rule: what the agent or tool asks for itself, else what its risk asks for; or nobody is asked."""
+    """The rule of the agent or tool itself, else the rule for its risk; None if it needs no approval."""
     asked = options.approval
     if asked is None and options.risk in settings.risks:
         asked = Guard()
@@ -117,15 +116,17 @@ def guard_for(options: AgentOptions, settings: ApprovalSettings) -> Guard | None
 
 
 def checked_guard(approval: object) -> Guard | None:
-    """The rule that a registration brings, refused if nobody could ever satisfy it."""
+    """The rule of a registration; refused if no group of people could satisfy it."""
     if approval is None or approval is False:
         return None
     if approval is True:
         return Guard()
     if not isinstance(approval, Approval):
-        raise _refusal("approval must be Approval(by=…, within=…, quorum=…), True or False")
+        raise _bad_approval("approval must be Approval(by=…, within=…, quorum=…), True or False")
     by = checked_names(approval.by)
-    return Guard(by=by, within_seconds=_seconds(approval.within), quorum=checked_quorum(approval.quorum, by))
+    return Guard(
+        by=by, within_seconds=_within_seconds(approval.within), quorum=checked_quorum(approval.quorum, by)
+    )
 
 
 def checked_risk(risk: object) -> str | None:
@@ -133,44 +134,44 @@ def checked_risk(risk: object) -> str | None:
     known = next((one for one in RISKS if one == risk), None)
     if risk is None or known is not None:
         return known
-    raise _refusal(f"risk must be one of {', '.join(RISKS)}, not {content.safe_repr(risk, 60)}", "risk")
+    raise _bad_approval(f"risk must be one of {', '.join(RISKS)}, not {content.safe_repr(risk, 60)}", "risk")
 
 
 def checked_names(by: object) -> tuple[str, ...]:
-    """The names of those who may decide; none means anybody."""
+    """The names of the people who may decide; without names anyone may."""
     names = (by,) if isinstance(by, str) else by
     if not isinstance(names, (tuple, list)):
-        raise _refusal("by must be names", "by")
+        raise _bad_approval("by must be names", "by")
     try:
         return tuple(dict.fromkeys(map(person_name, names)))
     except BadInput as refusal:
-        raise _refusal(f"by must be names of people: {refusal.message}", "by") from None
+        raise _bad_approval(f"by must be names of people: {refusal.message}", "by") from None
 
 
 def checked_quorum(quorum: object, by: tuple[str, ...]) -> int:
-    """How many must agree: at least one, and no more than may decide."""
+    """How many people must agree: at least one, and no more than may decide."""
     if not isinstance(quorum, int) or isinstance(quorum, bool) or not 1 <= quorum <= LARGEST_QUORUM:
-        raise _refusal(f"quorum must be a whole number from 1 to {LARGEST_QUORUM}", "quorum")
+        raise _bad_approval(f"quorum must be a whole number from 1 to {LARGEST_QUORUM}", "quorum")
     if by and quorum > count_people(by):
-        raise _refusal(f"quorum is {quorum}, but only {count_people(by)} may decide", "quorum")
+        raise _bad_approval(f"quorum is {quorum}, but only {count_people(by)} may decide", "quorum")
     return quorum
 
 
 def count_people(names: Iterable[str]) -> int:
-    """How many people are named, whatever the spelling."""
+    """Count the people; spellings of one name are one person."""
     return len(set(map(same_person, names)))
 
 
-def _seconds(within: timedelta | float | None) -> float | None:
+def _within_seconds(within: timedelta | float | None) -> float | None:
     if within is None:
         return None
     seconds = within.total_seconds() if isinstance(within, timedelta) else within
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise _refusal("within must be seconds or a timedelta", "within")
+        raise _bad_approval("within must be seconds or a timedelta", "within")
     if not 0 < seconds <= LONGEST_WITHIN_SECONDS:
-        raise _refusal("within must be more than no time, and at most ten years", "within")
+        raise _bad_approval("within must be more than no time, and at most ten years", "within")
     return float(seconds)
 
 
-def _refusal(problem: str, field: str = "approval") -> BadInput:
+def _bad_approval(problem: str, field: str = "approval") -> BadInput:
     return BadInput(problem, code="bad_approval", field=field)

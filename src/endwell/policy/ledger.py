@@ -1,4 +1,4 @@
-"""The ledger: may this effect be executed now? Four answers, a pure function of its one row.
+"""The ledger: whether an effect may be executed now. Four answers, a pure function of the effect's row.
 
 | row                                        | answer                                        |
 |--------------------------------------------|-----------------------------------------------|
@@ -39,7 +39,7 @@ class ReturnRecordedResult(msgspec.Struct, frozen=True, tag=True):
 
 
 class WaitOtherWorker(msgspec.Struct, frozen=True, tag=True):
-    """Somebody else may be executing it; ask again after `until`."""
+    """Another attempt may be executing it; ask again after `until`."""
 
     until: int
 
@@ -66,14 +66,14 @@ def answer(
     restored_at: int | None,
     asked_since: int,
 ) -> LedgerAnswer:
-    """What the row allows whoever asks now. Until `not_after` plus the margin a writer may still be at it.
+    """What the row allows. Until `not_after` plus the margin the intending attempt may still be calling.
 
-    `asked_since` is when the first task was submitted that leads to this effect.
+    `asked_since` is when the first task that leads to this effect was submitted.
     """
     if effect is None:
         return _if_new(asked_since, restored_at, now + timeout)
     if _is_another(effect, lineage, step, args_hash) and not _may_change(effect, lineage):
-        return conflict(effect.key, effect.task_id)
+        return key_conflict(effect.key, effect.task_id)
     match effect.status:
         case "not_done":
             return _if_new(effect.updated_at, restored_at, now + timeout)
@@ -84,11 +84,11 @@ def answer(
         case "abandoned":
             return Rejected("effect_abandoned", f"{effect.settled_by} abandoned the effect {effect.key!r}")
         case _:
-            return _unknown(effect)
+            return _unknown_outcome(effect)
 
 
 def _if_new(known_since: int, restored_at: int | None, not_after: int) -> LedgerAnswer:
-    """What was not done by the time of a backup may have been done before the backup was restored."""
+    """Allow it, unless a restore lies in between: it may have been done after the backup."""
     if restored_at is not None and known_since <= restored_at:
         why = "the store was restored from a backup, and the effect may have been made since"
         return Rejected("effect_unknown", why)
@@ -96,7 +96,7 @@ def _if_new(known_since: int, restored_at: int | None, not_after: int) -> Ledger
 
 
 def named_call(inputs: str, function: str) -> str:
-    """What a call is known by: the fingerprint of its arguments, and its function's name."""
+    """The identity of a call: the fingerprint of its arguments, and its function's name."""
     return f"{inputs}:{function}"
 
 
@@ -106,7 +106,7 @@ def has_other_arguments(one: str, other: str) -> bool:
 
 
 def _is_another(effect: Effect, lineage: str, step: str, args_hash: str) -> bool:
-    """One step may have its function renamed, and several steps may call one function."""
+    """Whether it is another call; a function may be renamed, and several steps may call one function."""
     function, other = effect.args_hash.partition(":")[2], args_hash.partition(":")[2]
     is_other_function = bool(function and other) and function != other
     part = step_place if effect.lineage == lineage else step_name
@@ -114,7 +114,7 @@ def _is_another(effect: Effect, lineage: str, step: str, args_hash: str) -> bool
     return has_other_arguments(effect.args_hash, args_hash) or (is_other_function and is_other_step)
 
 
-def conflict(key: str, task_id: str) -> Rejected:
+def key_conflict(key: str, task_id: str) -> Rejected:
     """One key stands for one call."""
     why = f"task {task_id} used the key {key!r} with other arguments, or for another function"
     return Rejected("effect_conflict", f"{why}; give each effect a key of its own")
@@ -122,10 +122,10 @@ def conflict(key: str, task_id: str) -> Rejected:
 
 def _while_intended(effect: Effect, now: int, margin: int) -> LedgerAnswer:
     until = surely_over_at(effect, margin)
-    return WaitOtherWorker(until) if now < until else _unknown(effect)
+    return WaitOtherWorker(until) if now < until else _unknown_outcome(effect)
 
 
-def _unknown(effect: Effect) -> Rejected:
+def _unknown_outcome(effect: Effect) -> Rejected:
     why = f"whether the effect {effect.key!r} took place is not known since attempt {effect.attempt_id}"
     return Rejected("effect_unknown", why)
 
@@ -135,17 +135,17 @@ def _may_change(effect: Effect, lineage: str) -> bool:
 
 
 def surely_over_at(effect: Effect, margin: int) -> int:
-    """From when on no call of the effect should be in progress: its own time, and a margin."""
+    """When no call of the effect can be in progress any more: its own time, and a margin."""
     return (effect.not_after or 0) + margin
 
 
 def may_run_again(
     *, same_attempt: bool, call_ended: bool, time_is_over: bool, holder_gone: bool, may_repeat: bool
 ) -> bool:
-    """Whether "not done" is enough to try again.
+    """Whether "not done" permits another execution.
 
-    It is if a second call would do no harm, if the attempt says that its own call has ended by itself, or if
-    the call's time is over and its attempt asks, or its process is gone.
+    It does if a second call is harmless, if the attempt says that its own call has ended, or if the call's
+    time is over and its own attempt asks, or its process is gone.
     """
     is_own_and_ended = same_attempt and call_ended
     return may_repeat or is_own_and_ended or (time_is_over and (same_attempt or holder_gone))

@@ -48,17 +48,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                 jitter=retry.jitter,
                 delays=tuple(retry.delays),
             ),
-            deadline=_micro(settings.task.deadline_seconds),
+            deadline=_microseconds(settings.task.deadline_seconds),
             ring_after=_or_off(pmo.dispatched_retry_seconds),
             dispatch_timeout=_or_off(pmo.dispatched_timeout_seconds),
             active_reap=_or_off(pmo.active_reap_seconds),
-            suspend_grace=_micro(settings.worker.suspend_timeout_seconds),
-            step_grace=_micro(settings.worker.lease_seconds),
-            effect_margin=_micro(settings.worker.effect_margin_seconds),
-            remind_every=_micro(settings.human.remind_seconds),
+            suspend_grace=_microseconds(settings.worker.suspend_timeout_seconds),
+            step_grace=_microseconds(settings.worker.lease_seconds),
+            effect_margin=_microseconds(settings.worker.effect_margin_seconds),
+            remind_every=_microseconds(settings.human.remind_seconds),
             runaway_limit=pmo.runaway_limit,
             crash_limit=pmo.crash_limit,
-            crash_window=_micro(pmo.crash_window_seconds),
+            crash_window=_microseconds(pmo.crash_window_seconds),
             repeat_limit=settings.progress.repeat_limit or None,
             stall_after=_or_off(settings.progress.stall_seconds),
             stops_loops=settings.progress.action == "stop",
@@ -66,9 +66,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _micro(seconds: float) -> int:
+def _microseconds(seconds: float) -> int:
     return int(seconds * SECOND)
 
 
 def _or_off(seconds: float) -> int | None:
-    return _micro(seconds) if seconds > 0 else None
+    return _microseconds(seconds) if seconds > 0 else None

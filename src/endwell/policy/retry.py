@@ -76,11 +76,11 @@ LONGEST_BACKOFF_SECONDS = 86_400.0
 _decoder = msgspec.json.Decoder(RetryPolicy)
 
 
-def unpack(text: str | None, default: RetryPolicy) -> RetryPolicy:
+def unpack_policy(text: str | None, default: RetryPolicy) -> RetryPolicy:
     """The task's own policy, or the installation's."""
     return default if text is None else _decoder.decode(text)
 
 
-def pack(policy: RetryPolicy) -> str:
+def pack_policy(policy: RetryPolicy) -> str:
     """A policy as one column's text."""
     return msgspec.json.encode(policy).decode()

@@ -1,4 +1,4 @@
-"""From what a caller asks to the command that asks it: every check that belongs before the store."""
+"""Makes the submissions of callers and turns, with every check that belongs before the store."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from endwell.policy.limits import SECOND
 from endwell.settings import ApprovalSettings as ApprovalSettings
 
 LONGEST_SECONDS = 10 * 366 * 86_400.0
-"""Ten years: a delay or deadline beyond it is a mistake."""
+"""Ten years: a longer delay or deadline is a mistake."""
 SHORTEST_DEADLINE_SECONDS = 0.001
 PRIORITIES = range(-9, 10)
 MOST_NAMED = 10
-"""So many agents are named to somebody who asked for one that nobody knows."""
+"""At most this many agents are named to a caller who asked for an unknown one."""
 
 Seconds = float | int | timedelta
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """How something is asked for, as the caller says it. `agent` may be `name/key`."""
+    """The options of a submission, as the caller gives them. `agent` may be `name/key`."""
 
     agent: str
     priority: int = 0
@@ -42,7 +42,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """The task on whose account something is asked for, and how often its chain was delivered so far."""
+    """The task that causes a submission, and the deliveries along its chain so far."""
 
     task_id: str
     chain: int
@@ -50,14 +50,14 @@ class Cause(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, task: Task) -> Cause:
-        """That task, as it stands."""
+        """The cause that this task is."""
         return cls(task.id, deliveries_along(task), origin_at(task))
 
 
 def order_for(
     request: Request, spec: AgentSpec, *, namespace: str, owner: str, approval: ApprovalSettings
 ) -> Submit:
-    """Everything of the command but its payload and ids, which `filled` puts in; or a clear refusal."""
+    """The submission without its payload and ids, which `fill_order` adds."""
     _, agent_key = names.agent_reference(request.agent)
     deadline = microseconds(request.deadline, "deadline", least=SHORTEST_DEADLINE_SECONDS)
     order = Submit(
@@ -71,7 +71,7 @@ def order_for(
         payload_hash="",
         channel=names.channel_name(request.channel),
         agent_version=spec.version,
-        priority=_priority(request.priority),
+        priority=_checked_priority(request.priority),
         retry_policy=spec.retry_policy,
         delay=microseconds(request.delay, "delay", least=0.0) or 0,
         deadline=deadline if deadline is not None else spec.deadline,
@@ -81,11 +81,11 @@ def order_for(
         chain=request.cause.chain if request.cause else 0,
         origin_at=request.cause.origin_at if request.cause else None,
     )
-    return _guarded(order, guard_for(options_of(spec.options), approval))
+    return _with_approval(order, guard_for(options_of(spec.options), approval))
 
 
-def _guarded(order: Submit, guard: Guard | None) -> Submit:
-    """With the rule that a person must agree before it starts, if there is one."""
+def _with_approval(order: Submit, guard: Guard | None) -> Submit:
+    """Add the approval rule, if there is one."""
     if guard is None:
         return order
     return replace(
@@ -97,7 +97,7 @@ def _guarded(order: Submit, guard: Guard | None) -> Submit:
 
 
 class ChildCall(msgspec.Struct, frozen=True, kw_only=True):
-    """How a turn asks another agent, or a tool's worker, for something."""
+    """How a turn calls another agent, or a tool's worker."""
 
     tool_call_id: str
     agent_key: str | None
@@ -106,7 +106,7 @@ class ChildCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def child_order(parent: Task, call: ChildCall, spec: AgentSpec, payload: Any, guard: Guard | None) -> Submit:
-    """The submission that a call comes to. It ends when its parent must, or when the call's time is up."""
+    """The submission of a call. The child ends when its parent must, or when the call's time is up."""
     family = family_of(parent)
     held = family.held_keys
     if parent.agent_key is not None:
@@ -142,11 +142,11 @@ def child_order(parent: Task, call: ChildCall, spec: AgentSpec, payload: Any, gu
         chain=family.chain,
         origin_at=origin_at(parent),
     )
-    return _guarded(order, guard)
+    return _with_approval(order, guard)
 
 
 def _refuse_endless(depth: int, reference: str, held: tuple[str, ...]) -> None:
-    """As the machine does; said here, the agent's code hears of it."""
+    """Refuse what the machine would refuse too; raised here, the agent's code sees the error."""
     if depth > MAX_DEPTH:
         why = f"a chain of calls may be {MAX_DEPTH} deep"
         raise BadInput(why, code="calls_too_deep", hint="do some of the work without calling on")
@@ -155,8 +155,8 @@ def _refuse_endless(depth: int, reference: str, held: tuple[str, ...]) -> None:
         raise BadInput(why, code="key_held_by_ancestor", hint="call another key")
 
 
-def filled(order: Submit, spec: AgentSpec, payload: Any, key: str | None, task_id: str) -> Submit:
-    """The command for one payload. A new task's id is unique, and serves as its first command's id too."""
+def fill_order(order: Submit, spec: AgentSpec, payload: Any, key: str | None, task_id: str) -> Submit:
+    """Add payload and ids. A new task's id is unique, and is its first command's id too."""
     encoded = checked_payload(payload, spec)
     return replace(
         order,
@@ -169,7 +169,7 @@ def filled(order: Submit, spec: AgentSpec, payload: Any, key: str | None, task_i
 
 
 def checked_payload(payload: Any, spec: AgentSpec) -> bytes:
-    """The payload as canonical bytes; refused when it is not JSON or not what the agent takes."""
+    """The payload as canonical bytes; refused if it is not JSON or does not fit the agent's schema."""
     encoded = content.encode(payload)
     if spec.payload_schema is not None:
         schema_check.check(content.decode_stored(encoded), _decoded_schema(spec.payload_schema), "payload")
@@ -183,7 +183,7 @@ def _decoded_schema(text: str) -> dict[str, Any]:
 
 
 def unknown_agent(name: str, known: list[str]) -> UnknownAgent:
-    """Nobody has registered it; say who is there, first those of like names."""
+    """The error for an agent that is not registered; it names the known agents, similar names first."""
     alike = get_close_matches(name, known)
     named = [*alike, *(each for each in known if each not in alike)]
     more = [f"and {len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else []
@@ -195,7 +195,7 @@ def unknown_agent(name: str, known: list[str]) -> UnknownAgent:
     )
 
 
-def _priority(value: object) -> int:
+def _checked_priority(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value not in PRIORITIES:
         raise BadInput(
             f"priority must be a whole number from {PRIORITIES[0]} to {PRIORITIES[-1]}, "
@@ -208,7 +208,7 @@ def _priority(value: object) -> int:
 
 
 def microseconds(value: object, field: str, *, least: float) -> int | None:
-    """A delay or deadline as the machine counts it; one that makes no sense is refused."""
+    """A delay or deadline in microseconds; refused outside its bounds."""
     if value is None:
         return None
     seconds = value.total_seconds() if isinstance(value, timedelta) else value

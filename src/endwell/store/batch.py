@@ -51,7 +51,7 @@ class Batch:
         if decision.closed:
             self.work.close(command.namespace, decision.closed)
         elif type(command) is c.Deliver and command.is_counted:
-            self.work.note("reset_deliveries", (command.namespace, command.message_id))
+            self.work.add_row("reset_deliveries", (command.namespace, command.message_id))
         if decision.spawn is not None:
             after = self.decide(None, decision.spawn).task
         refusal = decision.refusal

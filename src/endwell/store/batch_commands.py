@@ -39,7 +39,7 @@ def claim_next(batch: Batch, command: c.ClaimNext) -> Reply:
         suspect = is_suspect(offer.task.crash_count, batch.limits.crash_limit)
         if suspect and not may_take_suspect:
             continue
-        claimed = _offer(batch, command, number, offer.task)
+        claimed = _offer_task(batch, command, number, offer.task)
         if claimed is not None:
             taken.append(Offer(claimed, offer.payload))
             may_take_suspect = may_take_suspect and not suspect
@@ -55,7 +55,7 @@ def dispatch_next(batch: Batch, command: c.DispatchNext) -> Reply:
         suspect = is_suspect(offer.task.crash_count, batch.limits.crash_limit)
         if suspect and not command.may_offer_suspect:
             continue
-        offered = _offer(batch, command, number, offer.task)
+        offered = _offer_task(batch, command, number, offer.task)
         if offered is not None:
             taken.append(Offer(offered, offer.payload))
         if len(taken) == command.limit:
@@ -63,7 +63,9 @@ def dispatch_next(batch: Batch, command: c.DispatchNext) -> Reply:
     return Reply(taken=tuple(taken))
 
 
-def _offer(batch: Batch, command: c.ClaimNext | c.DispatchNext, number: int, offered: Task) -> Task | None:
+def _offer_task(
+    batch: Batch, command: c.ClaimNext | c.DispatchNext, number: int, offered: Task
+) -> Task | None:
     """Dispatch or claim a ready task, with a slot of its agent if the agent is limited.
 
     The session of a claim was checked once for all of its tasks.
@@ -106,7 +108,9 @@ def _single_command(
     )
 
 
-def _derived(kind: Callable[..., Any], command: c.Command, number: int, task: Task, **fields: Any) -> Any:
+def _derived_command(
+    kind: Callable[..., Any], command: c.Command, number: int, task: Task, **fields: Any
+) -> Any:
     """A command to one task that follows from a command of the batch."""
     command_id = f"{command.command_id}.{number}"
     about = {"command_id": command_id, "namespace": command.namespace, "actor": command.actor}
@@ -118,7 +122,7 @@ def settle_children(batch: Batch, command: c.SettleChildren) -> Reply:
     follow: list[c.Command] = []
     for number, child in enumerate(batch.work.children(command.namespace, command.parent_id)):
         about = {"causation_id": command.causation_id, "parent_id": command.parent_id}
-        follow += batch.decide(child, _derived(c.Disown, command, number, child, **about)).follow
+        follow += batch.decide(child, _derived_command(c.Disown, command, number, child, **about)).follow
     batch.work.close(command.namespace, (Closing(command.message_id, "consumed"),))
     return Reply(follow=tuple(follow))
 
@@ -156,14 +160,14 @@ def open_session(batch: Batch, command: c.OpenSession) -> Reply:
 def renew_session(batch: Batch, command: c.Heartbeat) -> Reply:
     """Renew the lease; attempts that the worker did not name twice are reclaimed."""
     key = (command.namespace, command.session_id)
-    held = [t for row in batch.rows.held_by.get(key, ()) if (t := batch.work.current(row)).attempt_id]
+    held = [t for row in batch.rows.held_by.get(key, ()) if (t := batch.work.current_task(row)).attempt_id]
     renewal = sessions.renew_lease(batch.work.session(*key), held, command, batch.now)
     if renewal.session is None:
         return Reply(refusal=NotFound(f"session {command.session_id} has ended", code="session_lost"))
     for number, task in enumerate(renewal.forgotten):
         about = {"attempt_id": task.attempt_id or "", "session_id": command.session_id}
         reason = "forgotten_by_its_worker"
-        batch.decide(task, _derived(c.Reclaim, command, number, task, reason=reason, **about))
+        batch.decide(task, _derived_command(c.Reclaim, command, number, task, reason=reason, **about))
     batch.work.sessions[key] = renewal.session
     return Reply(session=renewal.session, stale=renewal.stale)
 
@@ -180,10 +184,10 @@ def close_session(batch: Batch, command: c.CloseSession) -> Reply:
 
 def _hand_back_held(batch: Batch, command: c.Command, session_id: str, reason: str) -> None:
     for number, row in enumerate(batch.rows.held_by.get((command.namespace, session_id), ())):
-        task = batch.work.current(row)
+        task = batch.work.current_task(row)
         if task.session_id == session_id:
             about = {"attempt_id": task.attempt_id or "", "reason": reason}
-            batch.decide(task, _derived(c.HandBack, command, number, task, **about))
+            batch.decide(task, _derived_command(c.HandBack, command, number, task, **about))
 
 
 def _save_session(batch: Batch, session: Session) -> Reply:
@@ -215,14 +219,14 @@ def take_resumes(batch: Batch, command: c.TakeResumes) -> Reply:
     until = batch.now + command.lease
     for message_id in command.message_ids:
         row = (command.actor, until, batch.now, command.namespace, message_id)
-        batch.work.note("take_resume", row)
-        batch.work.note("count_delivery", (command.namespace, message_id))
+        batch.work.add_row("take_resume", row)
+        batch.work.add_row("count_delivery", (command.namespace, message_id))
     return Reply()
 
 
 def requeue_resumes(batch: Batch, command: c.RequeueResumes) -> Reply:
     """Release messages whose delivery lease lapsed."""
-    batch.work.note("requeue_resumes", (batch.now, command.namespace))
+    batch.work.add_row("requeue_resumes", (batch.now, command.namespace))
     return Reply()
 
 
@@ -236,7 +240,7 @@ def close_messages(batch: Batch, command: c.CloseMessages) -> Reply:
 def requeue_messages(batch: Batch, command: c.RequeueMessages) -> Reply:
     """Make messages pending again whose processor died."""
     for message_id in command.message_ids:
-        batch.work.note("requeue_message", (command.before, command.namespace, message_id))
+        batch.work.add_row("requeue_message", (command.before, command.namespace, message_id))
     return Reply()
 
 
@@ -249,14 +253,14 @@ def wake_agents(batch: Batch, command: c.WakeAgents) -> Reply:
 def fold_tallies(batch: Batch, command: c.FoldTallies) -> Reply:
     """Add up the counters of idle writers."""
     before = batch.now - command.idle
-    batch.work.note("fold_tallies", (before, batch.now, command.namespace))
-    batch.work.note("drop_tallies", (before, command.namespace))
+    batch.work.add_row("fold_tallies", (before, batch.now, command.namespace))
+    batch.work.add_row("drop_tallies", (before, command.namespace))
     return Reply()
 
 
 def mark_restored(batch: Batch, command: c.MarkRestored) -> Reply:
     """Note when the namespace was restored."""
-    batch.work.note("mark_restored", (command.namespace, batch.now, command.actor))
+    batch.work.add_row("mark_restored", (command.namespace, batch.now, command.actor))
     return Reply()
 
 
@@ -265,11 +269,11 @@ def register_agents(batch: Batch, command: c.RegisterAgents) -> Reply:
     work, now = batch.work, batch.now
     work.agents.extend((command.namespace, now, spec) for spec in command.agents)
     if command.drops_expired:
-        work.note("drop_expired_agents", (now, command.namespace))
+        work.add_row("drop_expired_agents", (now, command.namespace))
     for spec in command.agents if command.session_id else ():
-        work.note("drop_rules", (now, command.namespace, spec.name, command.session_id))
+        work.add_row("drop_rules", (now, command.namespace, spec.name, command.session_id))
     for agent, rule in command.rules:
-        work.note("add_rule", (command.namespace, agent, command.session_id, rule, now))
+        work.add_row("add_rule", (command.namespace, agent, command.session_id, rule, now))
     return Reply()
 
 

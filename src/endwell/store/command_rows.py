@@ -39,7 +39,7 @@ def want_task(want: Wanted, command: c.TaskCommand, attempt: str | None = None) 
         want.attempts[key] = None
 
 
-def _named(rows: str, field: str) -> Callable[[Wanted, Any], None]:
+def _row_named_by(rows: str, field: str) -> Callable[[Wanted, Any], None]:
     """Ask for the row that a field of the command names."""
     rows_of, name_of = attrgetter(rows), attrgetter(field)
 
@@ -97,23 +97,23 @@ def _want_adopted(want: Wanted, command: c.Adopt) -> None:
 
 
 WANTED: Final[dict[str, Callable[[Wanted, Any], None]]] = {
-    t.AGENT_RULES: _named("rules", "agent"),
-    t.REPLAYED: _named("replays", "task_id"),
-    t.START: _named("starts", "task_id"),
-    t.SESSION: _named("sessions", "session_id"),
+    t.AGENT_RULES: _row_named_by("rules", "agent"),
+    t.REPLAYED: _row_named_by("replays", "task_id"),
+    t.START: _row_named_by("starts", "task_id"),
+    t.SESSION: _row_named_by("sessions", "session_id"),
     t.EFFECT: _want_effect,
-    t.INBOX: _named("inbox", "task_id"),
+    t.INBOX: _row_named_by("inbox", "task_id"),
     t.MESSAGE: _want_message,
     t.WAIT: _want_wait,
-    t.NEXT_WAITS: _named("calls", "task_id"),
+    t.NEXT_WAITS: _row_named_by("calls", "task_id"),
     TASK: want_task,
     ADOPTED: _want_adopted,
     REPORTED: _want_reported,
     HELD: _want_held,
     LOST: _want_lost,
     READY: _want_ready,
-    CHILDREN: _named("children", "parent_id"),
-    CURSOR: _named("cursors", "name"),
+    CHILDREN: _row_named_by("children", "parent_id"),
+    CURSOR: _row_named_by("cursors", "name"),
 }
 
 

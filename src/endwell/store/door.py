@@ -1,8 +1,8 @@
 """The door: every state change of the system is a command that passes here.
 
-Sans-I/O. A driver asks for the rows that the commands need (`wanted`), reads them, has the commands decided
-(`outcome`), and writes the result, all in one transaction. Between the two calls the pure machine enforces
-fencing, the one end of a task, the counters, and the log.
+Sans-I/O. A driver asks for the rows that the commands need (`wanted_rows`), reads them, has the commands
+decided (`outcome`), and writes the result, all in one transaction. Between the two calls the pure machine
+enforces fencing, the one end of a task, the counters, and the log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from endwell.store.command_rows import WANTED, want_task
 from endwell.store.rows import Outcome, Reply, Rows, Wanted
 
 
-def wanted(commands: Sequence[Any], *, careful: bool = False) -> Wanted:
+def wanted_rows(commands: Sequence[Any], *, careful: bool = False) -> Wanted:
     """The rows that these commands need.
 
     A submission brings a new id, so its task is not read. With `careful` it is, after the database has said
@@ -53,7 +53,7 @@ def outcome(commands: Sequence[c.Command], rows: Rows, now: int, limits: Limits)
     """Decide the commands in turn, each on what the ones before it changed. A bad command fails alone."""
     batch = Batch(rows, now, limits)
     replies = [_reply(batch, command) for command in commands]
-    return Outcome(replies, batch.work.writes(), batch.work.bells)
+    return Outcome(replies, batch.work.collect_writes(), batch.work.bells)
 
 
 def _reply(batch: Batch, command: c.Command) -> Reply:

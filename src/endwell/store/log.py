@@ -1,7 +1,7 @@
-"""The log: events sealed into one hash chain per task, and the check that nobody touched it.
+"""The log: events sealed into one hash chain per task, and the check that none was changed.
 
-An event's hash covers the previous one, every column and the data bytes. The task row keeps the
-head (version and hash), so that a cut-off tail is found as well.
+An event's hash covers the previous hash, every column and the data bytes. The task's row keeps the head
+(version and hash), so that a cut-off tail is found as well.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class Logged(msgspec.Struct, frozen=True):
-    """An event as read back: with its place in the whole log and its predecessor's hash."""
+    """An event as read: with its position in the whole log and its predecessor's hash."""
 
     cursor: str
     seq: int
@@ -68,7 +68,7 @@ _NUMBER = re.compile("[0-9]{1,19}")
 
 
 def position_of(cursor: str) -> int:
-    """The position that a cursor names; '' is the beginning. What never was a cursor is refused."""
+    """The position that a cursor names; '' is the beginning. Text that is no cursor is refused."""
     if not cursor:
         return 0
     if _NUMBER.fullmatch(cursor) and int(cursor) <= LAST_POSITION:
@@ -84,7 +84,7 @@ def position_of(cursor: str) -> int:
 def seal(
     task: Task, version: int, fact: facts.Fact, command: Command, at: int, by: str | None, previous: bytes
 ) -> EventRow:
-    """The event for a fact that has just brought `task` to its version; `by` is whose attempt said it."""
+    """The event of a fact that has just brought `task` to this version; `by` is the attempt behind it."""
     header = (
         task.namespace,
         task.id,
@@ -102,18 +102,18 @@ def seal(
     return header + (data, sha256(previous + _encode_header(header) + data).digest())  # noqa: RUF005 (quicker)
 
 
-def _digest(values: tuple[object, ...], data: bytes, previous: bytes) -> bytes:
+def _event_digest(values: tuple[object, ...], data: bytes, previous: bytes) -> bytes:
     return sha256(previous + _encode_header(values) + data).digest()
 
 
 def hash_of(event: Event, previous: bytes) -> bytes:
-    """What the event's hash must be after `previous`."""
+    """The hash that the event must have after `previous`."""
     values = msgspec.structs.astuple(event)
-    return _digest(values[:-2], event.data, previous)
+    return _event_digest(values[:-2], event.data, previous)
 
 
 def is_continued(task: Task | None, events: Iterable[Event]) -> bool:
-    """Whether these events follow on what the task has, each sealed over the one before it."""
+    """Whether these events continue the task's log, each sealed over the one before it."""
     version, head = (0, b"") if task is None else (task.version, task.head_hash)
     for event in events:
         if event.version != version + 1 or hash_of(event, head) != event.hash:
@@ -123,13 +123,13 @@ def is_continued(task: Task | None, events: Iterable[Event]) -> bool:
 
 
 def effect_keys(rows: Iterable[Sequence[Any]]) -> set[str]:
-    """The effects that events, as rows of their table, tell of."""
+    """The keys of the effects in events, given as rows of their table."""
     events = (Event(*row) for row in rows)
     return {getattr(event.fact, "key", "") for event in events if event.type.startswith("effect.")}
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong with the log of one task; `about` names the card or row, if it is one."""
+    """A defect in the log of one task; `about` names the card or row, if it concerns one."""
 
     task_id: str
     version: int
@@ -140,7 +140,7 @@ class Problem(msgspec.Struct, frozen=True):
 def check_chain(task_id: str, events: Iterable[Event], head: tuple[int, bytes] | None) -> Iterator[Problem]:
     """Find a changed, missing, reordered or cut-off event in one task's log, read in version order.
 
-    `head` is what the task's row says of its last event; None means that the row is gone.
+    `head` is the last event according to the task's row; None means that the row is missing.
     """
     previous, expected = b"", 1
     for event in events:

@@ -1,6 +1,6 @@
-"""Tables that are folded from the log beside `tasks`: which row each fact adds or closes.
+"""Tables that are folded from the log beside `tasks`: which rows each fact adds or closes.
 
-Each entry of `PROJECTIONS` maps a fact to rows: name of a write query, and parameters. Most have none.
+Each entry of `PROJECTIONS` maps a fact to rows: the name of a write query, and its parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Projection = Callable[[Task, Task, Any, int], list[Row]]
 
 
 def ledger_row(message: Message) -> Row | None:
-    """An answer on its way to a waiting turn is in the resume ledger until it is applied."""
+    """The row of the resume ledger for an answer on its way to a waiting turn."""
     if message.message_type not in ("tool_result", "timeout", "child"):
         return None
     status = {"pending": "pending", "consumed": "applied"}.get(message.status, "dropped")
@@ -32,12 +32,12 @@ def ledger_row(message: Message) -> Row | None:
     return ("add_resume", (*turn, *about))
 
 
-def _turn_ended(before: Task, after: Task, fact: f.TurnEnded, at: int) -> list[Row]:
-    return [*_inbox_closed(before, at), *_waits_over(before, at)]
+def _turn_end_rows(before: Task, after: Task, fact: f.TurnEnded, at: int) -> list[Row]:
+    return [*_closed_inbox_rows(before, at), *_dropped_wait_rows(before, at)]
 
 
-def _waits_over(before: Task, at: int) -> list[Row]:
-    """What a turn waited for ends with it, and so does what it asked of people."""
+def _dropped_wait_rows(before: Task, at: int) -> list[Row]:
+    """The waits of a turn end with it, and so do its approvals."""
     if before.waits is None:
         return []
     asked = [one.id for one in inside_of(before).asked if one.id != before.id]
@@ -46,20 +46,20 @@ def _waits_over(before: Task, at: int) -> list[Row]:
 
 
 def _was_offered(task: Task) -> bool:
-    """Whether the turn lies in the inbox. Most never do: workers take ready tasks by themselves."""
+    """Whether the turn is in the inbox. Most never are, because workers claim ready tasks directly."""
     return task.inside is not None and inside_of(task).is_offered
 
 
-def _inbox_closed(before: Task, at: int) -> list[Row]:
-    """A turn that was offered through the inbox leaves it when it ends: consumed, or taken by nobody."""
+def _closed_inbox_rows(before: Task, at: int) -> list[Row]:
+    """A turn that was offered through the inbox leaves it when it ends: consumed, or skipped if unclaimed."""
     if not _was_offered(before):
         return []
     if before.status == DISPATCHED:
-        return [_marked(before, "skipped", None, at, at, why="turn_over")]
-    return [_marked(before, "consumed", None, at, at)]
+        return [_inbox_mark(before, "skipped", None, at, at, why="turn_over")]
+    return [_inbox_mark(before, "consumed", None, at, at)]
 
 
-def _marked(
+def _inbox_mark(
     task: Task,
     status: str,
     attempt_id: str | None,
@@ -71,43 +71,43 @@ def _marked(
     return ("mark_inbox", (*marks, task.namespace, task.turn_id, why))
 
 
-def _claimed(before: Task, after: Task, fact: f.TaskClaimed, at: int) -> list[Row]:
+def _claim_rows(before: Task, after: Task, fact: f.TaskClaimed, at: int) -> list[Row]:
     if not _was_offered(before):
         return []
-    return [_marked(after, "processing", fact.attempt_id, at, None)]
+    return [_inbox_mark(after, "processing", fact.attempt_id, at, None)]
 
 
-def _given_back(before: Task, after: Task, fact: f.Fact, at: int) -> list[Row]:
-    """The same commit that takes a turn from its holder puts its message back."""
-    return [_marked(after, "pending", None, None, None)] if _was_offered(before) else []
+def _returned_turn_rows(before: Task, after: Task, fact: f.Fact, at: int) -> list[Row]:
+    """The commit that takes a turn from its holder also puts its message back."""
+    return [_inbox_mark(after, "pending", None, None, None)] if _was_offered(before) else []
 
 
-def _dispatched(before: Task, after: Task, fact: f.TaskDispatched, at: int) -> list[Row]:
-    return [_inbox_turn(after, f"{fact.turn_id}.{fact.epoch}", at)] if fact.is_offered else []
+def _dispatch_rows(before: Task, after: Task, fact: f.TaskDispatched, at: int) -> list[Row]:
+    return [_inbox_row(after, f"{fact.turn_id}.{fact.epoch}", at)] if fact.is_offered else []
 
 
-def _rang(before: Task, after: Task, fact: f.TaskRang, at: int) -> list[Row]:
-    """The turn is put into the inbox once more, under a name of its own; one claim takes all its rows."""
-    return [_inbox_turn(after, f"{after.turn_id}.{after.epoch}.{at}", at)] if _was_offered(before) else []
+def _ring_rows(before: Task, after: Task, fact: f.TaskRang, at: int) -> list[Row]:
+    """Put the turn into the inbox once more, under another id; one claim takes all its rows."""
+    return [_inbox_row(after, f"{after.turn_id}.{after.epoch}.{at}", at)] if _was_offered(before) else []
 
 
-def _inbox_turn(task: Task, inbox_id: str, at: int) -> Row:
+def _inbox_row(task: Task, inbox_id: str, at: int) -> Row:
     row = (task.namespace, inbox_id, task.agent, task.agent_key, task.channel, task.id, task.turn_id)
     family = family_of(task)
     about = (family.depth, task.trace, trace_id_of(task.trace), family.parent_agent or None)
     return ("add_inbox_turn", (*row, task.epoch, at, *about))
 
 
-def _dead_lettered(before: Task, after: Task, fact: f.TaskDeadLettered, at: int) -> list[Row]:
+def _dead_letter_rows(before: Task, after: Task, fact: f.TaskDeadLettered, at: int) -> list[Row]:
     row = (after.namespace, after.id, after.agent, after.reason, fact.fingerprint, after.retry_count, at)
     return [("add_dead_letter", row)]
 
 
-def _letter_closed(before: Task, after: Task, fact: f.Fact, at: int) -> list[Row]:
+def _closed_letter_rows(before: Task, after: Task, fact: f.Fact, at: int) -> list[Row]:
     return [("close_dead_letter", (after.dead_letter, at, after.namespace, after.id))]
 
 
-def _approval_asked(before: Task, after: Task, fact: f.ApprovalRequested, at: int) -> list[Row]:
+def _approval_request_rows(before: Task, after: Task, fact: f.ApprovalRequested, at: int) -> list[Row]:
     approval_id = fact.id or after.id
     shown = shown_id(approval_id) if fact.id else after.payload_card
     question = fact.question or f"May {after.agent} start with this?"
@@ -116,11 +116,11 @@ def _approval_asked(before: Task, after: Task, fact: f.ApprovalRequested, at: in
     return [("add_approval", (after.namespace, approval_id, after.id, *about, *when))]
 
 
-def _approval_voted(before: Task, after: Task, fact: f.ApprovalVoted, at: int) -> list[Row]:
+def _vote_rows(before: Task, after: Task, fact: f.ApprovalVoted, at: int) -> list[Row]:
     return [("vote_approval", (fact.by, after.namespace, fact.id or after.id))]
 
 
-def _approval_decided(decision: str) -> Projection:
+def _approval_decision_rows(decision: str) -> Projection:
     def rows(before: Task, after: Task, fact: Any, at: int) -> list[Row]:
         by = getattr(fact, "by", None)
         return [("close_approval", (decision, by, at, after.namespace, fact.id or after.id))]
@@ -128,11 +128,11 @@ def _approval_decided(decision: str) -> Projection:
     return rows
 
 
-def _suspended(before: Task, after: Task, fact: f.TaskSuspended, at: int) -> list[Row]:
-    return [*_wait_rows(after, fact.waits, 0, at), *_inbox_closed(before, at)]
+def _suspension_rows(before: Task, after: Task, fact: f.TaskSuspended, at: int) -> list[Row]:
+    return [*_wait_rows(after, fact.waits, 0, at), *_closed_inbox_rows(before, at)]
 
 
-def _waits_added(before: Task, after: Task, fact: f.WaitsAdded, at: int) -> list[Row]:
+def _added_wait_rows(before: Task, after: Task, fact: f.WaitsAdded, at: int) -> list[Row]:
     return _wait_rows(after, fact.waits, fact.first, at)
 
 
@@ -144,12 +144,12 @@ def _wait_rows(task: Task, waits: tuple[Wait, ...], first: int, at: int) -> list
     ]
 
 
-def _wait_answered(before: Task, after: Task, fact: f.WaitAnswered, at: int) -> list[Row]:
+def _answered_wait_rows(before: Task, after: Task, fact: f.WaitAnswered, at: int) -> list[Row]:
     where = (after.namespace, before.turn_id, fact.tool_call_id)
     return [("answer_wait", (fact.wait_status, fact.result_card, 0, at, *where))]
 
 
-def _wait_timed_out(before: Task, after: Task, fact: f.WaitExpired, at: int) -> list[Row]:
+def _expired_wait_rows(before: Task, after: Task, fact: f.WaitExpired, at: int) -> list[Row]:
     """Reported waits stay open: an answer, or the report itself, settles them."""
     turn = (after.namespace, before.turn_id)
     return [
@@ -157,42 +157,42 @@ def _wait_timed_out(before: Task, after: Task, fact: f.WaitExpired, at: int) -> 
     ]
 
 
-def _blocked(before: Task, after: Task, fact: f.TaskBlocked, at: int) -> list[Row]:
-    """A turn that waited is run again from its top when the hold is over, and then waits anew."""
+def _block_rows(before: Task, after: Task, fact: f.TaskBlocked, at: int) -> list[Row]:
+    """Blocking drops the waits: the turn runs again from its top when the hold is over."""
     dropped: list[Row] = []
     if before.status == SUSPENDED:
         dropped.append(("drop_waits", (at, before.namespace, before.turn_id)))
-    return [*_approval_void(before, after, fact, at), *_inbox_closed(before, at), *dropped]
+    return [*_void_approval_rows(before, after, fact, at), *_closed_inbox_rows(before, at), *dropped]
 
 
-def _approval_void(before: Task, after: Task, fact: f.Fact, at: int) -> list[Row]:
-    """A task that leaves `waiting_approval` by another way takes its open approval with it."""
+def _void_approval_rows(before: Task, after: Task, fact: f.Fact, at: int) -> list[Row]:
+    """Close the open approval of a task that leaves `waiting_approval` without a decision."""
     if before.status != WAITING_APPROVAL:
         return []
     return [("close_approval", ("void", None, at, after.namespace, after.id))]
 
 
 PROJECTIONS: Final[dict[type[f.Fact], Projection]] = {
-    f.TurnEnded: _turn_ended,
-    f.TaskClaimed: _claimed,
-    f.TaskDispatched: _dispatched,
-    f.TaskRang: _rang,
-    f.TaskReclaimed: _given_back,
-    f.TaskHandedBack: _given_back,
-    f.TaskDeadLettered: _dead_lettered,
-    f.DeadLetterReplayed: _letter_closed,
-    f.DeadLetterAbandoned: _letter_closed,
-    f.ApprovalRequested: _approval_asked,
-    f.ApprovalVoted: _approval_voted,
-    f.ApprovalApproved: _approval_decided("approved"),
-    f.RejectedApproval: _approval_decided("rejected"),
-    f.ExpiredApproval: _approval_decided("expired"),
-    f.TaskSuspended: _suspended,
-    f.WaitsAdded: _waits_added,
-    f.WaitAnswered: _wait_answered,
-    f.WaitExpired: _wait_timed_out,
-    f.FailedEnding: _approval_void,
-    f.TimedOutEnding: _approval_void,
-    f.CancelledEnding: _approval_void,
-    f.TaskBlocked: _blocked,
+    f.TurnEnded: _turn_end_rows,
+    f.TaskClaimed: _claim_rows,
+    f.TaskDispatched: _dispatch_rows,
+    f.TaskRang: _ring_rows,
+    f.TaskReclaimed: _returned_turn_rows,
+    f.TaskHandedBack: _returned_turn_rows,
+    f.TaskDeadLettered: _dead_letter_rows,
+    f.DeadLetterReplayed: _closed_letter_rows,
+    f.DeadLetterAbandoned: _closed_letter_rows,
+    f.ApprovalRequested: _approval_request_rows,
+    f.ApprovalVoted: _vote_rows,
+    f.ApprovalApproved: _approval_decision_rows("approved"),
+    f.RejectedApproval: _approval_decision_rows("rejected"),
+    f.ExpiredApproval: _approval_decision_rows("expired"),
+    f.TaskSuspended: _suspension_rows,
+    f.WaitsAdded: _added_wait_rows,
+    f.WaitAnswered: _answered_wait_rows,
+    f.WaitExpired: _expired_wait_rows,
+    f.FailedEnding: _void_approval_rows,
+    f.TimedOutEnding: _void_approval_rows,
+    f.CancelledEnding: _void_approval_rows,
+    f.TaskBlocked: _block_rows,
 }

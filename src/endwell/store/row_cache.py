@@ -1,7 +1,7 @@
-"""Tasks that this process's own attempts hold: what is known of them need not be read again.
+"""A cache of running tasks that attempts of this process hold, so that their rows are not read again.
 
-Only while nobody but the holder speaks of them: whatever somebody else asks about a task is decided on
-the row itself. That another process moved the row meanwhile is noticed by the version, when writing.
+It serves commands of the holder only; commands by others are decided on the row itself. If another process
+moved the row, the version shows it when the batch is written.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from endwell.model.status import RUNNING
 from endwell.model.task import Task
 from endwell.store.rows import TaskKey, Wanted, Writes
 
-MOST = 10_000
-"""Tasks kept in mind; beyond that all are forgotten, which costs one reading each."""
+MOST_TASKS = 10_000
+"""At most this many tasks are cached; beyond that all are dropped, which costs one read each."""
 
 
 class RowCache:
-    """Running tasks, as they stood after this process's last write."""
+    """Running tasks in their state after this process's last write."""
 
     def __init__(self) -> None:
         self._tasks: dict[TaskKey, Task] = {}
 
-    def known(self, want: Wanted) -> dict[TaskKey, Task]:
-        """Of the wanted tasks those that need not be read."""
+    def find_tasks(self, want: Wanted) -> dict[TaskKey, Task]:
+        """Those of the wanted tasks that need not be read."""
         found: dict[TaskKey, Task] = {}
         if self._tasks:
             for key, attempt in want.attempts.items():
@@ -30,9 +30,9 @@ class RowCache:
                     found[key] = task
         return found
 
-    def note(self, writes: Writes) -> None:
-        """What a transaction that took place made of them."""
-        if len(self._tasks) > MOST:
+    def remember_writes(self, writes: Writes) -> None:
+        """Cache what a committed transaction wrote."""
+        if len(self._tasks) > MOST_TASKS:
             self.forget()
         for task, _ in writes.moved:
             if task.status == RUNNING:
@@ -41,5 +41,5 @@ class RowCache:
                 self._tasks.pop((task.namespace, task.id), None)
 
     def forget(self) -> None:
-        """Somebody moved one of them, or it is not known what took place."""
+        """Drop all tasks: another process moved one, or it is unknown whether a transaction was committed."""
         self._tasks.clear()

@@ -1,4 +1,4 @@
-"""What passes between the door and its drivers: rows wanted, rows read, rows to write, replies."""
+"""What passes between the door and its drivers: rows to read, rows read, rows to write, replies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Wanted(msgspec.Struct):
     """The rows that a batch of commands needs to be decided on."""
 
     tasks: set[TaskKey] = msgspec.field(default_factory=set)
-    # of which only one attempt speaks, its holder or not; None where somebody else does
+    # of the tasks above: the attempt, if it is the only sender for its task; else None
     attempts: dict[TaskKey, str | None] = msgspec.field(default_factory=dict)
     keys: set[TaskKey] = msgspec.field(default_factory=set)
     sessions: set[TaskKey] = msgspec.field(default_factory=set)
@@ -70,18 +70,18 @@ class Wanted(msgspec.Struct):
 
 
 LITTLE_BYTES = 16_384
-"""Deliverables up to this size are read with their tasks; many may be waited for at once."""
+"""At most this many bytes of a deliverable are read with its task; many may be waited for at once."""
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
-    """A ready task with what was asked, and the slots its agent has free (None: unlimited)."""
+    """A ready task with its payload."""
 
     task: Task
     payload: bytes
 
 
 class Rows(msgspec.Struct):
-    """What the driver read, all in the transaction that will write."""
+    """What the driver read, in the transaction that will write."""
 
     tasks: dict[TaskKey, Task] = msgspec.field(default_factory=dict)
     keys: dict[TaskKey, Task] = msgspec.field(default_factory=dict)
@@ -106,18 +106,20 @@ class Rows(msgspec.Struct):
     rules: dict[TaskKey, list[str]] = msgspec.field(default_factory=dict)
     approvals: dict[TaskKey, ApprovalRow] = msgspec.field(default_factory=dict)
 
-    def ruled(self, want: Wanted) -> set[TaskKey]:
-        """The agents whose rules are to be read, now that the tasks to be replayed or started are known."""
+    def wanted_rules(self, want: Wanted) -> set[TaskKey]:
+        """The agents whose rules must be read, once the tasks to be replayed or started are known."""
         replayed = [task for key in want.replays if (task := self.tasks.get(key)) is not None]
-        agents = {(task.namespace, task.agent) for task in (*replayed, *self._unstarted(want))}
+        agents = {(task.namespace, task.agent) for task in (*replayed, *self._unstarted_tasks(want))}
         return (want.rules | agents) - self.rules.keys()
 
-    def asked_about(self, want: Wanted) -> set[TaskKey]:
-        """The tasks whose approvals are to be read, now that the rules are known."""
-        starting = (task for task in self._unstarted(want) if self.rules.get((task.namespace, task.agent)))
+    def wanted_approvals(self, want: Wanted) -> set[TaskKey]:
+        """The tasks whose approvals must be read, once the rules are known."""
+        starting = (
+            task for task in self._unstarted_tasks(want) if self.rules.get((task.namespace, task.agent))
+        )
         return want.replays | {(task.namespace, task.id) for task in starting}
 
-    def _unstarted(self, want: Wanted) -> Iterator[Task]:
+    def _unstarted_tasks(self, want: Wanted) -> Iterator[Task]:
         """The tasks that this batch may start for the first time."""
         named = (task for key in want.starts if (task := self.tasks.get(key)) is not None)
         offered = (offer.task for offers in self.ready.values() for offer in offers)
@@ -139,13 +141,13 @@ class Writes(msgspec.Struct):
     messages: list[Message] = msgspec.field(default_factory=list)
     side: dict[str, list[tuple[Any, ...]]] = msgspec.field(default_factory=dict)
     cursors: list[Cursor] = msgspec.field(default_factory=list)
-    # how many tasks of each namespace the batch accepts and ends; never there alone
+    # by namespace: how many tasks the batch accepts, and how many it ends
     tallies: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     now: int = 0
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is to be written."""
+        """Whether there is nothing to write."""
         return not (
             self.created
             or self.moved
@@ -162,8 +164,8 @@ class Writes(msgspec.Struct):
         )
 
     @property
-    def trace(self) -> tuple[str, tuple[Any, ...]] | None:
-        """A query that finds one of these rows if they were written; a transaction is all or nothing."""
+    def presence_query(self) -> tuple[str, tuple[Any, ...]] | None:
+        """A query that finds one of these rows if the transaction was committed."""
         if self.events:
             event = Event(*self.events[0])
             return "event_is_stored", (event.namespace, event.task_id, event.version, event.hash)
@@ -178,7 +180,10 @@ class Writes(msgspec.Struct):
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
-    """What became of one command."""
+    """The outcome of one command.
+
+    `follow` are commands to other tasks, each for a commit of its own; a message in the inbox is the net.
+    """
 
     task: Task | None = None
     refusal: EndwellError | None = None
@@ -189,11 +194,10 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     stale: tuple[str, ...] = ()
     passed_over: int = 0
     ledger: LedgerAnswer | None = None
-    # what follows for other tasks, each in a commit of its own; a message in the inbox is the net
     follow: tuple[Command, ...] = ()
 
     def unwrap(self) -> Task:
-        """The task, or the refusal raised."""
+        """The task; raises the refusal if there is one."""
         if self.refusal is not None:
             raise self.refusal
         if self.task is None:
@@ -202,13 +206,13 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
 
 
 class Outcome(msgspec.Struct):
-    """Everything that one batch comes to."""
+    """The outcome of one batch."""
 
     replies: list[Reply]
     writes: Writes
     bells: set[str]
 
 
-def reach(command: ClaimNext | DispatchNext) -> int:
-    """How many ready tasks to look at: those that the last claim had to leave to others come first."""
+def ready_limit(command: ClaimNext | DispatchNext) -> int:
+    """How many ready tasks to read: those that the last claim left to other workers come first."""
     return command.limit + (command.passed_over if isinstance(command, ClaimNext) else 0)

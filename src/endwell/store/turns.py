@@ -1,4 +1,4 @@
-"""The turns of a task as its log tells them: they have no table of their own, so ending one writes no row."""
+"""The turns of a task, read from its log: they have no table, so ending a turn writes no row."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TurnRecord(msgspec.Struct, frozen=True):
 
 
 def turns_in(events: Iterable[Event]) -> list[TurnRecord]:
-    """The turns that have ended, in order; who held one is what the task says before the end."""
+    """The turns that have ended, in order; the task before the end says which attempt held the turn."""
     task: Task | None = None
     found: list[TurnRecord] = []
     for event in events:

@@ -33,7 +33,7 @@ _OPEN_TO_CLAIMS: Final = frozenset((s.QUEUED, s.DISPATCHED))
 
 
 class WorkingSet:
-    """Reads see the batch's own changes; `writes()` has each changed row once, in its last state."""
+    """Reads see the batch's own changes; `collect_writes()` has each changed row once, in its last state."""
 
     def __init__(self, rows: Rows, now: int) -> None:
         self.now = now
@@ -57,7 +57,7 @@ class WorkingSet:
         key = (namespace, task_id)
         return self._tasks.get(key) or self._rows.tasks.get(key)
 
-    def current(self, task: Task) -> Task:
+    def current_task(self, task: Task) -> Task:
         """The row in its current state in this batch."""
         return self._tasks.get((task.namespace, task.id), task)
 
@@ -66,7 +66,7 @@ class WorkingSet:
         if made is not None:
             return self._tasks[made]
         found = self._rows.keys.get((namespace, key))
-        return None if found is None else self.current(found)
+        return None if found is None else self.current_task(found)
 
     def session(self, namespace: str, session_id: str) -> Session | None:
         key = (namespace, session_id)
@@ -105,7 +105,7 @@ class WorkingSet:
 
     def children(self, namespace: str, task_id: str) -> list[Task]:
         """The task's children that had not ended when they were read."""
-        return [self.current(child) for child in self._rows.children.get((namespace, task_id), ())]
+        return [self.current_task(child) for child in self._rows.children.get((namespace, task_id), ())]
 
     def rules(self, namespace: str, agent: str) -> tuple[Guard, ...]:
         """The approval rules that workers have registered for an agent, the oldest first."""
@@ -147,7 +147,7 @@ class WorkingSet:
         if task is None:
             raise ValueError("a decision without facts cannot be recorded")
         task = stamp(task, version, at, head)
-        self._keep(before, task, command)
+        self._keep_task(before, task, command)
         self._events += events
         self._send_all(decision, side)
         return task
@@ -172,7 +172,7 @@ class WorkingSet:
             side += self._other_rows(previous or task, task, fact, event.at)
         if task is None:
             raise ValueError("there is nothing to adopt")
-        self._keep(before, task, command)
+        self._keep_task(before, task, command)
         self._events += [astuple(event) for event in events]
         self._send_all(Decision(), side)
         return task
@@ -181,7 +181,7 @@ class WorkingSet:
         if decision.cards or decision.messages:
             self.send(decision)
         for query, row in side:
-            self.note(query, row)
+            self.add_row(query, row)
 
     def send(self, decision: Decision) -> None:
         """Write the cards and messages of a decision, which may have no facts."""
@@ -193,30 +193,30 @@ class WorkingSet:
                 self._writes.messages.append(message)
                 ledger = ledger_row(message)
                 if ledger is not None:
-                    self.note(*ledger)
+                    self.add_row(*ledger)
 
     def close(self, namespace: str, closed: tuple[Closing, ...]) -> None:
         """Close messages and the resume-ledger rows that belong to them."""
         for closing in closed:
             message = (closing.status, closing.why, self.now, namespace, closing.message_id)
-            self.note("close_message", message)
+            self.add_row("close_message", message)
             status = "applied" if closing.why is None else "dropped"
-            self.note("close_resume", (status, self.now, namespace, closing.message_id))
+            self.add_row("close_resume", (status, self.now, namespace, closing.message_id))
 
-    def note(self, query: str, row: tuple[Any, ...]) -> None:
+    def add_row(self, query: str, row: tuple[Any, ...]) -> None:
         """Add a row for one of the side queries."""
         self._writes.side.setdefault(query, []).append(row)
 
     def _fold_effect(self, fact: EffectFact, task: Task, at: int) -> None:
-        """Fold a fact into an effect. One that was not read is in flight as its task ends: it is doubted."""
+        """Fold a fact into an effect; one in flight that was not read is marked as unknown by a query."""
         key = (task.namespace, fact.key)
         known = self.effect(*key)
         if known is None and isinstance(fact, f.EffectDoubted):
-            self.note("doubt_effect", (at, task.namespace, fact.key, task.id))
+            self.add_row("doubt_effect", (at, task.namespace, fact.key, task.id))
             return
         self._effects[key] = evolve_effect(known, fact, task, at)
 
-    def _keep(self, before: Task | None, task: Task, command: c.TaskCommand) -> None:
+    def _keep_task(self, before: Task | None, task: Task, command: c.TaskCommand) -> None:
         key = (task.namespace, task.id)
         if key not in self._tasks:
             self._seen_version[key] = 0 if before is None else before.version
@@ -226,15 +226,15 @@ class WorkingSet:
         if before is None:
             if isinstance(command, c.Submit) and command.key is not None:
                 self._by_key[(task.namespace, command.key)] = key
-            self._count(task, accepted=1)
+            self._count_task(task, accepted=1)
         elif task.clock_at is None and before.clock_at is not None:
-            self._count(task)
+            self._count_task(task)
         old = None if before is None else before.slot
         if old != task.slot:
             self._move_slot(old, task)
         self._note_bells(before, task, command)
 
-    def _count(self, task: Task, accepted: int = 0) -> None:
+    def _count_task(self, task: Task, accepted: int = 0) -> None:
         """Count a task as accepted or ended; a task without a clock has ended."""
         counted = self._tallies.get(task.namespace, (0, 0))
         self._tallies[task.namespace] = (counted[0] + accepted, counted[1] + (task.clock_at is None))
@@ -262,7 +262,7 @@ class WorkingSet:
             if before is not None and (before.slot is not None or before.agent_key is not None):
                 self.bells.add(_work_topic(task.namespace, task.agent, task.channel))
 
-    def writes(self) -> Writes:
+    def collect_writes(self) -> Writes:
         """All rows to write, each task row once."""
         writes = self._writes
         for key, task in self._tasks.items():

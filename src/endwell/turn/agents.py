@@ -15,7 +15,7 @@ from endwell.model.task import Task
 from endwell.model.typed import Shape, Signature, signature_of
 from endwell.policy.approval import AgentOptions, packed_options
 from endwell.policy.limits import SECOND
-from endwell.policy.retry import RetryPolicy, pack
+from endwell.policy.retry import RetryPolicy, pack_policy
 from endwell.policy.submitting import SHORTEST_DEADLINE_SECONDS, Seconds, microseconds
 from endwell.turn.held_turn import OutsideRunner
 from endwell.turn.recorder import StepDefaults
@@ -62,7 +62,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             name=self.name,
             version=self.version,
             concurrency=self.concurrency,
-            retry_policy=pack(self.retry) if self.retry else None,
+            retry_policy=pack_policy(self.retry) if self.retry else None,
             deadline=self.deadline,
             payload_schema=None if schema is None else content.encode(schema, what="schema").decode(),
             kind=self.kind,

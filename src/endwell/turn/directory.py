@@ -16,7 +16,7 @@ from endwell.policy.approval import (
     options_of,
     packed_guard,
     packed_options,
-    resolved,
+    resolve_options,
 )
 from endwell.settings import ApprovalSettings as ApprovalSettings
 from endwell.store.actor import Actor
@@ -77,7 +77,7 @@ class Directory:
         """What a worker registers for its agents, with approval rules as its settings resolve them."""
         specs, rules = list[AgentSpec](), list[tuple[str, str]]()
         for agent in served:
-            options = resolved(agent.options, self.approval)
+            options = resolve_options(agent.options, self.approval)
             specs.append(replace(agent.spec(), options=packed_options(options)))
             if options.approval is not None:
                 rules.append((agent.name, packed_guard(options.approval)))

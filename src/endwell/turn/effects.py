@@ -98,7 +98,7 @@ def _reconcile_call(
 def _refuse_other_arguments(recorder: Recorder, request: EffectRequest, recorded: str) -> None:
     """Refuse a recorded effect with other arguments; a function that was only renamed is the same one."""
     if recorded and ledger.has_other_arguments(request.args_hash, recorded):
-        rejected = ledger.conflict(request.key, recorder.task.id)
+        rejected = ledger.key_conflict(request.key, recorder.task.id)
         raise EffectRejected(rejected.message, code=rejected.code, task_id=recorder.task.id)
 
 

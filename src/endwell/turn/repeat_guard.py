@@ -66,8 +66,8 @@ class RepeatGuard:
         self, name: str, given: GivenArguments | None, digest: str, *, is_new: bool
     ) -> RepeatReport | None:
         """A step has a result, recorded just now (`is_new`) or before."""
-        is_due = self._calls.note(self._step_text(f"{BRANCH.get()} {name} {digest}", given))
-        self._errors.begin_anew()
+        is_due = self._calls.count_repeat(self._step_text(f"{BRANCH.get()} {name} {digest}", given))
+        self._errors.start_row()
         if is_new:
             self.note_news()
         if is_due and is_new:
@@ -87,7 +87,7 @@ class RepeatGuard:
         """A tool or another agent is called, or was."""
         self._place = ""
         digest = _arguments_digest(arguments)
-        is_due = self._calls.note(None if digest is None else f"{BRANCH.get()} ask {name} {digest}")
+        is_due = self._calls.count_repeat(None if digest is None else f"{BRANCH.get()} ask {name} {digest}")
         if is_due and is_new:
             return RepeatReport(f"the call of {name} with the same arguments", self._calls.count)
         return None
@@ -95,8 +95,8 @@ class RepeatGuard:
     def on_wait(self) -> None:
         """The turn waits for something it names: the rows begin again."""
         self._place = ""
-        self._calls.begin_anew()
-        self._errors.begin_anew()
+        self._calls.start_row()
+        self._errors.start_row()
 
     def on_effect(self) -> None:
         """The turn changes the outside world, which is news."""
@@ -109,7 +109,7 @@ class RepeatGuard:
 
     def on_error(self, name: str, text: str) -> RepeatReport | None:
         said = content.clean_text(text, TEXT_LIMIT)
-        if self._errors.note(f"{name} {said}", BRANCH.get()):
+        if self._errors.count_repeat(f"{name} {said}", BRANCH.get()):
             return RepeatReport(f"the same error of {name} ({said})", self._errors.count)
         return None
 

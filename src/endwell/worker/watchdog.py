@@ -18,7 +18,7 @@ from endwell.model import content
 from endwell.model.message import Message
 from endwell.model.status import SUSPENDED
 from endwell.model.task import Task
-from endwell.policy.delivering import DELIVERY_FAILED, DELIVERY_RETRIES, is_exhausted
+from endwell.policy.guard import DELIVERY_FAILED, DELIVERY_RETRIES, is_exhausted
 from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings

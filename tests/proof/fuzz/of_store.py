@@ -18,7 +18,7 @@ from endwell.model.task import Task, waits_of
 from endwell.operate.record.task_check import log_problems
 from endwell.operate.transfer.import_check import check
 from endwell.policy.approval import options_of
-from endwell.policy.retry import RetryPolicy, unpack
+from endwell.policy.retry import RetryPolicy, unpack_policy
 from endwell.runtime import SeededIds
 from endwell.store.log import Event, position_of
 from tests.proof.fuzz.campaign import Target
@@ -131,7 +131,7 @@ def _read_column(name: bytes, text: str) -> Any:
     if name == b"family":
         return family_of(task)
     if name == b"retry":
-        return unpack(text, RetryPolicy())
+        return unpack_policy(text, RetryPolicy())
     if name == b"options":
         return options_of(text)
     message = Message("n", "m", "a", None, "signal", "c", None, "t", None, None, None, text, "pending", 0)

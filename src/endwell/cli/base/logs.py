@@ -11,7 +11,7 @@ from typing import Any
 from endwell.cli.base.options import Options
 from endwell.cli.base.output import without_secrets
 from endwell.errors import BadSetting
-from endwell.model.content import shown
+from endwell.model.content import printable_text
 from endwell.model.moments import moment
 from endwell.runtime.current import CURRENT_TURN
 
@@ -78,10 +78,10 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         ids = "".join(f" {name}={value}" for name, value in _ids_of(record).items())
         text = f"{_moment_of(record)} {record.levelname:<7} {record.name}: {record.getMessage()}{ids}"
-        text = shown(without_secrets(text))
+        text = printable_text(without_secrets(text))
         if record.exc_info:
             details = without_secrets(self.formatException(record.exc_info))
-            text += "\n" + shown(details, keep_lines=True)
+            text += "\n" + printable_text(details, keep_lines=True)
         return text
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from endwell.cli.base.options import Options
-from endwell.model.content import shown
+from endwell.model.content import printable_text
 from endwell.settings.show import mask_url
 
 _WORD = re.compile(r"[^\s'\"]+")
@@ -39,12 +39,12 @@ def write_json(document: Any, *, is_line: bool = False) -> None:
 
 def write(text: str) -> None:
     """Write lines of text to stdout."""
-    _write_to(sys.stdout, shown(text, keep_lines=True))
+    _write_to(sys.stdout, printable_text(text, keep_lines=True))
 
 
 def write_remark(text: str) -> None:
     """Write a remark to stderr, without secrets."""
-    _write_to(sys.stderr, shown(without_secrets(text), keep_lines=True))
+    _write_to(sys.stderr, printable_text(without_secrets(text), keep_lines=True))
 
 
 def _write_to(stream: Any, text: str) -> None:
@@ -80,13 +80,13 @@ def one_line(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, str):
-        return shown(value)
-    return shown(json.dumps(value, ensure_ascii=False))
+        return printable_text(value)
+    return printable_text(json.dumps(value, ensure_ascii=False))
 
 
 def block(value: Any) -> str:
     """A JSON value in as many lines as it needs."""
-    return shown(json.dumps(value, ensure_ascii=False, indent=2), keep_lines=True)
+    return printable_text(json.dumps(value, ensure_ascii=False, indent=2), keep_lines=True)
 
 
 def pairs_text(items: dict[str, Any]) -> str:

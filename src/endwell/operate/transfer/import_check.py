@@ -40,7 +40,7 @@ from endwell.operate.transfer.export_format import (
     event_of,
 )
 from endwell.operate.transfer.import_waits import OpenWaits
-from endwell.policy.retry import RetryPolicy, unpack
+from endwell.policy.retry import RetryPolicy, unpack_policy
 from endwell.store.log import Event, hash_of
 
 _HINT: Final = "nothing was changed; export again, and import that file without editing or reformatting it"
@@ -293,7 +293,7 @@ def _check_columns(values: Iterable[object]) -> None:
 def _check_packed(task: Task) -> None:
     """Packed columns must be readable, because the next command on the task reads them."""
     _check_printable(family_of(task))
-    unpack(task.retry_policy, RetryPolicy())
+    unpack_policy(task.retry_policy, RetryPolicy())
 
 
 def _check_printable(named: object) -> None:

@@ -80,13 +80,13 @@ class CommittingConnection:
     async def attempt(self, commands: Sequence[c.Command], *, shift: int, careful: bool) -> Outcome:
         """Decide and write these commands in one transaction; nothing at all when it fails."""
         self.doubt = None
-        want = door.wanted(commands, careful=careful)
+        want = door.wanted_rows(commands, careful=careful)
         sessions = _sessions_query(commands)
         if not careful and _is_guarded(want, sessions):
             return await self._attempt_without_locks(commands, want, sessions, shift)
         await self.connection.execute("BEGIN")
         try:
-            known = {} if careful else self._shared.cache.known(want)
+            known = {} if careful else self._shared.cache.find_tasks(want)
             outcome = await self._decide(commands, want, sessions, shift, known=known, locking=True)
             await self._write(compose_statements(outcome.writes, self._writer))
         except BaseException:
@@ -98,7 +98,7 @@ class CommittingConnection:
     async def _attempt_without_locks(
         self, commands: Sequence[c.Command], want: Wanted, sessions: str, shift: int
     ) -> Outcome:
-        known = self._shared.cache.known(want)
+        known = self._shared.cache.find_tasks(want)
         outcome = await self._decide(commands, want, sessions, shift, known=known)
         writes = compose_statements(outcome.writes, self._writer)
         if len(writes) == 1:
@@ -168,7 +168,7 @@ class CommittingConnection:
 
     async def is_stored(self, writes: Writes) -> bool:
         """Whether a transaction took place. It is all or nothing, so one row of it tells."""
-        trace = writes.trace
+        trace = writes.presence_query
         if trace is None:
             return False
         name, parameters = trace

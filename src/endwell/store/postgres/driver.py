@@ -94,7 +94,7 @@ class PostgresDriver:
                 if doubt is None or not await committing.is_stored(doubt.writes):
                     doubt = await committing.attempt(commands, shift=self._shift(), careful=tries > 0)
                 self._away_since = None
-                self._shared.cache.note(doubt.writes)
+                self._shared.cache.remember_writes(doubt.writes)
                 return doubt
             except Exception as error:
                 self._shared.cache.forget()

@@ -18,7 +18,7 @@ from endwell.policy.limits import Limits
 from endwell.store.claim_position import ClaimPosition
 from endwell.store.postgres.statements import QUERIES
 from endwell.store.reads.streams import START, QueuePosition
-from endwell.store.rows import HolderKey, Offer, Rows, TaskKey, Wanted, reach
+from endwell.store.rows import HolderKey, Offer, Rows, TaskKey, Wanted, ready_limit
 from endwell.store.wait_rows import MOST_OVERDUE, wanted_calls, wanted_waits
 
 LEAST_REMEMBERED: Final = 16
@@ -146,12 +146,12 @@ class Reading:
                 self.rows.effects[row[0], row[1]] = Effect(*row)
 
     async def _read_approvals(self, want: Wanted) -> None:
-        if agents := self.rows.ruled(want):
+        if agents := self.rows.wanted_rules(want):
             for now, namespace, agent, rule in await self._fetch_rows("rules_of_agents", *_columns(agents)):
                 self._note_time(now)
                 if rule is not None:
                     self.rows.rules.setdefault((namespace, agent), []).append(rule)
-        if asked := self.rows.asked_about(want):
+        if asked := self.rows.wanted_approvals(want):
             for namespace, *row in await self._fetch_rows("approvals_of_tasks", *_columns(asked)):
                 self.rows.approvals[namespace, row[0]] = ApprovalRow(*row)
 
@@ -201,7 +201,7 @@ class Reading:
         agents = (command.agent,) if isinstance(command, c.DispatchNext) else command.agents
         starts = [self._start_of(command, agent) for agent in agents]
         found = await self._read_offers_behind(command, agents, starts)
-        if len(found) < reach(command) and any(start is not START for start in starts):
+        if len(found) < ready_limit(command) and any(start is not START for start in starts):
             found = await self._read_offers_behind(command, agents, [START] * len(agents))
         found = await self._without_held_keys(found)
         if len(agents) > 1:
@@ -209,18 +209,18 @@ class Reading:
         return found
 
     def _start_of(self, command: _TakeTasks, agent: str) -> QueuePosition:
-        is_large = reach(command) >= LEAST_REMEMBERED
+        is_large = ready_limit(command) >= LEAST_REMEMBERED
         return self._position.start_of(command.namespace, agent) if is_large else START
 
     async def _read_offers_behind(
         self, command: _TakeTasks, agents: Sequence[str], starts: Sequence[QueuePosition]
     ) -> list[Offer]:
-        asked = (command.namespace, agents, reach(command), self._shift, *self._offer_terms(command))
+        asked = (command.namespace, agents, ready_limit(command), self._shift, *self._offer_terms(command))
         rows = await self._fetch_rows("offers", *asked, *zip(*starts, strict=True))
         found = [self._offer_in(row) for row in rows]
         for agent in agents:
             ready = [o.task for o in found if o.task.agent == agent and o.task.status == QUEUED]
-            last = ready[-1] if LEAST_REMEMBERED <= reach(command) <= len(ready) else None
+            last = ready[-1] if LEAST_REMEMBERED <= ready_limit(command) <= len(ready) else None
             behind = None if last is None else QueuePosition(last.priority, last.run_at, last.id)
             self._position.advance(command.namespace, agent, behind)
         return found
@@ -230,7 +230,7 @@ class Reading:
         crashes = max(self._limits.crash_limit - 1, 1)
         if isinstance(command, c.DispatchNext):
             return 0, 1, crashes, command.is_streamed
-        return reach(command), int(command.may_take_suspect), crashes, True
+        return ready_limit(command), int(command.may_take_suspect), crashes, True
 
     def _offer_in(self, row: Any) -> Offer:
         task = Task(*row[4 : 4 + _WIDTH])

@@ -87,14 +87,14 @@ class SqliteDriver:
         except LostRaceError:
             self._cache.forget()
             outcome = self._try_once(commands)
-        self._cache.note(outcome.writes)
+        self._cache.remember_writes(outcome.writes)
         return outcome
 
     def _try_once(self, commands: Sequence[Command]) -> Outcome:
         self._doubt = None
         with explained(self.path, leave=_HANDLED), immediate(self._connection):
-            want = door.wanted(commands, careful=self._is_careful)
-            known = self._cache.known(want)
+            want = door.wanted_rows(commands, careful=self._is_careful)
+            known = self._cache.find_tasks(want)
             is_cached, now = bool(known), self._now()
             rows = Reading(self.rows, known=known, limits=self._limits, now=now).read(want)
             outcome = door.outcome(commands, rows, now, self._limits)
@@ -131,7 +131,7 @@ class SqliteDriver:
         if self._doubt is None or self._doubt[0] is not commands:
             return None
         outcome = self._doubt[1]
-        trace = outcome.writes.trace
+        trace = outcome.writes.presence_query
         return outcome if trace is not None and self.rows(*trace) else None
 
     @property

@@ -15,7 +15,7 @@ from endwell.model.session import SESSION_FIELDS, Session
 from endwell.model.task import Task
 from endwell.model.wait import Wait
 from endwell.policy.limits import Limits
-from endwell.store.rows import Offer, Rows, TaskKey, Wanted, reach
+from endwell.store.rows import Offer, Rows, TaskKey, Wanted, ready_limit
 from endwell.store.wait_rows import MOST_OVERDUE, wanted_calls, wanted_waits
 
 _SESSION: Final = len(SESSION_FIELDS)
@@ -104,21 +104,21 @@ class Reading:
             self.rows.calls[task_key] = {card_id for (card_id,) in found}
 
     def _read_approvals(self, want: Wanted) -> None:
-        for key in self.rows.ruled(want):
+        for key in self.rows.wanted_rules(want):
             self.rows.rules[key] = [rule for (rule,) in self._ask("rules", key)]
-        for key in self.rows.asked_about(want):
+        for key in self.rows.wanted_approvals(want):
             for row in self._ask("approval", key):
                 self.rows.approvals[key] = ApprovalRow(*row)
 
     def _read_offers(self, command: c.ClaimNext | c.DispatchNext) -> list[Offer]:
         """Turns that were offered before come first, then queued tasks by priority, start time and id."""
         if isinstance(command, c.DispatchNext):
-            return self._read_queued(command.namespace, command.agent, reach(command), suspects=1)
+            return self._read_queued(command.namespace, command.agent, ready_limit(command), suspects=1)
         found: list[Offer] = []
         for agent in command.agents:
-            offered = self._ask("offered", (command.namespace, agent, reach(command)))
+            offered = self._ask("offered", (command.namespace, agent, ready_limit(command)))
             found += map(_offer_in, offered)
-            left = reach(command) - len(offered)
+            left = ready_limit(command) - len(offered)
             found += self._read_queued(command.namespace, agent, left, suspects=int(command.may_take_suspect))
         if len(command.agents) > 1:
             found.sort(key=lambda o: (o.task.status == "queued", -o.task.priority, o.task.run_at, o.task.id))
