@@ -1,12 +1,16 @@
 """Named queries: `-- name: x` heads each one, with a sentence that says what it is for.
 
-Written once with `$1` parameters; SQLite reads them as `?1`.
+They are written with `$1` parameters; SQLite reads them as `?1`. Words in brackets behind the name say how a
+store runs the query: `short` ones take a few index seeks, for any number of tasks (`short if few` ones for a
+short list of ids), and SQLite answers them on the event loop; `steady` ones are planned once on PostgreSQL,
+because the same index serves all parameters.
 """
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any, TypeVar
@@ -52,15 +56,25 @@ class NamedQueries(ABC):
         return {row[0]: row[1] for row in await self._rows(name, *parameters)}
 
 
-def load(*paths: str, parameter: str) -> dict[str, str]:
+class Queries(dict[str, str]):
+    """SQL by name; `marked` has the names of the queries that are marked with a word."""
+
+    def __init__(self) -> None:
+        self.marked: defaultdict[str, set[str]] = defaultdict(set)
+
+
+def load(*paths: str, parameter: str) -> Queries:
     """Return the queries of these files; `parameter` is how the dialect marks one, `?` or `$`."""
-    found: dict[str, str] = {}
+    found = Queries()
     for path in paths:
         text = (resources.files("endwell.store") / path).read_text()
         for block in re.split(r"^-- name: ", text, flags=re.MULTILINE)[1:]:
-            name, _, body = block.partition("\n")
+            head, _, body = block.partition("\n")
+            name, _, words = head.rstrip(")").partition(" (")
             sql = "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip()
-            found[name.strip()] = re.sub(r"\$(\d+)", rf"{parameter}\1", _with_columns(sql)).rstrip(";")
+            found[name] = re.sub(r"\$(\d+)", rf"{parameter}\1", _with_columns(sql)).rstrip(";")
+            for word in words.split(", "):
+                found.marked[word].add(name)
     return found
 
 
@@ -70,8 +84,8 @@ def _with_columns(sql: str) -> str:
     return sql
 
 
-def _parameter_marks(count: int, start: int = 1) -> str:
-    return ", ".join(f"${n}" for n in range(start, start + count))
+def _parameter_marks(count: int) -> str:
+    return ", ".join(f"${n}" for n in range(1, count + 1))
 
 
 _COLUMNS = {

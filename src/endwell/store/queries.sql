@@ -1,10 +1,10 @@
 -- Questions that both stores understand as they stand. `$1` is the namespace throughout.
 
--- name: task_by_id
+-- name: task_by_id (short, steady)
 -- One task.
 SELECT {task_columns} FROM tasks WHERE namespace = $1 AND id = $2;
 
--- name: task_by_key
+-- name: task_by_key (short)
 -- The task that an idempotency key belongs to.
 SELECT {task_columns} FROM tasks
 WHERE namespace = $1 AND idempotency_key = $2 AND idempotency_key <> id;
@@ -19,7 +19,7 @@ WHERE namespace = $1
   AND (CAST($5 AS text) IS NULL OR id < CAST($5 AS text))
 ORDER BY id DESC LIMIT $6;
 
--- name: card
+-- name: card (short, steady)
 -- One card.
 SELECT namespace, id, task_id, kind, content, hash, created_at FROM cards WHERE namespace = $1 AND id = $2;
 
@@ -79,15 +79,15 @@ WHERE namespace = $1 AND ended_at IS NULL AND lease_until <= $2
   AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.namespace = s.namespace AND t.session_id = s.id)
 ORDER BY id LIMIT $3;
 
--- name: session
+-- name: session (short, steady)
 -- One session.
 SELECT {session_columns} FROM sessions WHERE namespace = $1 AND id = $2;
 
--- name: open_sessions
+-- name: open_sessions (steady)
 -- Every session that has not ended, live or lapsed.
 SELECT {session_columns} FROM sessions WHERE namespace = $1 AND ended_at IS NULL ORDER BY id;
 
--- name: load_of_sessions
+-- name: load_of_sessions (steady)
 -- How many tasks each session holds.
 SELECT session_id, count(*) FROM tasks WHERE namespace = $1 AND session_id IS NOT NULL GROUP BY session_id;
 
@@ -95,7 +95,7 @@ SELECT session_id, count(*) FROM tasks WHERE namespace = $1 AND session_id IS NO
 -- How many turns of an agent are offered and not yet taken.
 SELECT count(*) FROM tasks WHERE namespace = $1 AND agent = $2 AND status = 'dispatched';
 
--- name: agent
+-- name: agent (short, steady)
 -- One agent as it was last registered.
 SELECT name, version, concurrency, retry_policy, deadline, payload_schema, kind, options, foreign_until FROM agents
 WHERE namespace = $1 AND name = $2;
@@ -105,7 +105,7 @@ WHERE namespace = $1 AND name = $2;
 SELECT name, version, concurrency, retry_policy, deadline, payload_schema, kind, options, foreign_until FROM agents
 WHERE namespace = $1 ORDER BY name;
 
--- name: priorities
+-- name: priorities (short)
 -- The distinct priorities among an agent's queued tasks, highest first, by one index seek each.
 WITH RECURSIVE p(priority) AS (
     SELECT max(priority) FROM tasks WHERE namespace = $1 AND agent = $2 AND status = 'queued'
@@ -186,17 +186,17 @@ UNION
 SELECT namespace FROM tallies WHERE accepted <> 0
 ORDER BY namespace;
 
--- name: key_holder
+-- name: key_holder (short)
 -- The task whose turn holds an agent key.
 SELECT id FROM tasks
 WHERE namespace = $1 AND agent = $2 AND agent_key = $3 AND turn_id IS NOT NULL AND agent_key IS NOT NULL;
 
--- name: cards_between
+-- name: cards_between (steady)
 -- The cards from one id up to another, which is not included.
 SELECT namespace, id, task_id, kind, content, hash, created_at FROM cards
 WHERE namespace = $1 AND id >= $2 AND id < $3 ORDER BY id;
 
--- name: cards_page
+-- name: cards_page (steady)
 -- The cards behind one id and before another, by id.
 SELECT namespace, id, task_id, kind, content, hash, created_at FROM cards
 WHERE namespace = $1 AND id > $2 AND id < $3 ORDER BY id LIMIT $4;
@@ -216,7 +216,7 @@ SELECT turn_id, tool_call_id, task_id, kind, name, deadline, wait_status, result
 FROM turn_waiting_tools WHERE namespace = $1 AND (turn_id, tool_call_id) > ($2, $4) AND turn_id < $3
 ORDER BY turn_id, tool_call_id LIMIT $5;
 
--- name: effect
+-- name: effect (short)
 -- One effect.
 SELECT {effect_columns} FROM effects WHERE namespace = $1 AND key = $2;
 
@@ -229,7 +229,7 @@ WHERE namespace = $1
   AND (CAST($4 AS text) IS NULL OR key > CAST($4 AS text))
 ORDER BY key LIMIT $5;
 
--- name: pending_messages
+-- name: pending_messages (short)
 -- Messages that wait in the inbox for one task, oldest first.
 SELECT {message_columns} FROM agent_inbox
 WHERE namespace = $1 AND task_id = $2 AND status = 'pending' AND message_type <> 'turn'
@@ -303,7 +303,7 @@ ORDER BY r.created_at LIMIT $3;
 SELECT id FROM tasks WHERE namespace = $1 AND wait_by IS NOT NULL AND wait_by <= $2 AND status = 'suspended'
 ORDER BY wait_by, id LIMIT $3;
 
--- name: next_wait
+-- name: next_wait (short)
 -- The deadline of the next wait of any task.
 SELECT min(wait_by) FROM tasks WHERE namespace = $1 AND wait_by IS NOT NULL;
 
@@ -311,7 +311,7 @@ SELECT min(wait_by) FROM tasks WHERE namespace = $1 AND wait_by IS NOT NULL;
 -- The children of a task, in the order of their creation.
 SELECT {task_columns} FROM tasks WHERE namespace = $1 AND parent_id = $2 AND parent_id IS NOT NULL ORDER BY id;
 
--- name: approval
+-- name: approval (short)
 -- One approval.
 SELECT {approval_columns} FROM approvals WHERE namespace = $1 AND id = $2;
 
@@ -335,7 +335,7 @@ ORDER BY w.deadline, w.tool_call_id LIMIT $3;
 SELECT {wait_columns} FROM turn_waiting_tools
 WHERE namespace = $1 AND turn_id = $2 AND wait_status = 'waiting' ORDER BY place LIMIT $3;
 
--- name: cursor
+-- name: cursor (short)
 -- A cursor: how far a follower has read the log.
 SELECT {cursor_columns} FROM cursors WHERE namespace = $1 AND name = $2;
 
@@ -349,11 +349,11 @@ ORDER BY updated_at, name;
 SELECT 1 FROM cursors WHERE namespace = $1 AND name = $2 AND holder = $3 AND fence = $4 AND position = $5
   AND lease_until = $6;
 
--- name: last_tick
+-- name: last_tick (short)
 -- When any PMO last completed a tick, by one index seek.
 SELECT max(ticked_at) FROM sessions WHERE namespace = $1 AND kind = 'pmo';
 
--- name: tallies
+-- name: tallies (short)
 -- How many tasks were accepted and ended, as the commits counted them; reads no task.
 SELECT COALESCE(sum(accepted), 0), COALESCE(sum(ended), 0) FROM tallies WHERE namespace = $1;
 
@@ -382,7 +382,7 @@ SELECT 1 FROM turn_resume_ledger
 WHERE namespace = $1 AND status IN ('pending', 'processing') AND status = 'processing' AND lease_expires_at <= $2
 LIMIT 1;
 
--- name: long_ready
+-- name: long_ready (short)
 -- Tasks of any registered agent that have been ready for at least $3 microseconds without being claimed.
 WITH RECURSIVE p(agent, priority) AS (
     SELECT a.name, (SELECT max(t.priority) FROM tasks t
@@ -398,7 +398,7 @@ SELECT 1 FROM p WHERE p.priority IS NOT NULL AND
      AND t.status = 'queued' AND t.priority = p.priority) + $3 <= $2
 LIMIT 1;
 
--- name: next_start
+-- name: next_start (short)
 -- The start time of the next delayed task of any registered agent.
 WITH RECURSIVE p(agent, priority) AS (
     SELECT a.name, (SELECT max(t.priority) FROM tasks t
@@ -419,7 +419,7 @@ SELECT {message_columns} FROM agent_inbox
 WHERE namespace = $1 AND status IN ('pending', 'processing') AND message_type <> 'turn' AND id > $2
 ORDER BY id LIMIT $3;
 
--- name: ready_agents
+-- name: ready_agents (short, steady)
 -- Agents that have a ready task ($2 is now).
 WITH RECURSIVE p(agent, priority) AS (
     SELECT a.name, (SELECT max(t.priority) FROM tasks t
@@ -434,7 +434,7 @@ SELECT DISTINCT p.agent FROM p WHERE p.priority IS NOT NULL AND
     (SELECT min(t.run_at) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
      AND t.status = 'queued' AND t.priority = p.priority) <= $2;
 
--- name: serving
+-- name: serving (short, steady)
 -- Which workers could take more turns ($2 is now): how many turns of each agent are dispatched and not claimed;
 -- live workers with their agents, how many tasks they hold, and their slots.
 SELECT 'dispatched', agent, '', count(*), 0 FROM tasks WHERE namespace = $1 AND status = 'dispatched' GROUP BY agent
@@ -444,7 +444,7 @@ SELECT 'worker', s.id, s.agents,
        s.concurrency
 FROM sessions s WHERE s.namespace = $1 AND s.ended_at IS NULL AND s.kind = 'worker' AND s.lease_until > $2;
 
--- name: dispatched_offers
+-- name: dispatched_offers (steady)
 -- Turns of one agent that are dispatched and not claimed, with their payloads.
 SELECT {t.columns}, c.content FROM tasks t
 LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.payload_card

@@ -14,7 +14,7 @@ from endwell.model.task import FIELDS
 from endwell.store.log import EVENT_FIELDS
 from endwell.store.postgres.connection import COMMITTING
 from endwell.store.postgres.statements import QUERIES, join_queries
-from endwell.store.postgres.store import STEADY_QUESTIONS, PostgresStore
+from endwell.store.postgres.store import PostgresStore
 from endwell.store.postgres.writing import compose_statements
 from endwell.store.rows import Writes
 from tests.store.world import PostgresDatabase, World
@@ -34,7 +34,7 @@ READS = (
     "next_start",
     "long_ready",
     "expired_claims",
-    *sorted(STEADY_QUESTIONS - {"clock", "log_end"}),
+    *sorted(QUERIES.marked["steady"] - {"clock", "log_end"}),
 )
 WRITES = ("move_tasks", "set_slots", "mark_inbox", "close_dead_letter", "close_approval", "answer_wait")
 

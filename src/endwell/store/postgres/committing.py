@@ -82,35 +82,24 @@ class CommittingConnection:
         self.doubt = None
         want = door.wanted_rows(commands, careful=careful)
         sessions = _sessions_query(commands)
-        if not careful and _is_guarded(want, sessions):
-            return await self._attempt_without_locks(commands, want, sessions, shift)
-        await self.connection.execute("BEGIN")
+        locking = careful or not _is_guarded(want, sessions)
         try:
+            if locking:
+                await self.connection.execute("BEGIN")
             known = {} if careful else self._shared.cache.find_tasks(want)
-            outcome = await self._decide(commands, want, sessions, shift, known=known, locking=True)
-            await self._write(compose_statements(outcome.writes, self._writer))
+            outcome = await self._decide(commands, want, sessions, shift, known=known, locking=locking)
+            writes = compose_statements(outcome.writes, self._writer)
+            if not locking and len(writes) > 1:
+                await self.connection.execute("BEGIN")
+            if locking or len(writes) > 1:
+                await self._write(writes)
         except BaseException:
             await self._roll_back()
             raise
-        await self._finish(outcome, "COMMIT")
-        return outcome
-
-    async def _attempt_without_locks(
-        self, commands: Sequence[c.Command], want: Wanted, sessions: str, shift: int
-    ) -> Outcome:
-        known = self._shared.cache.find_tasks(want)
-        outcome = await self._decide(commands, want, sessions, shift, known=known)
-        writes = compose_statements(outcome.writes, self._writer)
-        if len(writes) == 1:
-            await self._finish(outcome, *writes[0])
-        elif writes:
-            await self.connection.execute("BEGIN")
-            try:
-                await self._write(writes)
-            except BaseException:
-                await self._roll_back()
-                raise
+        if locking or len(writes) > 1:
             await self._finish(outcome, "COMMIT")
+        elif writes:
+            await self._finish(outcome, *writes[0])
         return outcome
 
     async def _decide(
@@ -121,7 +110,7 @@ class CommittingConnection:
         shift: int,
         *,
         known: dict[TaskKey, Task],
-        locking: bool = False,
+        locking: bool,
     ) -> Outcome:
         """Read the rows that are not known, and decide; refuse nothing because of rows from the cache."""
         is_cached = bool(known)
@@ -163,7 +152,7 @@ class CommittingConnection:
         self.doubt = None
 
     async def _roll_back(self) -> None:
-        if not self.connection.is_closed():
+        if not self.connection.is_closed() and self.connection.is_in_transaction():
             await self.connection.execute("ROLLBACK")
 
     async def is_stored(self, writes: Writes) -> bool:

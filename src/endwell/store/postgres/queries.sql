@@ -7,7 +7,7 @@
 -- out of 100 / 100,000 / 1,000,000 rows: `lock_tasks` 0.9 / 39 / 566 ms so, 0.7 / 1.8 / 3.0 ms by index;
 -- `move_tasks` 1.6 / 29 / 518 ms so, 1.5 / 3.6 / 9 ms by index; `offers` 1.3 / 2.6 / 1.4 ms.
 
--- name: clock
+-- name: clock (steady)
 -- The server's time.
 SELECT {now};
 
@@ -493,16 +493,16 @@ WHERE NOT EXISTS (SELECT 1 FROM agent_inbox i WHERE i.namespace = w.namespace AN
       AND i.message_type IN ('tool_result', 'child', 'timeout') AND i.correlation_id = w.tool_call_id)
 GROUP BY w.task_id, w.tool_call_id LIMIT $3;
 
--- name: cards_by_ids
+-- name: cards_by_ids (steady)
 -- Many cards of one namespace.
 SELECT namespace, id, task_id, kind, content, hash, created_at FROM cards
 WHERE namespace = $1 AND id = ANY($2::text[]);
 
--- name: tasks_by_ids
+-- name: tasks_by_ids (steady)
 -- Many tasks of one namespace.
 SELECT {task_columns} FROM tasks WHERE namespace = $1 AND id = ANY($2::text[]);
 
--- name: results_by_ids
+-- name: results_by_ids (steady)
 -- The same with their deliverables, where these have at most $3 bytes.
 SELECT {t.columns}, c.content FROM tasks t
 LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.deliverable_card AND length(c.content) <= $3
@@ -514,7 +514,7 @@ SELECT e.seq::text, e.seq, {e.columns}, p.hash FROM events e
 LEFT JOIN events p ON p.namespace = e.namespace AND p.task_id = e.task_id AND p.version = e.version - 1
 WHERE e.namespace = $1 AND e.seq > $2 AND e.seq <= $3 ORDER BY e.seq LIMIT $4;
 
--- name: log_end
+-- name: log_end (steady)
 -- The position up to which the log is complete: no transaction that is still open can add an event at or below it. The
 -- last block drawn is read first, then the locks of `hold_log_position`, each named after the last block drawn before
 -- its transaction wrote. A transaction that takes its lock later draws a higher block; one whose lock is gone is
@@ -627,7 +627,7 @@ SELECT min((SELECT min(t.run_at) FROM tasks t WHERE t.namespace = $1 AND t.agent
             AND t.status = 'queued' AND t.priority = p.priority AND t.run_at > $3))
 FROM p WHERE p.priority IS NOT NULL;
 
--- name: ready_turns
+-- name: ready_turns (steady)
 -- Up to $3 ready tasks of one agent ($2) by priority, start time and id, with the fields that an offer on a stream
 -- needs. $4 shifts the clock. Tasks of one priority ($5) are read from behind a position ($6, $7).
 SELECT t.id, t.agent, t.agent_key, t.idempotency_key, t.parent_id, t.turn_id, t.turn_number, t.epoch, t.retry_count,
@@ -654,7 +654,7 @@ JOIN agents g ON g.namespace = $1 AND g.name = $2
 LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.payload_card
 LIMIT $3;
 
--- name: epochs_of_queued
+-- name: epochs_of_queued (steady)
 -- The queued ones of these tasks, with their epochs. The status is compared only after a row was found by its
 -- id: otherwise the planner may go over the index of all ready tasks for each of them.
 SELECT q.id, q.epoch FROM (

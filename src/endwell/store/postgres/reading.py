@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from endwell.model import commands as c
@@ -81,20 +81,20 @@ class Reading:
         rows: Sequence[Any] = await self._connection.fetch(QUERIES[name], *parameters)
         return rows
 
-    def _note_time(self, server_us: int) -> None:
-        self.now = max(self.now or 0, server_us + self._shift)
+    async def _fetch_timed(self, name: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """Fetch rows whose first column is the server's time, and note it."""
+        rows = await self._fetch_rows(name, *parameters)
+        for row in rows[:1]:
+            self.now = max(self.now or 0, row[0] + self._shift)
+        return [tuple(row[1:]) for row in rows]
 
     async def _read_tasks(self, keys: Collection[TaskKey]) -> None:
-        rows = await self._fetch_rows("lock_tasks" if self._locking else "see_tasks", *_columns(keys))
-        for row in rows:
-            self._note_time(row[0])
-        await self._keep_tasks(Task(*row[1:]) for row in rows)
+        rows = await self._fetch_timed("lock_tasks" if self._locking else "see_tasks", *_columns(keys))
+        await self._keep_tasks([Task(*row) for row in rows])
 
     async def _read_tasks_and_session(self, keys: Collection[TaskKey], session: TaskKey) -> None:
-        rows = await self._fetch_rows("see_tasks_and_session", *_columns(keys), *session)
         tasks: list[Task] = []
-        for now, has_rule, *row in rows:
-            self._note_time(now)
+        for has_rule, *row in await self._fetch_timed("see_tasks_and_session", *_columns(keys), *session):
             if row[0] is not None:
                 self.rows.sessions[session] = Session(*row[:_SESSION])
             tasks.append(Task(*row[_SESSION:]))
@@ -102,7 +102,7 @@ class Reading:
                 self.rows.rules.setdefault((tasks[-1].namespace, tasks[-1].agent), [])
         await self._keep_tasks(tasks)
 
-    async def _keep_tasks(self, tasks: Iterable[Task]) -> None:
+    async def _keep_tasks(self, tasks: Sequence[Task]) -> None:
         keyed: set[HolderKey] = set()
         for task in tasks:
             self.rows.tasks[task.namespace, task.id] = task
@@ -116,27 +116,22 @@ class Reading:
             self.rows.holders[namespace, agent, agent_key] = holder
 
     async def _read_tasks_of_keys(self, keys: Collection[TaskKey]) -> None:
-        for row in await self._fetch_rows("tasks_of_keys", *_columns(keys)):
-            task = Task(*row[2:])
-            self._note_time(row[0])
-            self.rows.keys[task.namespace, row[1]] = task
+        for key, *row in await self._fetch_timed("tasks_of_keys", *_columns(keys)):
+            task = Task(*row)
+            self.rows.keys[task.namespace, key] = task
 
     async def _read_sessions(self, keys: Collection[TaskKey]) -> None:
-        for row in await self._fetch_rows(self._sessions_query, *_columns(keys)):
-            self._note_time(row[0])
-            self._keep_session(Session(*row[1:]))
+        for row in await self._fetch_timed(self._sessions_query, *_columns(keys)):
+            session = Session(*row)
+            self.rows.sessions[session.namespace, session.id] = session
 
     async def _read_sessions_with_held(self, keys: Collection[TaskKey]) -> None:
         self.rows.held_by = {key: [] for key in keys}
-        for row in await self._fetch_rows("lock_sessions_with_held", *_columns(keys)):
-            session, task = Session(*row[1 : 1 + _SESSION]), row[1 + _SESSION :]
-            self._note_time(row[0])
-            self._keep_session(session)
+        for row in await self._fetch_timed("lock_sessions_with_held", *_columns(keys)):
+            session, task = Session(*row[:_SESSION]), row[_SESSION:]
+            self.rows.sessions[session.namespace, session.id] = session
             if task[0] is not None:
                 self.rows.held_by[session.namespace, session.id].append(Task(*task))
-
-    def _keep_session(self, session: Session) -> None:
-        self.rows.sessions[session.namespace, session.id] = session
 
     async def _read_effects(self, keys: Collection[TaskKey]) -> None:
         for namespace, restored_at, *row in await self._fetch_rows("lock_effects", *_columns(keys)):
@@ -147,8 +142,7 @@ class Reading:
 
     async def _read_approvals(self, want: Wanted) -> None:
         if agents := self.rows.wanted_rules(want):
-            for now, namespace, agent, rule in await self._fetch_rows("rules_of_agents", *_columns(agents)):
-                self._note_time(now)
+            for namespace, agent, rule in await self._fetch_timed("rules_of_agents", *_columns(agents)):
                 if rule is not None:
                     self.rows.rules.setdefault((namespace, agent), []).append(rule)
         if asked := self.rows.wanted_approvals(want):
@@ -185,9 +179,8 @@ class Reading:
                 self.rows.calls.setdefault((namespace, task_id), set()).add(card_id)
 
     async def _read_cursors(self, keys: Collection[TaskKey]) -> None:
-        for row in await self._fetch_rows("lock_cursors", *_columns(keys)):
-            self._note_time(row[0])
-            self.rows.cursors[row[1], row[2]] = Cursor(*row[1:])
+        for row in await self._fetch_timed("lock_cursors", *_columns(keys)):
+            self.rows.cursors[row[0], row[1]] = Cursor(*row)
 
     async def _read_children(self, keys: Collection[TaskKey]) -> None:
         # any of very many may move between being read and being written
@@ -234,7 +227,7 @@ class Reading:
 
     def _offer_in(self, row: Any) -> Offer:
         task = Task(*row[4 : 4 + _WIDTH])
-        self._note_time(row[0] - self._shift)
+        self.now = max(self.now or 0, row[0])
         if row[1]:
             self.rows.free_slots.setdefault((task.namespace, task.agent), list(row[2]))
         if not row[3]:

@@ -35,10 +35,8 @@ def _replace_marks(sql: str) -> str:
     return sql
 
 
-QUERIES: Final = {
-    name: _replace_marks(sql)
-    for name, sql in load("queries.sql", "postgres/queries.sql", parameter="$").items()
-}
+QUERIES: Final = load("queries.sql", "postgres/queries.sql", parameter="$")
+QUERIES.update({name: _replace_marks(sql) for name, sql in QUERIES.items()})
 
 
 PROBES: Final = ProbeSql(

@@ -21,7 +21,7 @@ from endwell.store.postgres.connection import READING, STEADY
 from endwell.store.postgres.driver import PostgresDriver
 from endwell.store.postgres.questions import Questions
 from endwell.store.postgres.snapshot import logged_event, open_snapshot
-from endwell.store.postgres.statements import PROBES
+from endwell.store.postgres.statements import PROBES, QUERIES
 from endwell.store.probe import Probe, ProbeResult
 from endwell.store.reads.log import LockHolder
 from endwell.store.reads.streams import START, QueuePosition, ReadyTurn
@@ -36,30 +36,6 @@ LOCK_SECONDS: Final = 1.0
 """How long a lock must be held to be a finding, however old its transaction is."""
 LOCKED_SECONDS: Final = 3.0
 """How long a commit may keep its locks; the others give up waiting after two seconds, and try again."""
-
-STEADY_QUESTIONS: Final = frozenset(
-    (
-        "agent",
-        "card",
-        "cards_between",
-        "cards_by_ids",
-        "cards_page",
-        "clock",
-        "epochs_of_queued",
-        "load_of_sessions",
-        "log_end",
-        "dispatched_offers",
-        "open_sessions",
-        "ready_agents",
-        "ready_turns",
-        "results_by_ids",
-        "serving",
-        "session",
-        "task_by_id",
-        "tasks_by_ids",
-    )
-)
-"""Questions that are asked all the time, and use the same index for all parameters."""
 
 
 class PostgresStore(Store):
@@ -182,7 +158,7 @@ class PostgresStore(Store):
 
     async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
         self.require_open()
-        questions = self._steady if name in STEADY_QUESTIONS else self._questions
+        questions = self._steady if name in QUERIES.marked["steady"] else self._questions
         return await questions.ask(name, *parameters)
 
     async def ready_turns(

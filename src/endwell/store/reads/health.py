@@ -30,15 +30,12 @@ class HealthReads(NamedQueries):
     """Agents, sessions, cursors, counts, and the database."""
 
     async def agent(self, namespace: str, name: str) -> AgentSpec | None:
-        """One agent as it was last registered."""
         return await self._read_first(_agent_spec, "agent", namespace, name)
 
     async def agents(self, namespace: str) -> list[AgentSpec]:
-        """All registered agents."""
         return await self._read_all(_agent_spec, "agents", namespace)
 
     async def session(self, namespace: str, session_id: str) -> Session | None:
-        """One session."""
         return await self._read_first(Session, "session", namespace, session_id)
 
     async def open_sessions(self, namespace: str) -> list[Session]:

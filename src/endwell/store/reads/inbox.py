@@ -82,7 +82,6 @@ class InboxReads(NamedQueries):
         return await self._read_all(InboxRow, "inbox_page", namespace, *wanted)
 
     async def inbox_row(self, namespace: str, message_id: str) -> InboxRow:
-        """One message."""
         found = await self._read_first(InboxRow, "inbox_row", namespace, message_id)
         if found is None:
             raise NotFound(f"there is no message {message_id}", code="no_such_message")
@@ -134,7 +133,6 @@ class InboxReads(NamedQueries):
         return await self._read_all(OpenCall, "open_calls", namespace, task_id, limit)
 
     async def approval(self, namespace: str, approval_id: str) -> ApprovalRow:
-        """One approval."""
         found = await self._read_first(ApprovalRow, "approval", namespace, approval_id)
         if found is None:
             raise NotFound(f"there is no approval {approval_id}", code="no_such_approval")
@@ -154,7 +152,6 @@ class InboxReads(NamedQueries):
         return await self._read_all(ApprovalRow, "approvals_page", namespace, *wanted)
 
     async def dead_letter(self, namespace: str, task_id: str) -> DeadLetter:
-        """One dead letter."""
         found = await self._read_first(DeadLetter, "dead_letter", namespace, task_id)
         if found is None:
             raise NotFound(f"there is no dead letter {task_id}", code="no_such_dead_letter", task_id=task_id)

@@ -31,11 +31,9 @@ class TaskReads(NamedQueries):
     """Tasks by id, key, age and deadline; cards; effects."""
 
     async def find_task(self, namespace: str, task_id: str) -> Task | None:
-        """One task, if it exists."""
         return await self._read_first(Task, "task_by_id", namespace, task_id)
 
     async def task(self, namespace: str, task_id: str) -> Task:
-        """One task."""
         found = await self.find_task(namespace, task_id)
         if found is None:
             raise NotFound(f"there is no task {task_id}", code="no_such_task", task_id=task_id)
@@ -69,7 +67,6 @@ class TaskReads(NamedQueries):
         return await self._read_all(Task, "tasks_page", namespace, status, agent, agent_key, before, limit)
 
     async def children(self, namespace: str, task_id: str) -> list[Task]:
-        """The children of a task."""
         return await self._read_all(Task, "children", namespace, task_id)
 
     async def deliverable_of(self, task: Task, known: bytes | None = None) -> Any:
@@ -87,7 +84,6 @@ class TaskReads(NamedQueries):
         return _decode((await self.card(task.namespace, card_id)).content)
 
     async def card(self, namespace: str, card_id: str) -> Card:
-        """One card."""
         found = await self._read_first(Card, "card", namespace, card_id)
         if found is None:
             raise NotFound(f"there is no card {card_id}", code="no_such_card")
@@ -106,7 +102,6 @@ class TaskReads(NamedQueries):
         return await self._read_all(Card, "cards_page", namespace, after, before, limit)
 
     async def effect(self, namespace: str, key: str) -> Effect | None:
-        """One effect."""
         return await self._read_first(Effect, "effect", namespace, key)
 
     async def effects_page(

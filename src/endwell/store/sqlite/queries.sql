@@ -2,12 +2,12 @@
 -- OR FAIL: a batch that the database refuses is rolled back whole, so that no statement of many rows need
 -- keep copies of the pages that it changes, to undo itself alone.
 
--- name: tasks_by_ids
+-- name: tasks_by_ids (short if few)
 -- Many tasks of one namespace; the ids come as one JSON array.
 SELECT {t.columns} FROM json_each($2) ids
 CROSS JOIN tasks t ON t.namespace = $1 AND t.id = ids.value;
 
--- name: results_by_ids
+-- name: results_by_ids (short if few)
 -- The same with their deliverables, where these have at most $3 bytes.
 SELECT {t.columns}, c.content FROM json_each($2) ids
 CROSS JOIN tasks t ON t.namespace = $1 AND t.id = ids.value
@@ -309,7 +309,7 @@ WHERE NOT EXISTS (SELECT 1 FROM agent_inbox i WHERE i.namespace = w.namespace AN
       AND i.message_type IN ('tool_result', 'child', 'timeout') AND i.correlation_id = w.tool_call_id)
 GROUP BY w.task_id, w.tool_call_id LIMIT $3;
 
--- name: cards_by_ids
+-- name: cards_by_ids (short if few)
 -- Many cards of one namespace; the ids come as one JSON array.
 SELECT c.namespace, c.id, c.task_id, c.kind, c.content, c.hash, c.created_at FROM json_each($2) ids
 CROSS JOIN cards c ON c.namespace = $1 AND c.id = ids.value;
@@ -341,12 +341,12 @@ SELECT {s.columns}, {t.columns} FROM sessions s
 LEFT JOIN tasks t ON t.namespace = s.namespace AND t.session_id = s.id AND t.session_id IS NOT NULL
 WHERE s.namespace = $1 AND s.id = $2 ORDER BY t.id;
 
--- name: offered_to_some
+-- name: offered_to_some (short)
 -- Turns that are offered to one of these agents ($2).
 SELECT 1 FROM json_each($2) a
 CROSS JOIN tasks t WHERE t.namespace = $1 AND t.agent = a.value AND t.status = 'dispatched' LIMIT 1;
 
--- name: ready_for_some
+-- name: ready_for_some (short)
 -- Ready tasks of these agents ($2).
 WITH RECURSIVE p(agent, priority) AS (
     SELECT a.value, (SELECT max(t.priority) FROM tasks t
@@ -362,7 +362,7 @@ SELECT 1 FROM p WHERE p.priority IS NOT NULL AND
      AND t.status = 'queued' AND t.priority = p.priority) <= $3
 LIMIT 1;
 
--- name: next_start_of_some
+-- name: next_start_of_some (short)
 -- When the next delayed task of these agents ($2) is to start.
 WITH RECURSIVE p(agent, priority) AS (
     SELECT a.value, (SELECT max(t.priority) FROM tasks t
@@ -389,7 +389,7 @@ WHERE t.namespace = $1 AND t.agent = $2 AND t.status = 'queued' AND t.priority =
   AND (t.run_at, t.id) > ($5, $6)
 ORDER BY t.run_at, t.id LIMIT $7;
 
--- name: epochs_of_queued
+-- name: epochs_of_queued (short)
 -- The queued ones of these tasks, with their epochs; the ids come as one JSON array.
 SELECT t.id, t.epoch FROM json_each($2) ids
 CROSS JOIN tasks t ON t.namespace = $1 AND t.id = ids.value WHERE t.status = 'queued';

@@ -28,41 +28,13 @@ from endwell.store.rows import Reply
 from endwell.store.sqlite.connection import BUSY_SECONDS, explained
 from endwell.store.sqlite.driver import NotAtOnceError, SqliteDriver
 from endwell.store.sqlite.reader import QuestionThread
+from endwell.store.sqlite.statements import QUERIES
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-SHORT_QUESTIONS: Final = frozenset(
-    (
-        "task_by_id",
-        "task_by_key",
-        "card",
-        "agent",
-        "epochs_of_queued",
-        "session",
-        "key_holder",
-        "priorities",
-        "ready_agents",
-        "serving",
-        "long_ready",
-        "next_start",
-        "next_start_of_some",
-        "next_wait",
-        "offered_to_some",
-        "ready_for_some",
-        "effect",
-        "pending_messages",
-        "approval",
-        "last_tick",
-        "cursor",
-        "tallies",
-    )
-)
-"""Questions of one or a few index seeks, for any number of tasks."""
-SHORT_WHEN_FEW: Final = frozenset(("tasks_by_ids", "results_by_ids", "cards_by_ids"))
-"""Questions about a list of ids, which are short for a short list."""
 FEW: Final = 20
-"""Most ids of a short list."""
+"""Most ids that a question may name and still be short."""
 
 BUSY_PAUSE_SECONDS = 0.001
 """How long to wait for a busy file: SQLite's own pauses grow to 100 ms, and a rare writer starves."""
@@ -211,7 +183,7 @@ class SqliteStore(Store):
 
     async def probe(self, *asked: Probe) -> ProbeResult:
         now, stamp = self._runtime.clock.now_us(), self.stamp()
-        is_short = all(probe.name in SHORT_QUESTIONS for probe in asked)
+        is_short = all(probe.name in QUERIES.marked["short"] for probe in asked)
         row = await self._ask_driver(lambda driver: driver.probe(now, asked), is_short=is_short)
         return ProbeResult.from_row(now, asked, row[1:], stamp)
 
@@ -225,7 +197,8 @@ class SqliteStore(Store):
             self._reading.release()
 
     async def _rows(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
-        is_short = name in SHORT_QUESTIONS or (name in SHORT_WHEN_FEW and len(parameters[1]) <= FEW)
+        is_short = name in QUERIES.marked["short"]
+        is_short = is_short or (name in QUERIES.marked["short if few"] and len(parameters[1]) <= FEW)
         return await self._ask_driver(lambda driver: driver.rows(name, parameters), is_short=is_short)
 
     async def _ask_driver(self, question: Callable[[SqliteDriver], T], *, is_short: bool) -> T:
