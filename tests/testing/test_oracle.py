@@ -14,7 +14,7 @@ from endwell.machine import approvals, submission
 from endwell.machine.table import ANYONE, TABLE
 from endwell.model import commands as c
 from endwell.policy import ledger
-from endwell.store.sqlite import writing
+from endwell.store.sqlite import row_writer
 from endwell.store.working_set import WorkingSet
 from endwell.testing import workload
 from endwell.testing.faults.registry import Planned
@@ -50,14 +50,14 @@ def anybody_may_write(patch: pytest.MonkeyPatch) -> None:
 
 def a_counter_is_not_written(patch: pytest.MonkeyPatch) -> None:
     """Write a retry to the log and not to the row of its task."""
-    moved_row = writing._moved_row
-    patch.setattr(writing, "_moved_row", lambda task, seen: moved_row(replace(task, retry_count=0), seen))
+    moved_row = row_writer._moved_row
+    patch.setattr(row_writer, "_moved_row", lambda task, seen: moved_row(replace(task, retry_count=0), seen))
 
 
 def waits_are_not_dropped(patch: pytest.MonkeyPatch) -> None:
     """Leave the waits of an ended turn open."""
     patch.setattr(
-        writing, "SIDE_QUERIES", tuple(each for each in writing.SIDE_QUERIES if each != "drop_waits")
+        row_writer, "SIDE_QUERIES", tuple(each for each in row_writer.SIDE_QUERIES if each != "drop_waits")
     )
 
 

@@ -126,7 +126,7 @@ async def test_a_clock_that_is_too_early_is_set_to_the_next_deadline(boss: World
 async def test_overdue_waits_are_reported_in_parts_until_none_is_left(
     boss: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (wait_rows, "endwell.store.sqlite.reading", "endwell.store.postgres.reading"):
+    for module in (wait_rows, "endwell.store.sqlite.row_reader", "endwell.store.postgres.row_reader"):
         target = module if isinstance(module, str) else module.__name__
         monkeypatch.setattr(f"{target}.MOST_OVERDUE", 20)
     handle, _ = await suspended(boss)

@@ -13,9 +13,9 @@ from endwell.model.session import SESSION_FIELDS
 from endwell.model.task import FIELDS
 from endwell.store.log import EVENT_FIELDS
 from endwell.store.postgres.connection import COMMITTING
+from endwell.store.postgres.row_writer import compose_statements
 from endwell.store.postgres.statements import QUERIES, join_queries
 from endwell.store.postgres.store import PostgresStore
-from endwell.store.postgres.writing import compose_statements
 from endwell.store.rows import Writes
 from tests.store.world import PostgresDatabase, World
 

@@ -18,9 +18,9 @@ from endwell.operate.record.verify import verify
 from endwell.pmo.relay.service import relay_lag
 from endwell.store.contract import Store
 from endwell.store.log import Event, EventRow
-from endwell.store.postgres.reading import Reading
+from endwell.store.postgres.row_reader import PostgresRowReader
+from endwell.store.postgres.row_writer import event_blocks
 from endwell.store.postgres.statements import POSITIONS_DRAWN
-from endwell.store.postgres.writing import event_blocks
 from tests.servers.postgres import Postgres
 from tests.store.copies import WRITTEN, exported, imported, relayed, tail
 from tests.store.world import PostgresDatabase, SqliteDatabase, World
@@ -97,13 +97,13 @@ async def test_a_task_submitted_during_the_claim_that_takes_it_is_logged_before_
     """A claim locks its session, which gives it a transaction number, before it reads the tasks it takes."""
     submitter = await here.another_store()
     await here.open_session()
-    lock_sessions = Reading._read_sessions
+    lock_sessions = PostgresRowReader._read_sessions
 
-    async def lock_and_submit(reading: Reading, wanted: Any) -> None:
+    async def lock_and_submit(reading: PostgresRowReader, wanted: Any) -> None:
         await lock_sessions(reading, wanted)
         await submitter.commit_one(here.submit())
 
-    monkeypatch.setattr(Reading, "_read_sessions", lock_and_submit)
+    monkeypatch.setattr(PostgresRowReader, "_read_sessions", lock_and_submit)
     (task,) = await here.claimed()
     monkeypatch.undo()
     await here.do(here.finish(task))

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from endwell.store.sqlite.driver import SqliteDriver
+from endwell.store.sqlite.row_writer import _MOVE_TASK
 from endwell.store.sqlite.statements import GROUP
 from endwell.store.sqlite.store import SqliteStore
-from endwell.store.sqlite.writing import _MOVE_TASK
 from tests.patience import PATIENCE_SECONDS
 from tests.store.world import World
 

@@ -16,9 +16,9 @@ from endwell.policy.limits import Limits
 from endwell.runtime.clock import MICROSECONDS, Clock
 from endwell.store import door
 from endwell.store.claim_position import ClaimPosition
-from endwell.store.postgres.reading import Reading
+from endwell.store.postgres.row_reader import PostgresRowReader
+from endwell.store.postgres.row_writer import Statement, compose_statements
 from endwell.store.postgres.statements import QUERIES
-from endwell.store.postgres.writing import Statement, compose_statements
 from endwell.store.row_cache import RowCache
 from endwell.store.rows import Outcome, TaskKey, Wanted, Writes
 
@@ -114,7 +114,7 @@ class CommittingConnection:
     ) -> Outcome:
         """Read the rows that are not known, and decide; refuse nothing because of rows from the cache."""
         is_cached = bool(known)
-        reading = Reading(
+        reader = PostgresRowReader(
             self.connection,
             known=known,
             position=self._shared.position,
@@ -123,8 +123,8 @@ class CommittingConnection:
             locking=locking,
             sessions=sessions,
         )
-        rows = await reading.read(want)
-        now = await self._now() if reading.now is None else self._shared.clock.record(reading.now - shift)
+        rows = await reader.read(want)
+        now = await self._now() if reader.now is None else self._shared.clock.record(reader.now - shift)
         outcome = door.outcome(commands, rows, now + shift, self._limits)
         if is_cached and any(reply.refusal is not None for reply in outcome.replies):
             self._shared.cache.forget()

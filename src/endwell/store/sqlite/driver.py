@@ -18,9 +18,9 @@ from endwell.store.row_cache import RowCache
 from endwell.store.rows import Outcome, Reply, Writes
 from endwell.store.sqlite.connection import Pause, connect, explained, immediate, migrate, read_pragma
 from endwell.store.sqlite.log_file import LogFile
-from endwell.store.sqlite.reading import Reading
+from endwell.store.sqlite.row_reader import SqliteRowReader
+from endwell.store.sqlite.row_writer import LostRaceError, write
 from endwell.store.sqlite.statements import PROBES, QUERIES
-from endwell.store.sqlite.writing import LostRaceError, write
 
 _UNSTORABLE: Final = (
     apsw.ConstraintError,
@@ -96,7 +96,7 @@ class SqliteDriver:
             want = door.wanted_rows(commands, careful=self._is_careful)
             known = self._cache.find_tasks(want)
             is_cached, now = bool(known), self._now()
-            rows = Reading(self.rows, known=known, limits=self._limits, now=now).read(want)
+            rows = SqliteRowReader(self.rows, known=known, limits=self._limits, now=now).read(want)
             outcome = door.outcome(commands, rows, now, self._limits)
             if is_cached and any(reply.refusal is not None for reply in outcome.replies):
                 raise LostRaceError  # a refusal writes nothing, so no version guard would notice

@@ -27,7 +27,7 @@ from endwell.store.reads.streams import START, QueuePosition, ReadyTurn
 from endwell.store.rows import Reply
 from endwell.store.sqlite.connection import BUSY_SECONDS, explained
 from endwell.store.sqlite.driver import NotAtOnceError, SqliteDriver
-from endwell.store.sqlite.reader import QuestionThread
+from endwell.store.sqlite.question_thread import QuestionThread
 from endwell.store.sqlite.statements import QUERIES
 
 log = logging.getLogger(__name__)

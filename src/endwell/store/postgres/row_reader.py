@@ -28,7 +28,7 @@ _SESSION: Final = len(SESSION_FIELDS)
 _TakeTasks = c.ClaimNext | c.DispatchNext
 
 
-class Reading:
+class PostgresRowReader:
     """Fills the rows of one batch; `now` is the server's clock at the latest of them."""
 
     def __init__(

@@ -23,7 +23,7 @@ Ask = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 """Runs one named query."""
 
 
-class Reading:
+class SqliteRowReader:
     """Fills the rows of one batch; `known` are tasks that need not be read."""
 
     def __init__(self, ask: Ask, *, known: dict[TaskKey, Task], limits: Limits, now: int) -> None:
