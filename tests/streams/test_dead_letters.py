@@ -131,7 +131,9 @@ async def test_dead_letters_are_not_published_twice_when_their_index_is_lost_dur
     assert await streamed.letters() == before
 
 
-async def test_orchestrator_that_was_frozen_publishes_no_dead_letter_twice(streamed: Streamed) -> None:
+async def test_orchestrator_that_was_frozen_publishes_no_dead_letter_twice(
+    streamed: Streamed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two orchestrators look at the same dead letters and find none on the stream."""
     streams = await streamed.orchestrator()
     world = streamed.world
@@ -154,7 +156,18 @@ async def test_orchestrator_that_was_frozen_publishes_no_dead_letter_twice(strea
                 fraction=0.0,
             )
         )
-    other = DeadLetterPublisher(world.store, streams.streams.dead_letters, namespace=world.namespace)
-    counts = await asyncio.gather(streams.dead_letters.run_once(), other.run_once())
-    assert sum(counts) == 3
+    frozen = DeadLetterPublisher(world.store, streams.streams.dead_letters, namespace=world.namespace)
+    has_looked, may_publish, usual = asyncio.Event(), asyncio.Event(), frozen._publish
+
+    async def freeze_then_publish(letter: DeadLetter) -> bool:
+        has_looked.set()
+        await may_publish.wait()
+        return await usual(letter)
+
+    monkeypatch.setattr(frozen, "_publish", freeze_then_publish)
+    late = asyncio.create_task(frozen.run_once())
+    await has_looked.wait()
+    assert await streams.dead_letters.run_once() == 3
+    may_publish.set()
+    assert await late == 0
     assert len(await streamed.letters()) == 3

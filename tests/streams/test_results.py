@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 
 import pytest
 
 from endwell.policy.limits import SECOND
+from endwell.redis_client import Word
+from endwell.store.log import Event
 from endwell.streams.dead_letter_stream import ALL_THERE
 from endwell.streams.orchestrator import result_publisher
 from endwell.streams.orchestrator.result_publisher import ResultPublisher
@@ -74,12 +77,23 @@ async def test_only_the_newest_published_results_are_kept(streamed: Streamed) ->
     assert list(await published(streamed)) == [handle.id for handle in handles[2:]]
 
 
-async def test_orchestrator_that_was_frozen_publishes_no_result_twice(streamed: Streamed) -> None:
+async def test_orchestrator_that_was_frozen_publishes_no_result_twice(
+    streamed: Streamed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two orchestrators read the same page of the log; the second finds that the cursor has moved."""
     streams = await streamed.orchestrator()
     await streams.results.run_once()  # from here on
     world = streamed.world
-    other = ResultPublisher(world.store, streams.streams, namespace=world.namespace, kept=100)
+    frozen = ResultPublisher(world.store, streams.streams, namespace=world.namespace, kept=100)
+    has_read, may_publish, usual = asyncio.Event(), asyncio.Event(), frozen._result_entries
+
+    async def read_then_freeze(events: Sequence[Event]) -> list[Sequence[Word]]:
+        entries = await usual(events)
+        has_read.set()
+        await may_publish.wait()
+        return entries
+
+    monkeypatch.setattr(frozen, "_result_entries", read_then_freeze)
 
     @world.app.agent("clerk")
     async def clerk() -> None: ...
@@ -88,8 +102,11 @@ async def test_orchestrator_that_was_frozen_publishes_no_result_twice(streamed: 
     handles = [await world.submitted("clerk") for _ in range(5)]
     for handle in handles:
         await handle.cancel()
-    counts = await asyncio.gather(streams.results.run_once(), other.run_once())
-    assert sorted(counts) == [0, 5]
+    late = asyncio.create_task(frozen.run_once())
+    await has_read.wait()
+    assert await streams.results.run_once() == 5
+    may_publish.set()
+    assert await late == 0
     assert len(await streamed.entries(streamed.names.result)) == 5
 
 
