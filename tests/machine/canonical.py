@@ -89,7 +89,7 @@ def _counts(reason: str | None, task: Task) -> bool:
 
 
 def waits_for_person(task: Task) -> bool:
-    """Whether it is blocked until a person acts: somebody is named, and reminded."""
+    """Whether it is blocked until a person acts: an owner is named, and reminded."""
     return task.status == "blocked" and task.remind_at is not None
 
 

@@ -28,7 +28,7 @@ ALL_CELLS: Final[frozenset[Cell]] = frozenset(
 
 # a command by the attempt that holds the task, where no attempt holds it
 _NO_HOLDER: Final[dict[str, str]] = {
-    NO_TASK: "nobody holds what does not exist",
+    NO_TASK: "a task that does not exist has no holder",
     s.WAITING_APPROVAL: "nothing is claimed before it is approved",
     s.QUEUED: "every way into the queue lets go of the attempt",
     s.DISPATCHED: "a turn is offered before it is claimed",
@@ -49,7 +49,7 @@ ALWAYS_REFUSED: Final[dict[Cell, str]] = {
     (s.SUCCEEDED, "Abandon"): "a success is no dead letter",
     (s.CANCELLED, "Abandon"): "a cancelled task is no dead letter",
     (s.WAITING_APPROVAL, "Deliver"): "a task that has not begun waits for nothing",
-    **{(status, "Signal"): "nobody is there to hear it" for status in s.TERMINAL},
+    **{(status, "Signal"): "an ended task takes no signal" for status in s.TERMINAL},
 }
 
 

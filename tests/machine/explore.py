@@ -46,7 +46,7 @@ class Walk:
 def explore(
     world: World, at_most: int = sys.maxsize, progress: Callable[[Walk], None] = lambda _: None
 ) -> Walk:
-    """Walk until every state has been seen, or so many of them."""
+    """Walk until every state, or this number of states, has been seen."""
     walk = Walk(graph=Graph(world))
     start = _packed(ABSENT, ABSENT, BOTH_LEASES_HOLD)
     walk.came_from[start] = start

@@ -26,7 +26,7 @@ from tests.machine.world import NEIGHBOUR_TASK, SESSIONS, TICK, Offer, Offers, W
 ABSENT = 0  # the number of the task that was never submitted
 ANYTHING = Evidence()
 KEY_HOLDERS = (None, "t", "another task")
-LONGEST_WAY_TO_AN_END = 50  # clock firings, nobody else doing anything
+LONGEST_WAY_TO_AN_END = 50  # clock firings, without any other command
 
 
 class Graph:

@@ -169,8 +169,8 @@ def _a_suspended_turn_watches_every_wait(task: Task, scene: Scene) -> None:
     must(task.suspend_by is not None and task.suspend_by >= last, "the cap cuts a wait short")
     must(last <= task.ends_by, "a wait goes beyond ends_by")
     asked = {wait.tool_call_id for wait in waits if wait.kind == "approval"}
-    must(asked <= {one.id for one in inside_of(task).asked}, "an approval that nobody was asked for")
-    must((task.remind_at is not None) == bool(asked), "who must decide is reminded, and nobody else")
+    must(asked <= {one.id for one in inside_of(task).asked}, "an approval that was never requested")
+    must((task.remind_at is not None) == bool(asked), "a reminder without an open approval, or none with one")
 
 
 def _a_blocked_task_waits_for_a_person_or_cools(task: Task, limits: Limits) -> None:
@@ -241,7 +241,7 @@ STATE_RULES: Final[tuple[Callable[[Task, Limits], None], ...]] = (
 
 
 def check_state(scene: Scene, limits: Limits) -> None:
-    """Everything that must hold of one task and of what lies beside it, whatever happened before."""
+    """Everything that must hold of one task and the rows beside it, after any commands."""
     if scene.task is None:
         return
     for rule in STATE_RULES:

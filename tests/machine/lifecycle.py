@@ -64,7 +64,7 @@ A task is submitted, carried out in one or more turns, and ends exactly once. A 
 the task to its agent; an *attempt* is one worker's hold on a turn. Everything that happens to a task is
 a command that the machine answers with facts, or refuses. As long as a task lives it has a clock: the
 earliest of its deadlines. The clocks alone bring it to an end. Two holds stop `ends_by`, and remind a named
-person: one that this person accepted, and one that protects an effect whose outcome is unknown."""
+person: a hold that this person accepted, and a hold that protects an effect whose outcome is unknown."""
 
 
 def _statuses() -> str:
@@ -92,7 +92,7 @@ def _diagram() -> str:
 Names with a capital letter are commands; the others are clock rules. An arrow that leaves `live` leaves
 every status in it. A queued task that a worker claims directly passes through `dispatched` in the same
 commit. A turn that suspends when all its answers are there is queued again in the same commit. A blocked
-task goes back to `waiting_approval` if it is not approved yet, and so does a queued one that was
+task goes back to `waiting_approval` if it is not approved yet, and so does a queued task that was
 submitted before its agent had a registered approval rule. `Disown` ends a child whose parent has
 ended, unless its call said to leave it with its owner.
 

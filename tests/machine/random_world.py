@@ -39,7 +39,7 @@ class RandomWorld:
         self.cards: set[str] = set()
         self.log: list[tuple[str, str, bytes, int]] = []
         self.live = dict.fromkeys(SESSIONS, True)
-        self.attempts: list[str] = ["nobody's"]
+        self.attempts: list[str] = ["unknown"]
         self.allowed: Counter[str] = Counter()
         self.not_done: Counter[str] = Counter()
         self._commands = 0
@@ -47,7 +47,7 @@ class RandomWorld:
     def give(self, kind: type[c.TaskCommand], task_id: str, *, late: int = 0, **options: Any) -> Decision:
         """Give the command, decided by a clock that is `late`."""
         self._commands += 1
-        options = {"command_id": f"c{self._commands}", "actor": "somebody", **options}
+        options = {"command_id": f"c{self._commands}", "actor": "bob", **options}
         command = kind(namespace="n", task_id=task_id, **options)
         scene = self.scene(task_id)
         now = max(self.now - late, scene.task.updated_at if scene.task else 0)
@@ -82,7 +82,7 @@ class RandomWorld:
         self.log += [(task_id, fact.type, f.encode(fact), now) for fact in decision.facts]
 
     def _count(self, command: c.TaskCommand, decision: Decision) -> None:
-        """How often an effect's function may have been called, and how often somebody said "not done"."""
+        """How often an effect's function may have been called, and how often its outcome was "not done"."""
         if isinstance(decision.ledger, AllowExecute) and isinstance(command, c.IntendEffect):
             self.allowed[command.key] += 1
         if isinstance(command, c.SettleEffect) and command.verdict == "not_done" and decision.facts:

@@ -35,15 +35,15 @@ def _deadline(step: Step, approval_id: str | None) -> int:
 
 
 def _check_voice(step: Step, fact: f.Fact) -> None:
-    must(isinstance(step.command, c.Approve | c.Reject), "nobody decided on an approval")
+    must(isinstance(step.command, c.Approve | c.Reject), "an approval was decided by another command")
     if not isinstance(step.command, c.Approve | c.Reject):
         return
     open_one = _asked(step, step.command.approval_id)
-    must(open_one is not None, "a decision on something that nobody asked")
+    must(open_one is not None, "a decision on an approval that is not open")
     if open_one is None:
         return
     who = step.command.actor
-    must(not open_one.by or who in open_one.by, "somebody decided who may not")
+    must(not open_one.by or who in open_one.by, "a person decided who may not")
     must(who not in open_one.votes, "one voice counted twice")
     if isinstance(step.command, c.Approve):
         must(step.command.shown_hash in (None, open_one.shown_hash), "approved what was not shown")

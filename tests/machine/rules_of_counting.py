@@ -105,7 +105,7 @@ def a_clock_does_what_is_due_first(step: Step) -> None:
         reason = {"ends_by": at_its_time, "approval_expire": "approval_expired"}
         must(step.after.reason == reason.get(step.rule, step.before.guard_reason), "ended for another reason")
     elif step.rule == "reap" and step.now < (step.before.progress_by or 0) + step.command.away:
-        must(step.count(f.TaskHeartbeat) == 1, "reaped for the time in which nobody looked")
+        must(step.count(f.TaskHeartbeat) == 1, "reaped for time without a supervisor")
     elif step.rule is not None:
         must(step.count(*DONE_BY_RULE[step.rule]) > 0, f"{step.rule} is due and {done} happened")
 
@@ -113,12 +113,12 @@ def a_clock_does_what_is_due_first(step: Step) -> None:
 def an_agent_is_nudged_before_it_is_stopped(step: Step) -> None:
     nudged = inside_of(step.before).nudges
     rise = inside_of(step.after).nudges - nudged
-    must(step.after.is_ended or rise == step.count(f.TaskNudged), "a nudge that nobody counted")
+    must(step.after.is_ended or rise == step.count(f.TaskNudged), "a nudge that was not counted")
     if step.count(f.TaskNudged):
         must(len(step.decision.messages) == len(step.decision.cards) == 1, "a nudge that cannot be read")
     if step.ends_the_task and step.after.reason == "no_progress":
         must(nudged > 0, "stopped without a nudge")
-        must(isinstance(step.command, c.Repeat | c.Progress), "stopped for what nobody reported")
+        must(isinstance(step.command, c.Repeat | c.Progress), "stopped without a report of repeats")
 
 
 def no_rule_resets_a_later_ones_deadline(step: Step) -> None:

@@ -72,7 +72,7 @@ def a_reclaim_needs_a_lapsed_lease(step: Step) -> None:
 
 def it_ends_once(step: Step) -> None:
     if step.before.is_ended:
-        must(step.count(*LATE_FACTS) == len(step.decision.facts), "an ended task goes on")
+        must(step.count(*LATE_FACTS) == len(step.decision.facts), "an ended task moved")
         letters = {"dead_letter": step.before.dead_letter, "superseded_by": step.before.superseded_by}
         must(at_rest(replace(step.after, **letters)) == at_rest(step.before), "an ended task was moved")
     must(step.count(*TERMINAL_FACTS) == step.ends_the_task, "not exactly one terminal fact at the end")
@@ -117,11 +117,14 @@ def one_deliverable_at_the_end(step: Step) -> None:
     forced_on = bool(step.count(f.TaskReaped)) and not step.after.is_ended
     must(len(fallbacks) == forced_on, "a turn ended by force, and no fallback, or the other way round")
     named = [e.deliverable_card for e in step.decision.facts if isinstance(e, f.TurnEnded)]
-    must([name for name in named if name] == [card.id for card in fallbacks], "a fallback nobody will find")
+    must(
+        [name for name in named if name] == [card.id for card in fallbacks],
+        "a fallback without its event",
+    )
     cards = [card for card in made if card not in fallbacks]
     must(len(cards) == step.ends_the_task, "not exactly one deliverable at the end, or one before it")
     for card in cards:
-        must(card.id == deliverable_id(step.before.id), "a deliverable that nobody will find")
+        must(card.id == deliverable_id(step.before.id), "a deliverable under another id")
         is_report = step.after.status != "succeeded"
         fits = not is_report or card.hash == hashlib.sha256(card.content).hexdigest()
         must(fits, "the deliverable's hash is not that of its content")

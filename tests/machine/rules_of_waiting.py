@@ -134,7 +134,7 @@ def nothing_that_arrives_is_lost(step: Step) -> None:
             case ("skipped", _):
                 asked = isinstance(step.command, c.SkipMessage)
                 must(asked or step.before.is_ended, "a message of a live task was skipped")
-                must(step.count(f.InboxSkipped) == 1, "a message was skipped and nobody is told")
+                must(step.count(f.InboxSkipped) == 1, "a message was skipped without a fact")
             case strange:
                 must(False, f"a message was closed as {strange}")
 
@@ -181,4 +181,4 @@ def an_end_is_told_to_the_family(step: Step) -> None:
         expected.append(("stop", step.before.id, step.before.id))
     said = [(m.message_type, m.task_id, m.correlation_id) for m in told]
     must(said == expected, f"the family was told {said}")
-    must(all(m.status == "pending" for m in told), "news of an end that nobody will read")
+    must(all(m.status == "pending" for m in told), "news of an end that is not pending")

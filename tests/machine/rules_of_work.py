@@ -54,7 +54,7 @@ def only_the_ledger_lets_an_effect_run(step: Step) -> None:
     """An effect's function is called after `AllowExecute`: once, and again only after "not done"."""
     if not isinstance(step.command, c.IntendEffect):
         must(step.decision.ledger is None, "the ledger answered who did not ask")
-        must(step.count(f.EffectIntended) == 0, "an intent that nobody asked for")
+        must(step.count(f.EffectIntended) == 0, "an intent without a request")
         return
     if not step.holds:
         return
@@ -115,7 +115,7 @@ def _check_adoption(step: Step, old: Effect, new: Effect) -> None:
 def _check_move(step: Step, old: Effect, new: Effect) -> None:
     match (old.status, new.status):
         case ("not_done", "intended"):
-            must(isinstance(step.command, c.IntendEffect), "an intent that nobody asked for")
+            must(isinstance(step.command, c.IntendEffect), "an intent without a request")
         case ("intended", "done") if isinstance(step.command, c.FinishEffect):
             must(step.holds and old.attempt_id == step.command.attempt_id, "another's effect was finished")
             must(step.count(f.StepRecorded) == 1, "an effect was finished without its step")
@@ -134,7 +134,7 @@ def _check_doubt(step: Step, old: Effect) -> None:
     is_own = old.task_id == step.before.id
     is_over = step.now >= (old.not_after or 0) + step.limits.effect_margin
     may_doubt = isinstance(step.command, c.DoubtEffect) or bool(step.count(f.TurnEnded))
-    must((is_own and may_doubt) or is_over, "an effect in flight was doubted by somebody else")
+    must((is_own and may_doubt) or is_over, "an effect in flight was doubted by another attempt")
 
 
 def _check_verdict(step: Step, command: c.SettleEffect, old: Effect) -> None:
@@ -143,7 +143,7 @@ def _check_verdict(step: Step, command: c.SettleEffect, old: Effect) -> None:
     is_found_done = command.verdict == "done" and command.holder_gone
     is_forced = command.force and command.attempt_id is None
     is_free = old.status == "unknown" or is_over or is_forced
-    must(is_own or is_found_done or is_free, "an effect in flight was settled by somebody else")
+    must(is_own or is_found_done or is_free, "an effect in flight was settled by another attempt")
     must(command.attempt_id is None or step.holds, "a stale attempt settled an effect")
     if command.attempt_id is None:
         may_repeat = is_over or is_forced

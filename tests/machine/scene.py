@@ -110,7 +110,7 @@ def beside(scene: Scene, command: c.TaskCommand, seen: Evidence, cards: frozense
 
 
 def _waits_for(scene: Scene, command: c.TaskCommand, messages: tuple[Message, ...]) -> tuple[Wait, ...]:
-    """Of waits that are rows a command is shown the only one that it may concern."""
+    """A command is shown the one wait with a row that it may settle."""
     if scene.task is None or not has_wait_rows(scene.task):
         return ()
     signal = getattr(command, "name", None)

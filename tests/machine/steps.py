@@ -107,7 +107,7 @@ def _nothing_happened_rightly(step: Step) -> None:
             rule(step)
         return
     must(not step.decision.cards and step.decision.spawn is None, "a card or a new task without a fact")
-    must(not step.decision.messages and not step.decision.closed, "a message that nobody sent")
+    must(not step.decision.messages and not step.decision.closed, "a message without a fact")
     must(step.rule is None, f"{step.rule} is due and nothing happened")
     if isinstance(step.command, ONLY_BY_HOLDER):
         must(

@@ -16,7 +16,7 @@ def describe(command: c.TaskCommand) -> str:
     told = {name: getattr(command, name, None) for name in (*TOLD, *TOLD_OF_EFFECTS)}
     told["calls"] = tuple((w.tool_call_id, w.within // TICK) for w in getattr(command, "calls", ()))
     told["error"] = getattr(getattr(command, "error", None), "code", None)
-    told["by"] = command.actor if command.actor != "somebody" else None
+    told["by"] = command.actor if command.actor != "bob" else None
     return f"{type(command).__name__}({', '.join(f'{k}={v}' for k, v in told.items() if v)})"
 
 

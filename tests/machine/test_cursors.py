@@ -1,4 +1,4 @@
-"""One follower of the log at a time; whoever was replaced moves nothing."""
+"""One follower of the log at a time; a replaced follower moves nothing."""
 
 from __future__ import annotations
 

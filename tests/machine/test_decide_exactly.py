@@ -237,7 +237,7 @@ def test_a_task_is_delivered_at_its_start_and_until_its_last_moment() -> None:
     refusal = decide(guarded, to(c.Claim), NOW, LIMITS).refusal
     assert refusal is not None
     assert (refusal.code, "runaway_guard" in str(refusal)) == ("clock_is_due", True)
-    # another clock, such as the ring of an offer, keeps nobody from taking it
+    # another clock, such as the ring of an offer, does not prevent a claim
     assert decide(dispatched_task(), to(c.Claim), NOW + 20 * SECOND, LIMITS).refusal is None
 
 

@@ -1,4 +1,4 @@
-"""Effects: an intent first, a result or a doubt after it, and nobody runs one blindly again."""
+"""Effects: an intent first, a result or a doubt after it, and never a blind second execution."""
 
 from __future__ import annotations
 

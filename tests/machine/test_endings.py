@@ -1,4 +1,4 @@
-"""How turns and tasks end: every field of the last events, of the report, and of what the family is told."""
+"""How turns and tasks end: every field of the last events, of the report, and of messages to the family."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from endwell.machine.decision import NO_EVIDENCE, Decision
-from endwell.machine.endings import cancel, end, fail_turn, fingerprint, finish
+from endwell.machine.endings import TurnFailure, cancel, end, end_failed_turn, fingerprint, finish
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.card import Card
@@ -90,7 +90,8 @@ def test_a_success_is_the_turns_end_the_tasks_end_and_the_result() -> None:
 
 
 def retried(task: Task, error: ErrorInfo = BROKEN, **options: Any) -> Decision:
-    return fail_turn(task, NOW, LIMITS, error, **{"fraction": 0.5, **options})
+    failure = TurnFailure(error, **{"fraction": 0.5, **options})
+    return end_failed_turn(task, failure, NOW, LIMITS)
 
 
 def test_a_failed_turn_is_tried_again_and_the_log_says_why() -> None:

@@ -195,7 +195,7 @@ MOVES: dict[str, tuple[f.Fact, dict[str, Any]]] = {
         f.WaitAnswered(tool_call_id="t.s.w1", wait_status="applied", result_card="c", wait_by=60),
         {"waits": (ASK, replace(TOOL, wait_status="applied", result_card="c")), "wait_by": 60},
     ),
-    "a turn that goes on": (
+    "a turn that resumes": (
         f.TaskResumed(epoch=6, run_at=33),
         {
             "status": "queued",
@@ -240,7 +240,7 @@ MOVES: dict[str, tuple[f.Fact, dict[str, Any]]] = {
             "recover_at": None,
         },
     ),
-    "a person's word that gives the retries anew": (
+    "an unblocking that gives all retries again": (
         f.TaskUnblocked(by="ada", run_at=10, ends_by=99_000, retry_count=0),
         {
             "status": "queued",
@@ -270,7 +270,7 @@ MOVES: dict[str, tuple[f.Fact, dict[str, Any]]] = {
         {"dead_letter": "replayed", "superseded_by": "t2"},
     ),
     "a dead letter that is given up": (f.DeadLetterAbandoned(by="ada"), {"dead_letter": "abandoned"}),
-    "a message that nobody got": (f.InboxSkipped(message_id="", message_type="", watchdog_error=""), {}),
+    "a skipped message": (f.InboxSkipped(message_id="", message_type="", watchdog_error=""), {}),
     "a write that was refused": (f.WriteRefused(command="", attempt_id=""), {}),
 }
 

@@ -204,6 +204,6 @@ def test_the_longer_walk_ends_with_1_and_the_way_there(
     assert main(["--states", "5000"]) == 1
 
     said = capsys.readouterr().out
-    assert "an ended task goes on" in said
+    assert "an ended task moved" in said
     assert "Cancel(" in said
     assert "no task | 2 of 2 leases hold" in said

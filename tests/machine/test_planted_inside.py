@@ -61,7 +61,7 @@ UNTAKEN = World(
 )
 
 
-def _nobody_gets_it(decision: Decision, task: Task) -> Decision:
+def _without_owner(decision: Decision, task: Task) -> Decision:
     facts = (replace(x, owner=None) if isinstance(x, f.TaskBlocked) else x for x in decision.facts)
     return replace(decision, facts=tuple(facts))
 
@@ -70,7 +70,7 @@ def _no_time_is_given_back(decision: Decision, task: Task) -> Decision:
     return replace(decision, facts=tuple(x for x in decision.facts if not isinstance(x, f.TaskHeartbeat)))
 
 
-def _nobody_is_told(right: Any, *args: Any) -> Decision:
+def _without_messages(right: Any, *args: Any) -> Decision:
     decision: Decision = right(*args)
     return replace(decision, messages=())
 
@@ -80,9 +80,10 @@ def _in_silence(right: Any, *args: Any) -> Decision:
     return replace(decision, facts=())
 
 
-def _leaving_nothing(task: Task, now: int, ends_as: Any, error: Any, forced: bool) -> Any:
-    doubts = endings.doubt_intents(task, error.code)
-    return (*doubts, *endings._end_turn(task, ends_as, error.code, forced)), ()
+def _leaving_nothing(task: Task, failure: endings.TurnFailure, now: int) -> Any:
+    code = failure.error.code
+    doubts = endings.doubt_intents(task, code)
+    return (*doubts, *endings._end_turn(task, failure.ends_as, code, failure.forced)), ()
 
 
 def _nobodys_block(right: Any, task: Task, command: c.Block, *args: Any) -> Decision:
@@ -133,7 +134,7 @@ DEFECTS: dict[str, tuple[World, Plant]] = {
         EFFECTS,
         replaced(effects, "_is_own_intent", _anybodys_intent),
     ),
-    "not done from whoever says so": (
+    "not done from any sender": (
         EFFECTS,
         replaced(ledger, "may_run_again", lambda **reasons: True),
     ),
@@ -149,7 +150,7 @@ DEFECTS: dict[str, tuple[World, Plant]] = {
         EFFECTS,
         replaced(evolve_rows, "_is_own_intent", lambda effect, task: True),
     ),
-    "a person's word that frees nobody": (
+    "a person's verdict that frees no task": (
         EFFECTS,
         replaced(effects, "end_hold", lambda *args, **options: NOTHING),
     ),
@@ -159,7 +160,7 @@ DEFECTS: dict[str, tuple[World, Plant]] = {
         WAITS,
         folded(f.WaitExpired, lambda before, after, fact: replace(after, wait_by=None)),
     ),
-    "a report that is told again and again": (
+    "a timeout that is reported again and again": (
         WAITS,
         folded(f.WaitExpired, lambda before, after, fact: replace(after, waits=before.waits)),
     ),
@@ -203,19 +204,19 @@ DEFECTS: dict[str, tuple[World, Plant]] = {
         CIRCLES,
         replaced(repeat_guard, "judge_rounds", lambda count, nudges, limits: "stop"),
     ),
-    "a nudge that nobody can read": (CIRCLES, handler(c.Repeat, _nobody_is_told)),
+    "a nudge without a message": (CIRCLES, handler(c.Repeat, _without_messages)),
     "a message that is skipped without a word": (WAITS, handler(c.SkipMessage, _in_silence)),
     "a forced end that leaves no deliverable": (
         STEPS,
         replaced(endings, "_end_turn_alone", _leaving_nothing),
     ),
-    "a task that nobody takes and nobody gets": (UNTAKEN, rule("dispatch_timeout", _nobody_gets_it)),
+    "an untaken task without an owner": (UNTAKEN, rule("dispatch_timeout", _without_owner)),
     "a person who gets it without retries": (
         UNTAKEN,
         folded(f.TaskUnblocked, lambda before, after, fact: replace(after, retry_count=before.retry_count)),
     ),
-    "a reaper that counts the time in which nobody looked": (CIRCLES, rule("reap", _no_time_is_given_back)),
-    "an end that nobody in the family hears of": (
+    "a reaper that counts time without a supervisor": (CIRCLES, rule("reap", _no_time_is_given_back)),
+    "an end without messages to the family": (
         STEPS,
         replaced(endings, "tell_family", lambda *args: ()),
     ),

@@ -156,7 +156,7 @@ REFUSALS: dict[str, No] = {
     ),
     "an abandoned success": No(succeeded_task(), to(c.Abandon), e.WrongStatus, "dead_letter_closed"),
     "an abandoned cancellation": No(cancelled_task(), to(c.Abandon), e.WrongStatus, "dead_letter_closed"),
-    "a yes that nobody asked for": No(
+    "an approval that was not requested": No(
         ASKING,
         to(c.Approve, approval_id="t.s.other"),
         e.WrongStatus,
@@ -166,7 +166,7 @@ REFUSALS: dict[str, No] = {
     "a yes to the start of what has started": No(
         ASKING, to(c.Approve), e.WrongStatus, "approval_not_open", mentions="approval t"
     ),
-    "a no that nobody asked for": No(
+    "a rejection that was not requested": No(
         ASKING, to(c.Reject, approval_id="t.s.other"), e.WrongStatus, "approval_not_open"
     ),
     "a stranger's yes": No(

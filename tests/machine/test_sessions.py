@@ -43,7 +43,7 @@ def beat(*attempts: str, **options: Any) -> Heartbeat:
     return Heartbeat(command_id="b", namespace="n", session_id="s1", attempts=named, **options)
 
 
-def goodbye(**options: Any) -> CloseSession:
+def closing(**options: Any) -> CloseSession:
     return CloseSession(command_id="c", namespace="n", session_id="s1", **options)
 
 
@@ -136,15 +136,15 @@ def test_a_buried_session_stays_buried_and_holds_nothing(session: Session | None
 
 
 def test_a_session_ends_once_and_says_why() -> None:
-    ended = close_session(SESSION, goodbye(), NOW)
+    ended = close_session(SESSION, closing(), NOW)
 
     assert ended == replace(SESSION, ended_at=NOW, end_reason="goodbye")
-    assert close_session(ended, goodbye(reason="again"), NOW + 1) == ended
+    assert close_session(ended, closing(reason="again"), NOW + 1) == ended
 
 
 @pytest.mark.parametrize(("now", "is_buried"), [(1099, False), (1100, True), (1101, True)])
 def test_nobody_is_buried_before_the_lease_has_lapsed(now: int, is_buried: bool) -> None:
-    found = close_session(SESSION, goodbye(reason="lease_lapsed"), now)
+    found = close_session(SESSION, closing(reason="lease_lapsed"), now)
 
     assert (found.ended_at, found.end_reason) == ((now, "lease_lapsed") if is_buried else (None, None))
 

@@ -65,7 +65,7 @@ def calls_of(task_id: str, chosen: list[tuple[str, int, bool]]) -> tuple[c.Call,
 
 
 class Worlds(RuleBasedStateMachine):
-    """Every rule is somebody who does something; what comes of it is checked and kept as a log."""
+    """Every rule sends a command; its outcome is checked and kept as a log."""
 
     @initialize(limits=limits)
     def begin(self, limits: Limits) -> None:
@@ -125,7 +125,7 @@ class Worlds(RuleBasedStateMachine):
         self.give(c.ClockFired, task.id)
 
     def _an_attempt(self, task_id: str, data: st.DataObject) -> str:
-        """Mostly the one that holds the task, else any that ever lived."""
+        """Mostly the attempt that holds the task, else any earlier attempt."""
         holder = self.tasks[task_id].attempt_id if task_id in self.tasks else None
         old = st.sampled_from(self.world.attempts)
         return data.draw(old if holder is None else st.just(holder) | old, label="attempt")
@@ -214,7 +214,7 @@ class Worlds(RuleBasedStateMachine):
         self.give(c.Reclaim, task_id, attempt_id=attempt, session_id=session, reason=reason)
 
     def _a_call(self, task_id: str, data: st.DataObject) -> str:
-        """Mostly one that is waited for."""
+        """Mostly a call that the turn waits for."""
         waits = [wait.tool_call_id for wait in self.world.scene(task_id).waits]
         some = [f"{task_id}.s.{kind}{number}" for kind in set(KINDS) for number in range(3)]
         return data.draw(st.sampled_from(waits or sorted(some)) | st.sampled_from(sorted(some)), label="call")
@@ -314,7 +314,7 @@ class Worlds(RuleBasedStateMachine):
             assert "t3~child" in self.world.messages
 
     def teardown(self) -> None:
-        """Whatever happened: clocks alone bring every task to its end, or remind the person who holds it."""
+        """After any commands, clocks alone bring every task to its end, or remind the person who holds it."""
         if not hasattr(self, "world"):
             return
         for task_id in self.tasks:

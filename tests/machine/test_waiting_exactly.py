@@ -168,7 +168,7 @@ def test_a_turn_asks_with_bounded_content_and_waits_for_each_call_once(
 
 def test_the_waits_of_early_signals_are_found_without_a_search() -> None:
     def steps_for(count: int) -> int:
-        """How many functions are called to apply so many signals to as many waits."""
+        """How many functions are called to apply this number of signals to as many waits."""
         waits = tuple(call("signal", f"go{number}", name="go") for number in range(count))
         early = [replace(SIGNAL, id=f"x{n}", correlation_id=f"t.go.x{n}") for n in range(count)]
         called = 0

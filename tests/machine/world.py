@@ -65,7 +65,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     with_steps: bool = False
     with_circles: bool = False
     with_neighbour: bool = False
-    people: tuple[str, ...] = ("somebody",)
+    people: tuple[str, ...] = ("bob",)
     leases_hold: bool = False
     rule_comes_late: bool = False
 
@@ -76,18 +76,18 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """Tasks that may have asked for this one, and one that has not."""
+        """Tasks that may be the parent of this one, and another task."""
         found = {options["parent_id"] for options in self.submits if "parent_id" in options}
         return (*found, "q") if found else ()
 
     @property
     def cards(self) -> frozenset[str]:
-        """The `tool.call` cards that are there when somebody looks."""
+        """The `tool.call` cards that a clock finds."""
         return frozenset(call_id(call.tool_call_id) for call in self.calls if call.content is not None)
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """A command that somebody gives, and how the table of cells calls it."""
+    """A command to try, and its name in the table of cells."""
 
     command: c.TaskCommand
     cell: str
@@ -126,7 +126,7 @@ def call(kind: str, step: str, ticks: int, **options: Any) -> c.Call:
 
 
 def _command(kind: type[c.TaskCommand], **options: Any) -> c.TaskCommand:
-    options = {"task_id": "t", "actor": "somebody", **options}
+    options = {"task_id": "t", "actor": "bob", **options}
     return kind(command_id="x", namespace="n", **options)
 
 
@@ -223,7 +223,7 @@ def _to_waits(world: World) -> list[c.TaskCommand]:
     calls = [call.tool_call_id for call in world.calls if call.kind != "timer"]
     asked = [call for call in world.calls if call.kind == "approval"]
     return [
-        *(_command(c.Answer, tool_call_id=call_id, **answer) for call_id in (*calls, "q.s.nobody's")),
+        *(_command(c.Answer, tool_call_id=call_id, **answer) for call_id in (*calls, "q.s.unknown")),
         *(_command(c.Signal, name=call.name, **answer) for call in world.calls if call.kind == "signal"),
         *(
             _command(kind, approval_id=call.tool_call_id, actor=who)

@@ -153,13 +153,13 @@ TWO_EFFECTS: Final = World(
 )
 LARGE: Final = (WITH_APPROVAL, LONG_LIVES, TWO_EFFECTS)
 NEW_SCENES: Final = 20
-"""As long as so many states of two tasks takes one state of which everything is new."""
+"""One state whose parts are all new takes as long as this number of states of two tasks."""
 
 
 def worlds_of(seed: int, size: int) -> list[tuple[World, int | None]]:
     """The worlds of one piece of a campaign, and how many of their states; None is all of them.
 
-    First those that have a name, then ever new ones. Nearly every state of one task is a new scene, of which
+    First those that have a name, then new ones. Nearly every state of one task is a new scene, and of a scene
     everything is asked; of two tasks most are made of scenes that are known by then, and cost little.
     """
     rest: list[tuple[World, int | None]] = [

@@ -1,4 +1,4 @@
-"""Content is canonical bytes; whatever cannot be kept and given back unchanged is refused."""
+"""Content is canonical bytes; a value that cannot be stored and read back unchanged is refused."""
 
 from __future__ import annotations
 

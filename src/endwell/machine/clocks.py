@@ -15,6 +15,7 @@ import msgspec
 
 from endwell.machine import endings
 from endwell.machine.decision import NOTHING, Decision, Evidence
+from endwell.machine.endings import TurnFailure
 from endwell.machine.holds import end_hold, stops_ends_by
 from endwell.machine.waiting import inject_timeouts
 from endwell.model import facts as f
@@ -66,15 +67,15 @@ def reap(task: Task, command: ClockFired, now: int, limits: Limits, seen: Eviden
     if spared > now:
         return Decision(facts=(f.TaskHeartbeat(progress_by=spared, note="its supervisor was away"),))
     error = ErrorInfo(code="timeout_reaped_by_watchdog", message="the turn made no progress in time")
-    return endings.fail_turn(task, now, limits, error, fraction=command.fraction, forced=True)
+    failure = TurnFailure(error, command.fraction, forced=True)
+    return endings.end_failed_turn(task, failure, now, limits)
 
 
 def end_untaken(task: Task, command: ClockFired, now: int, limits: Limits, seen: Evidence) -> Decision:
     """End the turn as timeout, because no worker took it; retry, or block the task and inform its owner."""
     error = ErrorInfo(code="dispatch_timeout", message="no worker took the turn in time")
-    return endings.fail_turn(
-        task, now, limits, error, fraction=command.fraction, ends_as=s.TIMEOUT, forced=True, escalates=True
-    )
+    failure = TurnFailure(error, command.fraction, ends_as=s.TIMEOUT, forced=True, escalates=True)
+    return endings.end_failed_turn(task, failure, now, limits)
 
 
 def expire_approval(task: Task, command: ClockFired, now: int, limits: Limits, seen: Evidence) -> Decision:
@@ -86,9 +87,8 @@ def expire_approval(task: Task, command: ClockFired, now: int, limits: Limits, s
 def end_unanswered(task: Task, command: ClockFired, now: int, limits: Limits, seen: Evidence) -> Decision:
     """End the turn as timeout, because it was not resumed when its waits were over; retry or give up."""
     error = ErrorInfo(code="suspend_timeout", message="the turn was not woken in time")
-    return endings.fail_turn(
-        task, now, limits, error, fraction=command.fraction, ends_as=s.TIMEOUT, forced=True
-    )
+    failure = TurnFailure(error, command.fraction, ends_as=s.TIMEOUT, forced=True)
+    return endings.end_failed_turn(task, failure, now, limits)
 
 
 def recover(task: Task, command: ClockFired, now: int, limits: Limits, seen: Evidence) -> Decision:

@@ -68,7 +68,7 @@ def _doubt_after_restore(
 ) -> Decision:
     """The effect may have been made since the backup, or be in progress since just before the restore.
 
-    The restore is over in any case, also where this clock is behind the one that the mark was made by.
+    The restore is over in any case, even if this clock is behind the clock that made the mark.
     """
     intended = _intent_fact(task, command, min(restored_at, now) + command.timeout, now, limits)
     doubt = f.EffectDoubted(key=command.key, reason=answer.message)

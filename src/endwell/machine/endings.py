@@ -57,11 +57,10 @@ def finish(task: Task, command: c.Finish, now: int, limits: Limits, seen: Eviden
     return Decision(facts=(*doubt_intents(task, "the turn ended"), turn, end), cards=(card,), messages=told)
 
 
-def end_turn_by_error(task: Task, command: c.FailTurn, now: int, limits: Limits, seen: Evidence) -> Decision:
+def fail_turn(task: Task, command: c.FailTurn, now: int, limits: Limits, seen: Evidence) -> Decision:
     """End the turn with the error that its attempt reports."""
-    return fail_turn(
-        task, now, limits, command.error, fraction=command.fraction, asked_after=command.retry_after
-    )
+    failure = TurnFailure(command.error, command.fraction, asked_after=command.retry_after)
+    return end_failed_turn(task, failure, now, limits)
 
 
 def cancel_task(task: Task, command: c.Cancel, now: int, limits: Limits, seen: Evidence) -> Decision:
@@ -79,52 +78,53 @@ def disown(task: Task, command: c.Disown, now: int, limits: Limits, seen: Eviden
     return Decision(facts=(f.TaskOrphaned(parent_id=command.parent_id, owner=owner),))
 
 
-def fail_turn(
-    task: Task,
-    now: int,
-    limits: Limits,
-    error: ErrorInfo,
-    *,
-    fraction: float,
-    ends_as: Status = "failed",
-    forced: bool = False,
-    asked_after: int | None = None,
-    escalates: bool = False,
-) -> Decision:
-    """End the turn as failed: schedule a retry, or end the task as a dead letter.
+class TurnFailure(msgspec.Struct, frozen=True):
+    """How a turn failed, and what follows for its task.
 
-    With `escalates` the task is blocked once its retries are used up, and its owner is informed; `ends_by`
-    ends it if that person does not act.
+    `forced`: a supervisor ends the turn. `asked_after`: the delay that the agent asked for. `escalates`: once
+    the retries are used up the task is blocked and its owner informed; `ends_by` ends it if that person does
+    not act. Otherwise the task ends as `ends_as`.
     """
+
+    error: ErrorInfo
+    fraction: float
+    ends_as: Status = "failed"
+    forced: bool = False
+    asked_after: int | None = None
+    escalates: bool = False
+
+
+def end_failed_turn(task: Task, failure: TurnFailure, now: int, limits: Limits) -> Decision:
+    """Schedule a retry, block the task, or end it as a dead letter."""
+    error = failure.error
     verdict = after_failure(
         unpack_policy(task.retry_policy, limits.retry),
         retry_count=task.retry_count,
         retryable=error.retryable,
         code=error.code,
         now=now,
-        fraction=fraction,
-        asked_after=asked_after,
+        fraction=failure.fraction,
+        asked_after=failure.asked_after,
     )
     if isinstance(verdict, RetryAt):
-        return _retry_turn(task, now, ends_as, error, verdict, forced=forced)
-    if escalates:
-        return _escalate_turn(task, now, limits, error, verdict.retry_count)
+        return _retry_turn(task, failure, verdict, now)
+    if failure.escalates:
+        return _escalate_turn(task, failure, verdict.retry_count, now, limits)
     return end(
         task,
         now,
-        s.TIMEOUT if error.code == "approval_expired" else ends_as,
+        s.TIMEOUT if error.code == "approval_expired" else failure.ends_as,
         verdict.reason,
         error=error,
-        forced=forced,
-        by_watchdog=forced,
+        forced=failure.forced,
+        by_watchdog=failure.forced,
         dead_letter=error.code not in _DECIDED_BY_PEOPLE,
         retry_count=verdict.retry_count,
     )
 
 
-def _retry_turn(
-    task: Task, now: int, ends_as: Status, error: ErrorInfo, at: RetryAt, *, forced: bool
-) -> Decision:
+def _retry_turn(task: Task, failure: TurnFailure, at: RetryAt, now: int) -> Decision:
+    error = failure.error
     again = f.TaskRetryScheduled(
         retry_count=at.retry_count,
         run_at=at.at,
@@ -132,18 +132,18 @@ def _retry_turn(
         error=error,
         run=inside_of(task).run + 1 if error.code == REFUSED_OUTPUT else None,
     )
-    facts, cards = _end_turn_alone(task, now, ends_as, error, forced)
+    facts, cards = _end_turn_alone(task, failure, now)
     return Decision(facts=(*facts, again), cards=cards)
 
 
-def _escalate_turn(task: Task, now: int, limits: Limits, error: ErrorInfo, retry_count: int) -> Decision:
+def _escalate_turn(task: Task, failure: TurnFailure, retry_count: int, now: int, limits: Limits) -> Decision:
     """End the turn and hold the task for its owner, who has accepted nothing yet."""
-    facts, cards = _end_turn_alone(task, now, s.TIMEOUT, error, True)
+    facts, cards = _end_turn_alone(task, failure, now)
     blocked = f.TaskBlocked(
-        reason=error.code,
+        reason=failure.error.code,
         owner=task.owner or limits.owner,
         remind_at=now + limits.remind_every,
-        error=error,
+        error=failure.error,
         retry_count=retry_count,
         is_unaccepted=True,
     )
@@ -151,15 +151,16 @@ def _escalate_turn(task: Task, now: int, limits: Limits, error: ErrorInfo, retry
 
 
 def _end_turn_alone(
-    task: Task, now: int, ends_as: Status, error: ErrorInfo, forced: bool
+    task: Task, failure: TurnFailure, now: int
 ) -> tuple[tuple[f.Fact, ...], tuple[Card, ...]]:
     """End a turn whose task continues. If it is ended by force it leaves a deliverable of its own."""
-    doubts = doubt_intents(task, error.code)
-    if not forced or task.turn_id is None:
-        return (*doubts, *_end_turn(task, ends_as, error.code, forced)), ()
-    card = _report(task, now, ends_as, error.code, error, by_watchdog=True)
+    code, ends_as = failure.error.code, failure.ends_as
+    doubts = doubt_intents(task, code)
+    if not failure.forced or task.turn_id is None:
+        return (*doubts, *_end_turn(task, ends_as, code, failure.forced)), ()
+    card = _report(task, now, ends_as, code, failure.error, by_watchdog=True)
     card = replace(card, id=turn_deliverable_id(task.turn_id))
-    return (*doubts, *_end_turn(task, ends_as, error.code, forced, card)), (card,)
+    return (*doubts, *_end_turn(task, ends_as, code, failure.forced, card)), (card,)
 
 
 def end(

@@ -17,7 +17,7 @@ PERMANENT_FAILURE = "permanent_failure"
 def progress_deadline(task: Task, now: int, limits: Limits, allowed: int = 0, over: str = "") -> int:
     """When the next sign of progress is due; without a reap limit, at `ends_by`.
 
-    An open long step keeps the time it was allowed, whatever else is recorded; `over` is a step that ended.
+    An open long step keeps the time it was allowed, also when other steps are recorded; `over` has ended.
     """
     if limits.active_reap is None:
         return task.ends_by

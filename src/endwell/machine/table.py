@@ -93,7 +93,7 @@ TABLE: Final[dict[type[c.Command], CommandRule]] = {
         CommandRule(c.DoubtEffect, _RUNNING, effects.doubt_effect, HOLDER, (EFFECT,), from_child=True),
         CommandRule(c.SettleEffect, s.ALL, effects.settle_effect, reads=(EFFECT,), from_child=True),
         CommandRule(c.Finish, _RUNNING, endings.finish, HOLDER),
-        CommandRule(c.FailTurn, _RUNNING, endings.end_turn_by_error, HOLDER),
+        CommandRule(c.FailTurn, _RUNNING, endings.fail_turn, HOLDER),
         # the turn waits
         CommandRule(c.Suspend, _RUNNING, waiting.suspend, HOLDER, (INBOX,)),
         CommandRule(c.Answer, s.ALL, waiting.answer, reads=(WAIT,)),

@@ -123,7 +123,7 @@ class EffectDoubted(Fact, frozen=True, kw_only=True):
     type = "effect.unknown"
     key: str
     reason: str
-    adopts: bool = False  # from now on this task is the one that waits for the verdict
+    adopts: bool = False  # from now on this task waits for the verdict
     is_left_behind: bool = False  # its own turn ended; what another task did with it since stands
 
 

@@ -108,7 +108,7 @@ async def test_only_a_turn_that_no_stream_carries_lies_in_the_inbox_however_ofte
 
 
 async def test_a_turn_that_a_stream_carries_comes_with_what_was_asked(world: World) -> None:
-    """Whoever reads the stream may know nothing else, and never asks the store."""
+    """A foreign worker knows only the entry, and never asks the store."""
     await world.store.commit_one(world.submit(payload=b'{"width":640}'))
     (offer,) = (await world.reply(replace(world.dispatch_next(), is_streamed=True))).taken
     assert offer.payload == b'{"width":640}'
@@ -171,7 +171,7 @@ async def test_ready_turns_come_in_the_order_in_which_they_are_taken_from_behind
     assert [turn.id for turn in some] == [urgent.id, second.id], "what is more urgent goes first all the same"
     (other,) = await world.store.ready_turns("default", "tester", 10)
     assert (other.slots, other.agent_key) == (2, "k")
-    assert await world.store.ready_turns("default", "nobody", 10) == []
+    assert await world.store.ready_turns("default", "unserved", 10) == []
 
 
 async def test_it_is_told_which_of_some_tasks_still_wait_and_in_which_epoch(world: World) -> None:
@@ -180,7 +180,7 @@ async def test_it_is_told_which_of_some_tasks_still_wait_and_in_which_epoch(worl
     back = await world.claim(await world.queued_task())
     await world.claim(taken)
     await world.do(world.to(c.HandBack, back))
-    found = await world.store.epochs_of_queued("default", [waiting.id, taken.id, back.id, "nobody"])
+    found = await world.store.epochs_of_queued("default", [waiting.id, taken.id, back.id, "unknown"])
     assert found == {waiting.id: 0, back.id: 1}
 
 
@@ -343,7 +343,7 @@ async def test_a_worker_takes_one_suspect_at_a_time(world: World) -> None:
 
 
 async def test_two_hundred_workers_that_start_at_once_get_one_task_each(world: World) -> None:
-    """L3: nobody is offered what another one takes, and nobody leaves empty-handed while there is work."""
+    """L3: no two workers claim one task, and none leaves without a task while there is work."""
     count = 200
     await world.store.commit([world.submit() for _ in range(count)])
     stores = [world.store, *[await world.another_store() for _ in range(7)]]
@@ -362,7 +362,7 @@ async def test_two_hundred_workers_that_start_at_once_get_one_task_each(world: W
 
 
 async def flooded(world: World, count: int) -> None:
-    """So many urgent tasks, made past the one door as copies of one: it would take its time over them."""
+    """Insert copies of one urgent task past the door, which would take much longer."""
     first = await world.queued_task(priority=9)
     fields = Task.__struct_fields__
     own = {"id": "t.id || '.' || n.i", "idempotency_key": "t.id || '.' || n.i"}

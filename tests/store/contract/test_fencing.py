@@ -1,4 +1,4 @@
-"""Nobody changes a task who does not hold it."""
+"""Only the holder of a task changes it."""
 
 from __future__ import annotations
 

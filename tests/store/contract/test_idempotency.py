@@ -35,7 +35,7 @@ async def test_the_same_key_twice_in_one_batch_is_one_task(world: World) -> None
 
 @pytest.mark.covers("S4.35")
 async def test_the_database_itself_refuses_a_second_row_of_a_key(world: World) -> None:
-    """A unique index, whoever writes past the one door."""
+    """A unique index also stops a writer that bypasses the door."""
     await world.queued_task(key="ticket-7")
     second = await world.queued_task()
     with pytest.raises((apsw.ConstraintError, asyncpg.UniqueViolationError)):

@@ -211,7 +211,7 @@ async def test_a_clock_that_passed_is_found_and_ends_the_task(world: World) -> N
 
 
 async def test_a_command_to_nobody_is_refused(world: World) -> None:
-    command = c.Cancel(command_id=world.new_id(), namespace="default", task_id="nobody")
+    command = c.Cancel(command_id=world.new_id(), namespace="default", task_id="unknown")
     with pytest.raises(NotFound):
         await world.do(command)
 
@@ -268,7 +268,7 @@ async def test_questions_about_many_tasks_are_answered(world: World) -> None:
 
 
 async def test_a_large_result_is_left_where_it_is_until_it_is_wanted(world: World) -> None:
-    """Somebody may wait for thousands of them at once."""
+    """A caller may wait for thousands of them at once."""
     sizes = (LITTLE_BYTES, LITTLE_BYTES + 1)
     tasks = [await world.do(world.finish(await world.running_task(), b"7" * size)) for size in sizes]
     results = await world.store.results_by_ids("default", [task.id for task in tasks])

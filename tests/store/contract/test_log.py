@@ -26,7 +26,7 @@ async def test_an_untouched_log_has_no_problems(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "column", ["type = 'task.failed'", "actor = 'somebody'", "at = at + 1", "command_id = 'other'"]
+    "column", ["type = 'task.failed'", "actor = 'mallory'", "at = at + 1", "command_id = 'other'"]
 )
 async def test_a_changed_event_is_found(world: World, column: str) -> None:
     task_id = await finished_task(world)

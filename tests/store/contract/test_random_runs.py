@@ -1,4 +1,4 @@
-"""Whatever is done to the stores, in whatever order: every row is the fold of its log."""
+"""After any commands in any order, every row is the fold of its log."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ async def test_a_registered_agent_is_known_to_every_store(world: World) -> None:
     other = await world.another_store()
     assert await other.agent("default", "coder") == spec
     assert [agent.name for agent in await other.agents("default")] == ["coder", "tester"]
-    assert await other.agent("default", "nobody") is None
+    assert await other.agent("default", "unknown") is None
 
 
 async def test_a_heartbeat_that_comes_after_its_tasks_end_neither_alarms_nor_revives(world: World) -> None:
@@ -133,5 +133,5 @@ async def test_a_heartbeat_that_comes_after_its_tasks_end_neither_alarms_nor_rev
     assert await world.task(task) == done
     assert (await world.history(task))[-1] == "task.succeeded"
     world.advance(20)
-    assert (await world.running_task()).session_id == "s1", "and goes on taking work"
+    assert (await world.running_task()).session_id == "s1", "and keeps claiming work"
     assert await world.problems() == []

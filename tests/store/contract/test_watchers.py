@@ -123,7 +123,7 @@ async def test_a_cursor_has_one_holder_until_its_lease_lapses(world: World) -> N
 
     world.advance(31)
     second = await taken(world, "b", start="7")
-    assert (second.position, second.fence) == ("9", 2), "it goes on where the other one was"
+    assert (second.position, second.fence) == ("9", 2), "it continues where the other one was"
     refusal = (await world.reply(move(world, first, "12"))).refusal
     assert refusal is not None
     assert refusal.code == "cursor_lost"
@@ -132,10 +132,10 @@ async def test_a_cursor_has_one_holder_until_its_lease_lapses(world: World) -> N
 
 async def test_a_released_cursor_is_free_at_once(world: World) -> None:
     first = await taken(world, "a")
-    await world.store.commit_one(move(world, first, "5", lease=0, trouble="nobody answers"))
+    await world.store.commit_one(move(world, first, "5", lease=0, trouble="no answer"))
     left = await world.store.cursor("default", "relay")
     assert left is not None
-    assert left.trouble == "nobody answers"
+    assert left.trouble == "no answer"
     assert (await taken(world, "b")).position == "5"
 
 
