@@ -16,7 +16,7 @@ _HELP = {
     "cli.submit:submit_many": "Submit many tasks: one JSON value per line.",
     "cli.task:task": "List, show, cancel, retry, unblock and assign tasks.",
     "cli.why:why": "Show where a task is, what moves it next, when it ends at the latest.",
-    "cli.why:bounds": "Show by when and how often tasks of each agent run.",
+    "cli.bounds:bounds": "Show by when and how often tasks of each agent run.",
     "cli.approval:approval": "What people are asked to agree to.",
     "cli.tool:tool": "Tool calls that wait for an answer.",
     "cli.signal:signal": "Send a task a signal by name.",

@@ -1,20 +1,23 @@
-"""`endwell why` and `endwell bounds`: what the clock table says about one task, and about all."""
+"""`endwell why`: where a task is, what moves it next, and what a person can do about it."""
 
 from __future__ import annotations
 
-from itertools import groupby
-from operator import itemgetter
+import shlex
 from typing import Any, Final
 
 import click
 
 from endwell.app import Node
 from endwell.cli.base.commands import EndwellCommand
-from endwell.cli.base.loading import required_app, show_answer
+from endwell.cli.base.loading import show_answer
 from endwell.cli.base.options import Options, pass_options
-from endwell.cli.base.output import one_line, pairs_text, show, table_text
-from endwell.cli.base.proposals import propose_commands
-from endwell.operate.bounds import compute_bounds
+from endwell.cli.base.output import one_line, pairs_text
+
+from endwell.settings import mask_url
+
+MOST_WAITS: Final = 3
+"""Waits of one kind for which commands are shown."""
+_VERDICTS: Final = ("done", "not-done", "abandon")
 
 
 @click.command(cls=EndwellCommand)
@@ -104,52 +107,46 @@ def _wait_text(wait: dict[str, Any]) -> str:
     return f"{_WAITS.get(wait['kind'], wait['kind'])}{name}{about}{by}{until}"
 
 
-@click.command(cls=EndwellCommand)
-@pass_options
-def bounds(options: Options) -> int:
-    """Show by when and how often tasks of each agent run.
-
-    Read off the settings and the clock table, not from the store. Exit 1 if a task of an agent could end
-    later than two ticks of a PMO after its `ends_by`.
-
-    \b
-      endwell bounds --app hello:app
-    """
-    app = required_app(options)
-    specs = [agent.spec() for agent in app.agents.values()]
-    answer = compute_bounds(app.settings, app.limits, specs, has_stamps=app.open_store().has_stamps)
-    show(options, answer, _bounds_text)
-    return 0 if answer["ok"] else 1
+def propose_commands(options: Options, answer: dict[str, Any]) -> list[str]:
+    """The commands for the actions that `why` names, on the same store, namespace and app."""
+    where = _shared_options(options)
+    return [
+        " ".join(["endwell", action, *words, *where])
+        for action in answer["actions"]
+        for words in _words_of(action, answer)
+    ]
 
 
-def _bounds_text(answer: dict[str, Any]) -> str:
-    """Agents with the same clock table share it."""
-    parts: list[str] = []
-    for statuses, items in groupby(answer["items"], key=itemgetter("statuses")):
-        parts += [_agent_text(item) for item in items]
-        parts.append(_clock_table(statuses))
-    return "\n\n".join(parts) or "the app has no agents"
+def _words_of(action: str, answer: dict[str, Any]) -> list[list[str]]:
+    """The words after the action's name, once for each thing that it can be done to."""
+    kind = action.split()[0]
+    waits = [wait for wait in answer["waiting_for"] if wait["kind"] == kind][:MOST_WAITS]
+    task = quote_word(answer["task_id"])
+    if action == "signal":
+        return [[task, quote_word(wait.get("name") or "NAME"), "JSON"] for wait in waits]
+    if action == "tool answer":
+        return [[quote_word(wait["id"]), "JSON"] for wait in waits]
+    if action == "effect settle":
+        return [[quote_word(wait["id"]), verdict] for wait in waits for verdict in _VERDICTS]
+    if kind == "approval":
+        return [[quote_word(wait["id"]), *_as_whom(wait["by"])] for wait in waits]
+    return [[task, "--to", "NAME"]] if action == "task assign" else [[task]]
 
 
-def _agent_text(item: dict[str, Any]) -> str:
-    """The figures, and the sums behind the bounds."""
-    long = ("statuses", "sum", "silent_agent")
-    figures = pairs_text({key: item[key] for key in item if key not in long})
-    latest = _sum_text("the latest end of a task in any case", item["sum"])
-    silent = _sum_text(
-        "sooner, if its agent takes each turn and never reports progress", item["silent_agent"]
+def _as_whom(names: list[str]) -> list[str]:
+    """If people are named, one of them must decide."""
+    return ["--as", quote_word(names[0])] if names else []
+
+
+def _shared_options(options: Options) -> list[str]:
+    """The options of this command line; what settings say holds for the next command too."""
+    given = (
+        ("--store", mask_url(options.store) if options.store else None),
+        ("--namespace", options.namespace),
+        ("--app", options.app),
     )
-    return f"{figures}\n\n{latest}\n\n{silent}"
+    return [word for option, value in given if value for word in (option, quote_word(value))]
 
 
-def _sum_text(what: str, parts: list[dict[str, Any]]) -> str:
-    rows = [(part["seconds"], part["part"], part["from"]) for part in parts]
-    seconds = [part["seconds"] for part in parts]
-    total = "never" if None in seconds else f"{sum(seconds):g} s after its start time"
-    return f"{what}: {total}\n{table_text(('seconds', 'part', 'from'), rows, empty='')}"
-
-
-def _clock_table(statuses: dict[str, list[dict[str, Any]]]) -> str:
-    columns = ("rule", "after", "then")
-    rows = [[status, *(rule[key] for key in columns)] for status, rules in statuses.items() for rule in rules]
-    return table_text(("status", *columns), rows, empty="")
+def quote_word(text: str) -> str:
+    return shlex.quote(one_line(text))
