@@ -72,9 +72,9 @@ def list_letters(options: Options, /, **wanted: Any) -> None:
 
 
 @dlq.command("show")
-@click.argument("word", metavar="TASK|ENTRY")
+@click.argument("task_id", metavar="TASK|ENTRY")
 @pass_options
-def show_letter(options: Options, word: str) -> None:
+def show_letter(options: Options, task_id: str) -> None:
     """Show one dead letter or unreadable entry, with its payload and its error.
 
     \b
@@ -83,15 +83,15 @@ def show_letter(options: Options, word: str) -> None:
 
     async def ask_store(node: Node) -> dict[str, Any]:
         async with _unreadable_entries(node) as entries:
-            if entries is not None and is_entry_id(word):
-                return await entries.read_entry(word)
-        return await dead_letters.read_letter(node.store, node.app.namespace, word)
+            if entries is not None and is_entry_id(task_id):
+                return await entries.read_entry(task_id)
+        return await dead_letters.read_letter(node.store, node.app.namespace, task_id)
 
     show_answer(options, ask_store, _letter_text)
 
 
 @dlq.command()
-@click.argument("words", nargs=-1, metavar="[TASK|ENTRY]...")
+@click.argument("task_ids", nargs=-1, metavar="[TASK|ENTRY]...")
 @click.option("--fingerprint", help="All open ones of this kind.")
 @click.option("--all", "everything", is_flag=True, help="All open ones.")
 @click.option("--yes", is_flag=True, help="Do not ask before many are replayed.")
@@ -102,7 +102,7 @@ def show_letter(options: Options, word: str) -> None:
 def replay(
     options: Options,
     /,
-    words: tuple[str, ...],
+    task_ids: tuple[str, ...],
     fingerprint: str | None,
     everything: bool,
     yes: bool,
@@ -119,7 +119,7 @@ def replay(
       endwell dlq replay 01j8z3k5v7x9a1c3e5g7j9m1p3 --set customer.age=42
       endwell dlq replay --fingerprint 0a1b2c3d4e5f --yes
     """
-    if sum((bool(words), fingerprint is not None, everything)) != 1:
+    if sum((bool(task_ids), fingerprint is not None, everything)) != 1:
         raise UsageError("name dead letters by id, or give --fingerprint F, or --all", field="task_ids")
     given = {} if file is None else {"payload": content.decode(file_content(file)), "is_given": True}
     replacement = Replacement(edits=tuple(map(edit_of, edits)), **given)
@@ -127,10 +127,10 @@ def replay(
     async def ask_store(node: Node) -> dict[str, Any]:
         async with _unreadable_entries(node) as entries:
             replays = _Replays(DeadLetters(node.client.actions), entries, replacement, agent)
-            if len(words) == 1:
-                return task_shape(await replays.replay(words[0]))
-            wanted = list(words)
-            if not words:
+            if len(task_ids) == 1:
+                return task_shape(await replays.replay(task_ids[0]))
+            wanted = list(task_ids)
+            if not task_ids:
                 wanted = await replays.find_open(fingerprint)
                 _ask_before(len(wanted), is_agreed=yes)
             return await dead_letters.replay_many(wanted, replays.replay)
@@ -154,12 +154,12 @@ class _Replays(NamedTuple):
             found += [entry["id"] for entry in page["entries"]]
         return found
 
-    async def replay(self, word: str) -> Task:
-        if self.entries is not None and is_entry_id(word):
-            return await self.entries.replay(word, self.replacement, self.agent)
+    async def replay(self, task_id: str) -> Task:
+        if self.entries is not None and is_entry_id(task_id):
+            return await self.entries.replay(task_id, self.replacement, self.agent)
         if self.agent is not None:
             raise UsageError("the dead letter of a task goes to that task's agent", field="agent")
-        return await self.letters.replay(word, self.replacement)
+        return await self.letters.replay(task_id, self.replacement)
 
 
 def _ask_before(count: int, *, is_agreed: bool) -> None:
@@ -172,10 +172,10 @@ def _ask_before(count: int, *, is_agreed: bool) -> None:
 
 
 @dlq.command()
-@click.argument("word", metavar="TASK|ENTRY")
+@click.argument("task_id", metavar="TASK|ENTRY")
 @click.option("--note", help="Why; kept in the log.")
 @pass_options
-def abandon(options: Options, word: str, note: str | None) -> None:
+def abandon(options: Options, task_id: str, note: str | None) -> None:
     """Close a dead letter for good, or delete an unreadable entry.
 
     \b
@@ -184,11 +184,11 @@ def abandon(options: Options, word: str, note: str | None) -> None:
 
     async def ask_store(node: Node) -> dict[str, Any]:
         async with _unreadable_entries(node) as entries:
-            if entries is not None and is_entry_id(word):
+            if entries is not None and is_entry_id(task_id):
                 if note is not None:
                     raise UsageError("an unreadable entry has no log to keep a note in", field="note")
-                return await entries.abandon(word)
-        return task_shape(await DeadLetters(node.client.actions).abandon(word, note))
+                return await entries.abandon(task_id)
+        return task_shape(await DeadLetters(node.client.actions).abandon(task_id, note))
 
     show_answer(options, ask_store, lambda found: f"dead letter {found['id']} is abandoned")
 

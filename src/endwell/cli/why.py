@@ -12,7 +12,6 @@ from endwell.cli.base.commands import EndwellCommand
 from endwell.cli.base.loading import show_answer
 from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.output import one_line, pairs_text
-
 from endwell.settings import mask_url
 
 MOST_WAITS: Final = 3
@@ -64,16 +63,16 @@ def _holder_text(holder: dict[str, Any] | None) -> str | None:
     if holder is None:
         return None
     place = f"pid {holder['pid']} on {holder['host']}"
-    heard = f"last heartbeat {holder['last_heartbeat']}, lease until {holder['lease_until']}"
-    return f"worker {holder['name']} ({place}), {heard}"
+    beat = f"last heartbeat {holder['last_heartbeat']}, lease until {holder['lease_until']}"
+    return f"worker {holder['name']} ({place}), {beat}"
 
 
 def _error_text(error: dict[str, Any] | None) -> str | None:
     """On one line: `task show` has the rest."""
     if error is None:
         return None
-    said = " ".join(error[key] for key in ("type", "message") if key in error)
-    return f"{error['code']}: {said}" if said else str(error["code"])
+    message = " ".join(error[key] for key in ("type", "message") if key in error)
+    return f"{error['code']}: {message}" if message else str(error["code"])
 
 
 def executing_text(doing: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Repairing a payload: `customer.items[0].price=5` puts a value where the path says."""
+"""Repair a payload: `customer.items[0].price=5` puts a value at a path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATH = re.compile(r"""(?:[^="]|"[^"]*")*?(?==)""")
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """One value to be put at one place. Steps are names in objects and numbers in lists."""
+    """One value for one path. Steps are names in objects and numbers in lists."""
 
     path: tuple[str | int, ...]
     value: Any
@@ -53,7 +53,7 @@ def _parse_value(text: str, path: str) -> Any:
 
 
 def apply_edits(payload: Any, edits: tuple[Edit, ...]) -> Any:
-    """The payload with all edits made; the given one is left as it is."""
+    """A copy of the payload with all edits made."""
     payload = copy.deepcopy(payload)
     for edit in edits:
         parent = payload

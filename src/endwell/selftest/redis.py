@@ -27,7 +27,7 @@ SETTINGS: dict[str, object] = {
     "doorbell.kind": "store",
     "queue.VISIBILITY_TIMEOUT_S": 3.0,
     "queue.HEARTBEAT_INTERVAL_S": 0.5,
-    "queue.RECLAIM_INTERVAL_S": 2.0,  # twice that is left to the orchestrator, who knows the entry
+    "queue.RECLAIM_INTERVAL_S": 2.0,  # for twice as long, reclaims are left to the orchestrator
     "pmo.watchdog_interval_seconds": 0.5,
     "retry.base_seconds": 0.05,
 }
@@ -52,7 +52,7 @@ class Bed:
         self.node: Node
 
     async def find_trouble(self) -> str | None:
-        """Why the server cannot be tried at all."""
+        """Why the server cannot be tested; None if it answers."""
         try:
             await self.redis.ask("PING")
         except (Unreachable, Refusal) as error:
@@ -72,7 +72,7 @@ class Bed:
         await self.redis.close()
 
     async def start_worker(self, name: str) -> CrewMember:
-        """A worker process that is ready."""
+        """Start a worker process and wait until it is ready."""
         member = self.crew.start(name, "worker", "--app", "endwell.selftest.agents:app", "--name", name)
         await self.crew.wait_ready([member])
         return member
@@ -83,18 +83,18 @@ class Bed:
         return [event.type for event in events]
 
     async def count_pending(self) -> int:
-        """How many entries are pending."""
+        """Count the pending entries."""
         return int((await self.redis.ask("XPENDING", self.names.task, WORKERS_GROUP))[0])
 
     async def wait_until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
-        """Wait for it; a criterion that never comes true has failed."""
+        """Wait until the condition is true; fail the criterion if it never is."""
         limit = self.runtime.clock.monotonic() + PATIENCE_SECONDS
         while not await condition():
             require_that(self.runtime.clock.monotonic() < limit, f"not within {PATIENCE_SECONDS:g} s: {what}")
             await self.runtime.sleep(LOOK_SECONDS)
 
     async def wait_acknowledged(self) -> None:
-        """Until everything is acknowledged."""
+        """Wait until no entry is pending."""
 
         async def is_none() -> bool:
             return await self.count_pending() == 0
@@ -102,18 +102,18 @@ class Bed:
         await self.wait_until(is_none, "pending = 0")
 
     def count_lines(self, text: str) -> int:
-        """How often something was done outside."""
+        """Count equal lines of the sink."""
         return self.sink.read_text().splitlines().count(text) if self.sink.exists() else 0
 
 
 def require_that(holds: bool, what: str) -> None:
-    """A criterion fails by what it did not see."""
+    """Fail the criterion unless this holds."""
     if not holds:
         raise AssertionError(what)
 
 
 async def check_success(bed: Bed) -> str:
-    """created, claimed, succeeded, acknowledged."""
+    """A task is created, claimed, succeeded and acknowledged."""
     handles = await bed.node.client.submit_many("echo", range(10))
     results = [await handle.result(timeout=PATIENCE_SECONDS) for handle in handles]
     require_that(results == list(range(10)), f"the results were {results}")
@@ -126,7 +126,7 @@ async def check_success(bed: Bed) -> str:
 
 
 async def check_retries(bed: Bed) -> str:
-    """MAX_RETRIES, then a dead letter, and all of it in the log."""
+    """A failing task has MAX_RETRIES retries, then a dead letter; the log has all of it."""
     handle = await bed.node.client.submit("fails")
     with contextlib.suppress(TaskNotSucceeded):
         await handle.result(timeout=PATIENCE_SECONDS)
@@ -145,7 +145,7 @@ async def check_retries(bed: Bed) -> str:
 
 
 async def check_restart(bed: Bed) -> str:
-    """A worker is killed and another started: what was pending is reclaimed and completes."""
+    """A worker is killed and another started: the pending task is reclaimed and succeeds."""
     handle = await bed.node.client.submit("held")
 
     async def is_held() -> bool:
@@ -170,7 +170,7 @@ async def check_restart(bed: Bed) -> str:
 
 
 async def check_single_payment(bed: Bed) -> str:
-    """The same key asks for the same task; the same effect key has one effect."""
+    """The same key is the same task; the same effect key is one effect."""
     client = bed.node.client
     first = await client.submit("pays", "42", key="order-42")
     again = await client.submit("pays", "42", key="order-42")

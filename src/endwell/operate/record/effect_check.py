@@ -1,4 +1,4 @@
-"""Check the rows of effects against the logs of the tasks that tell of them."""
+"""Check the rows of effects against the logs of their tasks."""
 
 from __future__ import annotations
 
@@ -96,16 +96,16 @@ def _folded_alone(events: list[Event]) -> dict[str, Effect | None]:
 
 def _fold_effects(logs: list[list[tuple[int, Event]]]) -> dict[str, Effect | None]:
     """The effects that several logs fold to together, in the order of their events' positions."""
-    told: list[tuple[int, Event, Task]] = []
+    found: list[tuple[int, Event, Task]] = []
     for events in logs:
         task: Task | None = None
         for position, event in events:
             fact = event.fact
             if isinstance(fact, EFFECT_FACTS) and task is not None:
-                told.append((position, event, task))
+                found.append((position, event, task))
             task = evolve(task, fact, event.at, namespace=event.namespace, task_id=event.task_id)
     effects: dict[str, Effect | None] = {}
-    for _, event, before in sorted(told, key=lambda one: one[0]):
+    for _, event, before in sorted(found, key=lambda one: one[0]):
         fact = event.fact
         if isinstance(fact, EFFECT_FACTS):
             try:
