@@ -6,7 +6,7 @@ out on dicts, so that rows can be compared with the log. Pure.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import msgspec
@@ -60,14 +60,14 @@ class KeptWait(msgspec.Struct, frozen=True):
     is_reported: int | None = None
 
     def is_as(self, other: object) -> bool:
-        """Whether a row that was read is this one, as far as this one is known."""
+        """Whether a row of the store equals this one, as far as this one is known."""
         if isinstance(other, KeptWait) and self.place is None:
             return replace(other, place=None, is_reported=None) == self
         return other == self
 
 
 class SideRows:
-    """Takes facts in the order of the log. The rows of a wait are kept by turn."""
+    """The rows that the facts of a log lead to. Each query of `PROJECTIONS` is the method of its name."""
 
     def __init__(self) -> None:
         self.approvals: dict[str, ApprovalRow] = {}
@@ -75,18 +75,19 @@ class SideRows:
         self.waits: dict[str, dict[str, KeptWait]] = {}
 
     def take(self, before: Task | None, after: Task, fact: f.Fact, at: int) -> None:
-        """One fact, and its task before and after it."""
+        """Fold one fact, given its task before and after it."""
         project = PROJECTIONS.get(type(fact))
         if project is None:
             return
         for query, values in project(before or after, after, fact, at):
-            if query in _CARRIED_OUT:
-                _CARRIED_OUT[query](self, *values)
+            carry_out = getattr(self, query, None)
+            if carry_out is not None:
+                carry_out(*values)
         if isinstance(fact, f.TaskSuspended):
             of_turn = self.waits.get(after.turn_id or "", {})
             of_turn.update((call, replace(w, place=None, is_reported=None)) for call, w in of_turn.items())
 
-    def _add_approval(self, namespace: str, approval_id: str, task_id: str, *asked: Any) -> None:
+    def add_approval(self, namespace: str, approval_id: str, task_id: str, *asked: Any) -> None:
         values = (approval_id, task_id, *asked[:5], "", *asked[5:], None, None, None)
         row = ApprovalRow(**dict(zip(APPROVAL_FIELDS, values, strict=True)))
         before = self.approvals.get(approval_id)
@@ -94,12 +95,12 @@ class SideRows:
             row = replace(row, votes=before.votes)
         self.approvals[approval_id] = row
 
-    def _vote_approval(self, by: str, namespace: str, approval_id: str) -> None:
+    def vote_approval(self, by: str, namespace: str, approval_id: str) -> None:
         row = self.approvals.get(approval_id)
         if row is not None and row.decision is None:
             self.approvals[approval_id] = replace(row, votes=f"{row.votes},{by}" if row.votes else by)
 
-    def _close_approval(
+    def close_approval(
         self, decision: str, by: str | None, at: int, namespace: str, approval_id: str
     ) -> None:
         row = self.approvals.get(approval_id)
@@ -107,20 +108,20 @@ class SideRows:
             decided = replace(row, decision=decision, decided_by=by, decided_at=at)
             self.approvals[approval_id] = decided
 
-    def _add_letter(self, namespace: str, task_id: str, *about: Any) -> None:
+    def add_dead_letter(self, namespace: str, task_id: str, *about: Any) -> None:
         self.letters[task_id] = DeadLetter(task_id, *about)
 
-    def _close_letter(self, status: str, at: int, namespace: str, task_id: str) -> None:
+    def close_dead_letter(self, status: str, at: int, namespace: str, task_id: str) -> None:
         row = self.letters.get(task_id)
         if row is not None:
             self.letters[task_id] = replace(row, status=status, closed_at=at)
 
-    def _add_wait(self, namespace: str, task_id: str, turn_id: str, call: str, *about: Any) -> None:
+    def add_wait(self, namespace: str, task_id: str, turn_id: str, call: str, *about: Any) -> None:
         kind, name, deadline, status, _, place = about
         added = KeptWait(turn_id, call, task_id, kind, name, deadline, status, None, place, 0)
         self.waits.setdefault(turn_id, {})[call] = added
 
-    def _answer_wait(self, status: str, card: str | None, reported: int, at: int, *where: str) -> None:
+    def answer_wait(self, status: str, card: str | None, reported: int, at: int, *where: str) -> None:
         _, turn_id, call = where
         row = self.waits.get(turn_id, {}).get(call)
         if row is not None:
@@ -128,14 +129,14 @@ class SideRows:
             answered = replace(row, wait_status=status, result_card=card, is_reported=is_reported)
             self.waits[turn_id][call] = answered
 
-    def _drop_waits(self, at: int, namespace: str, turn_id: str) -> None:
+    def drop_waits(self, at: int, namespace: str, turn_id: str) -> None:
         of_turn = self.waits.get(turn_id, {})
         for call, row in of_turn.items():
             if row.wait_status == "waiting":
                 of_turn[call] = replace(row, wait_status="dropped")
 
     def rows(self) -> dict[Key, Any]:
-        """All of them."""
+        """Return all rows by table and id."""
         found: dict[Key, Any] = {("approval", row.id): row for row in self.approvals.values()}
         found |= {("dead_letter", row.task_id): row for row in self.letters.values()}
         for of_turn in self.waits.values():
@@ -143,20 +144,8 @@ class SideRows:
         return found
 
 
-_CARRIED_OUT: Final[dict[str, Callable[..., None]]] = {
-    "add_approval": SideRows._add_approval,
-    "vote_approval": SideRows._vote_approval,
-    "close_approval": SideRows._close_approval,
-    "add_dead_letter": SideRows._add_letter,
-    "close_dead_letter": SideRows._close_letter,
-    "add_wait": SideRows._add_wait,
-    "answer_wait": SideRows._answer_wait,
-    "drop_waits": SideRows._drop_waits,
-}
-
-
 class SideRowReads(NamedQueries):
-    """The rows as the store has them."""
+    """Reads the rows of the store."""
 
     async def side_rows(self, namespace: str, after: str, before: str) -> AsyncIterator[tuple[Key, Any]]:
         """Rows whose ids lie behind one and before another, in pages; ids begin with that of their task."""
@@ -178,5 +167,5 @@ class SideRowReads(NamedQueries):
 
 
 def is_as_folded(row: Any, folded: Any) -> bool:
-    """Whether a row that was read is what the log comes to."""
+    """Whether a row of the store equals the one that was folded from the log."""
     return folded.is_as(row) if isinstance(folded, KeptWait) else bool(row == folded)
