@@ -51,7 +51,7 @@ def code_of(task: Task, kind: type[c.TaskCommand], now: int = NOW, **options: An
 
 @pytest.mark.covers("S4.55", "S4.56")
 @BOTH
-def test_each_word_is_one_event(stage: Stage) -> None:
+def test_each_decision_on_an_approval_is_one_event(stage: Stage) -> None:
     task, which = stage()
 
     approved, rejected = offer(task, c.Approve, **which), offer(task, c.Reject, **which)
@@ -79,9 +79,7 @@ def test_an_approval_is_decided_once(
 @pytest.mark.covers("T20")
 @BOTH
 @pytest.mark.parametrize("kind", [c.Approve, c.Reject])
-def test_after_its_time_nobody_decides_even_if_no_clock_has_fired_yet(
-    stage: Stage, kind: type[c.TaskCommand]
-) -> None:
+def test_a_late_decision_is_refused_before_any_clock_fired(stage: Stage, kind: type[c.TaskCommand]) -> None:
     task, which = stage()
 
     assert code_of(task, kind, NOW + 60 * SECOND, **which) == "approval_expired"
@@ -89,7 +87,7 @@ def test_after_its_time_nobody_decides_even_if_no_clock_has_fired_yet(
 
 
 @BOTH
-def test_only_who_may_decides(stage: Stage) -> None:
+def test_only_a_named_approver_decides(stage: Stage) -> None:
     task, which = stage(by=("ada", "bob"))
 
     assert code_of(task, c.Approve, actor="eve", **which) == "not_an_approver"
@@ -109,21 +107,21 @@ def test_a_quorum_is_that_many_different_people(stage: Stage) -> None:
 
 
 @BOTH
-def test_one_no_is_enough(stage: Stage) -> None:
+def test_one_rejection_is_enough(stage: Stage) -> None:
     task, which = stage(quorum=2)
     voted = give(task, to(c.Approve, actor="ada", **which))
 
     assert offer(voted, c.Reject, actor="bob", **which).facts[0].type == "approval.rejected"
 
 
-def test_who_decides_says_what_was_shown_and_something_else_is_refused() -> None:
+def test_a_decision_on_other_content_than_shown_is_refused() -> None:
     task, which = inside_its_turn()
 
     assert code_of(task, c.Approve, shown_hash="another", **which) == "approval_changed"
     assert code_of(task, c.Approve, shown_hash="shown", **which) is None
 
 
-def test_what_is_asked_again_with_other_arguments_has_lost_its_voices() -> None:
+def test_a_request_with_other_content_loses_its_votes() -> None:
     task, which = inside_its_turn(quorum=2)
     voted = give(task, to(c.Approve, actor="ada", **which))
     freed = give(give(voted, to(c.Block)), to(c.RunNow))
@@ -135,7 +133,7 @@ def test_what_is_asked_again_with_other_arguments_has_lost_its_voices() -> None:
     assert give(changed, to(c.Approve, actor="bob", **which)).status == "suspended"
 
 
-def test_what_a_turn_no_longer_waits_for_cannot_be_approved() -> None:
+def test_an_approval_without_an_open_wait_cannot_be_decided() -> None:
     task, which = inside_its_turn()
     running = give(give(give(task, to(c.Block)), to(c.RunNow)), to(c.Claim, attempt_id="a2"))
     elsewhere = give(running, to(c.Suspend, attempt_id="a2", calls=(tool(),)))
@@ -143,7 +141,7 @@ def test_what_a_turn_no_longer_waits_for_cannot_be_approved() -> None:
     assert code_of(elsewhere, c.Approve, **which) == "approval_not_open"
 
 
-def test_the_turn_learns_who_agreed_to_what() -> None:
+def test_the_record_of_an_approval_names_people_and_content() -> None:
     task, which = inside_its_turn()
 
     answer = offer(task, c.Approve, **which)
@@ -186,7 +184,7 @@ def test_an_answer_from_a_tool_does_not_decide_an_approval() -> None:
     assert code_of(asked_task, c.Answer, tool_call_id=IN_TURN) == "not_a_tool_call"
 
 
-def test_whoever_must_decide_is_reminded_and_nobody_else() -> None:
+def test_only_an_open_approval_has_a_reminder() -> None:
     task = task_waiting_for(asked(10 * 3600, by=("ada",)), tool("w1", 20 * 3600))
     assert task.remind_at == NOW + LIMITS.remind_every
 

@@ -103,7 +103,7 @@ def test_a_turn_that_a_clock_ends_by_force_is_tried_again_or_given_up(
 
 
 @pytest.mark.parametrize(("away", "is_spared"), [(0, False), (2, False), (3, True), (9, True)])
-def test_time_in_which_nobody_looked_is_not_held_against_who_works(away: int, is_spared: bool) -> None:
+def test_time_without_a_supervisor_is_given_back_to_the_turn(away: int, is_spared: bool) -> None:
     decision = fired(replace(running_task(), progress_by=AT - 2), away=away)
 
     if is_spared:
@@ -113,7 +113,7 @@ def test_time_in_which_nobody_looked_is_not_held_against_who_works(away: int, is
         assert decision.facts[0].type == "task.reaped"
 
 
-def test_an_approval_that_nobody_gave_ends_the_task_without_a_dead_letter() -> None:
+def test_an_expired_approval_ends_the_task_without_a_dead_letter() -> None:
     decision = fired(replace(task_awaiting_approval(), expire_at=AT))
 
     expired, ended = decision.facts
@@ -150,7 +150,7 @@ def test_a_cooldown_lets_nothing_start_before_its_time(run_at: int, starts: int)
 
 
 @pytest.mark.parametrize(("reason", "retry_count"), [("dispatch_timeout", 0), ("look", None)])
-def test_only_what_nobody_took_gets_its_retries_anew(reason: str, retry_count: int | None) -> None:
+def test_only_an_untaken_task_gets_all_its_retries_again(reason: str, retry_count: int | None) -> None:
     (freed,) = fired(replace(cooling_task(), recover_at=AT, reason=reason)).facts
 
     assert isinstance(freed, f.TaskUnblocked)
@@ -167,7 +167,7 @@ def test_only_what_nobody_took_gets_its_retries_anew(reason: str, retry_count: i
         ((), {}),
     ],
 )
-def test_what_nobody_has_agreed_to_is_asked_for_again_and_has_its_time_back(
+def test_an_unblocked_unapproved_task_requests_approval_with_its_time_back(
     asked: tuple[OpenApproval, ...], expected: dict[str, Any]
 ) -> None:
     held = replace(

@@ -81,7 +81,7 @@ def test_a_reaped_turn_and_a_dispatch_timeout_are_failures_too() -> None:
 
 
 @pytest.mark.covers("S2.21")
-def test_a_task_that_nobody_takes_is_handed_to_a_person_after_its_last_retry() -> None:
+def test_an_untaken_task_is_held_for_its_owner_after_its_last_retry() -> None:
     task, now = queued_task(owner="ada"), NOW
     for timeouts in range(1, 5):
         now = max(now, task.run_at)
@@ -218,7 +218,7 @@ def being_blocked(task: Task, now: int) -> Task:
 
 @pytest.mark.covers("S2.3", "S2.4", "S2.5", "S2.6", "S2.10", "S2.11", "S2.26", "S2.27")
 @pytest.mark.parametrize("loop", [losing_leases, failing, not_being_taken, being_blocked])
-def test_whatever_the_loop_the_tenth_delivery_is_the_last(loop: Loop) -> None:
+def test_the_tenth_delivery_of_any_loop_is_the_last(loop: Loop) -> None:
     task, now = queued_task(), NOW
     while task.guard_at is None and not task.is_ended:
         now += HOUR
@@ -253,7 +253,7 @@ def test_the_tenth_dispatch_sets_the_guard_and_the_clock_ends_it_before_anything
 
 @pytest.mark.covers("S2.16")
 @pytest.mark.parametrize("kind", [c.HandBack, c.FailTurn, c.Suspend, c.Block, None])
-def test_the_guard_ends_the_task_in_whatever_status_it_is(kind: type[c.TaskCommand] | None) -> None:
+def test_the_guard_ends_the_task_in_any_live_status(kind: type[c.TaskCommand] | None) -> None:
     guarded = give(queued_task(), to(c.Claim), limits=Limits(runaway_limit=1))
     task = guarded if kind is None else give(guarded, to(kind))
 

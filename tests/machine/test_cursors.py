@@ -34,7 +34,7 @@ def moving(**options: Any) -> MoveCursor:
     return MoveCursor(command_id="c", namespace="n", name="relay", **options)
 
 
-def test_a_cursor_that_nobody_had_begins_where_the_first_holder_says() -> None:
+def test_a_new_cursor_starts_where_its_first_holder_says() -> None:
     assert take_cursor(None, taking("one"), NOW) == Cursor(
         namespace="n",
         name="relay",
@@ -47,7 +47,7 @@ def test_a_cursor_that_nobody_had_begins_where_the_first_holder_says() -> None:
     )
 
 
-def test_its_holder_may_take_it_again_under_the_same_fence() -> None:
+def test_a_holder_takes_its_cursor_again_under_the_same_fence() -> None:
     for now in (NOW, 1100, 1200):
         again = replace(HELD, lease_until=now + 50, updated_at=now)
         assert take_cursor(HELD, taking("one"), now) == again
@@ -64,7 +64,7 @@ def test_another_waits_until_the_lease_has_lapsed_and_gets_a_new_fence(now: int,
         assert found.code == "cursor_held"
 
 
-def test_its_holder_moves_it_and_says_what_is_in_the_way() -> None:
+def test_a_holder_moves_its_cursor_and_reports_trouble() -> None:
     moved = replace(HELD, position="e9", lease_until=NOW + 60, trouble=None, updated_at=NOW)
 
     assert move_cursor(HELD, moving(), NOW) == moved
@@ -76,7 +76,7 @@ def test_its_holder_moves_it_and_says_what_is_in_the_way() -> None:
     ("cursor", "command"),
     [(None, moving()), (HELD, moving(holder="two")), (HELD, moving(fence=2)), (HELD, moving(fence=4))],
 )
-def test_nobody_else_moves_it(cursor: Cursor | None, command: MoveCursor) -> None:
+def test_a_cursor_is_moved_by_its_holder_only(cursor: Cursor | None, command: MoveCursor) -> None:
     found = move_cursor(cursor, command, NOW)
 
     assert isinstance(found, Refused)

@@ -70,7 +70,7 @@ def answered(task: Task | None, command: c.TaskCommand, limits: Limits = LIMITS,
 # asking for work
 
 
-def test_what_is_asked_for_is_what_is_created() -> None:
+def test_a_created_task_has_what_was_submitted() -> None:
     decision = answered(None, submit(payload=b"[1]", payload_hash="p", **PASSED_ON, **FAMILY))
 
     assert decision == Decision(
@@ -132,7 +132,7 @@ def test_a_start_that_must_be_agreed_to_is_asked_for_until_the_task_must_end(
     assert len(answered(None, command).cards) == 1
 
 
-def test_the_same_call_finds_its_child_whatever_it_asks_for_and_another_does_not() -> None:
+def test_a_repeated_call_finds_its_child_with_any_payload() -> None:
     child = queued_task(parent_call="p.s.1")
 
     assert answered(child, submit(payload_hash="other", parent_call="p.s.1")) == Decision()
@@ -140,7 +140,7 @@ def test_the_same_call_finds_its_child_whatever_it_asks_for_and_another_does_not
     assert answered(queued_task(), submit(payload_hash="other")).refusal is not None
 
 
-def test_a_key_that_an_ancestor_holds_matters_only_to_who_has_a_key() -> None:
+def test_a_call_without_an_agent_key_ignores_keys_of_its_ancestors() -> None:
     held = ("coder/None", "coder/k")
 
     assert answered(None, submit(held_keys=held)).refusal is None
@@ -191,7 +191,7 @@ def test_a_claim_names_its_attempt_and_from_the_queue_also_the_offer() -> None:
         ("hand_back", "its turn", ("its turn", 2, 5)),
     ],
 )
-def test_a_turn_that_goes_on_keeps_its_id_and_only_a_new_or_lost_one_is_counted(
+def test_a_resumed_turn_keeps_its_id_and_only_new_or_lost_turns_are_counted(
     redelivery: Any, turn_id: str | None, expected: tuple[str, int, int]
 ) -> None:
     task = replace(
@@ -264,7 +264,7 @@ def test_a_turn_is_handed_back_with_the_reason() -> None:
     )
 
 
-def test_a_reclaim_says_who_lost_what_to_whom() -> None:
+def test_a_reclaim_names_the_old_holder_and_the_supervisor() -> None:
     task = replace(running_task(), crash_times=str(NOW - 60 * SECOND), session_id="s1")
     command = to(c.Reclaim, actor="pmo", old_consumer="c1", new_consumer="c2", message_id="m1")
     crashes = f"{NOW - 60 * SECOND},{NOW}"
@@ -309,7 +309,7 @@ def test_the_time_of_a_persons_hold_is_given_back_and_a_cooldowns_is_not(kind: t
     assert offer(cooling, kind, NOW + 7, actor="eve") == Decision(facts=(freed,))
 
 
-def test_another_person_is_named_by_somebody() -> None:
+def test_an_assignment_names_the_person_who_made_it() -> None:
     assert offer(queued_task(), c.Assign, owner="eve", actor="ada") == Decision(
         facts=(f.TaskAssigned(owner="eve", by="ada"),)
     )
@@ -324,7 +324,9 @@ def test_another_person_is_named_by_somebody() -> None:
 @pytest.mark.parametrize(
     ("asked", "owned", "holder"), [("eve", "bob", "eve"), (None, "bob", "bob"), (None, None, "operator")]
 )
-def test_a_blocked_task_is_in_somebodys_hands(asked: str | None, owned: str | None, holder: str) -> None:
+def test_a_blocked_task_has_an_owner_who_is_reminded(
+    asked: str | None, owned: str | None, holder: str
+) -> None:
     task = replace(running_task(), owner=owned)
 
     assert offer(task, c.Block, reason="look", owner=asked, attempt_id="a1") == Decision(
@@ -332,7 +334,7 @@ def test_a_blocked_task_is_in_somebodys_hands(asked: str | None, owned: str | No
     )
 
 
-def test_a_cooldown_is_in_nobodys_hands() -> None:
+def test_a_cooldown_has_no_owner() -> None:
     assert offer(queued_task(), c.Block, reason="cool", cooldown=5, owner="eve") == Decision(
         facts=(f.TaskBlocked(reason="cool", recover_at=NOW + 5),)
     )
@@ -348,7 +350,7 @@ def test_a_task_is_blocked_for_an_effect_while_that_is_open() -> None:
         assert decide(task, to(c.Block, effect_key=key), NOW, LIMITS, seen).refusal is None
 
 
-def test_a_dead_letter_is_given_up_by_somebody() -> None:
+def test_an_abandoned_dead_letter_names_the_person() -> None:
     assert offer(dead_letter(), c.Abandon, actor="ada", note="no use") == Decision(
         facts=(f.DeadLetterAbandoned(by="ada", note="no use"),)
     )
@@ -391,7 +393,7 @@ def test_a_replay_asks_for_the_same_work_again() -> None:
 
 
 @pytest.mark.parametrize(("expire_at", "within"), [(None, None), (NOW + 5, 5), (NOW, 0), (NOW - 1, 0)])
-def test_a_replay_of_what_nobody_agreed_to_asks_again_for_as_long(
+def test_a_replay_of_an_unapproved_task_asks_again_for_the_same_time(
     expire_at: int | None, within: int | None
 ) -> None:
     spawn = answered(replace(dead_letter(), expire_at=expire_at), to(c.Replay)).spawn
@@ -407,7 +409,7 @@ def test_a_replay_of_what_nobody_agreed_to_asks_again_for_as_long(
 @pytest.mark.parametrize(
     ("owned", "said", "owner"), [("bob", "eve", "bob"), (None, "eve", "eve"), (None, "", "operator")]
 )
-def test_a_child_that_is_left_stays_with_somebody(owned: str | None, said: str, owner: str) -> None:
+def test_a_child_left_by_its_parent_has_an_owner(owned: str | None, said: str, owner: str) -> None:
     child = queued_task(parent_id="p", on_parent_end="leave", owner=owned)
 
     assert offer(child, c.Disown, owner=said) == Decision(facts=(f.TaskOrphaned(parent_id="p", owner=owner),))

@@ -139,7 +139,7 @@ def test_the_next_attempt_waits_for_an_intent_of_a_dead_one_and_then_finds_it_un
 
 
 @pytest.mark.covers("S3.41")
-def test_what_was_done_before_is_returned_and_recorded_as_a_reference() -> None:
+def test_an_effect_done_before_is_returned_and_recorded_as_a_reference() -> None:
     desk = done()
     desk.next_attempt()
 
@@ -151,7 +151,7 @@ def test_what_was_done_before_is_returned_and_recorded_as_a_reference() -> None:
 
 
 @pytest.mark.parametrize("verdict", ["done", "not_done", "abandon"])
-def test_what_is_done_cannot_be_settled_otherwise(verdict: str) -> None:
+def test_a_settled_effect_cannot_be_settled_again(verdict: str) -> None:
     refusal = done().ask(c.SettleEffect, verdict=verdict).refusal
 
     assert refusal is not None
@@ -246,7 +246,7 @@ def test_another_attempt_runs_it_again_only_where_that_does_no_harm(reason: str)
     "whose",
     [{"attempt_id": "a2"}, {"attempt_id": "a2", "verdict": "not_done", "holder_gone": True}, {}],
 )
-def test_nobody_settles_what_may_still_be_under_way(whose: dict[str, Any]) -> None:
+def test_an_effect_in_flight_cannot_be_settled(whose: dict[str, Any]) -> None:
     desk = in_flight()
     desk.next_attempt()
 
@@ -257,7 +257,7 @@ def test_nobody_settles_what_may_still_be_under_way(whose: dict[str, Any]) -> No
     assert desk.ask(c.SettleEffect, OVER, **whose).refusal is None
 
 
-def test_what_a_gone_holder_did_may_be_said_at_once() -> None:
+def test_an_effect_of_a_dead_holder_may_be_settled_as_done_at_once() -> None:
     desk = in_flight()
     desk.next_attempt()
 
@@ -272,7 +272,7 @@ def test_a_stale_attempt_settles_nothing() -> None:
 
 
 @pytest.mark.parametrize("verdict", ["done", "not_done", "abandon"])
-def test_a_persons_word_frees_the_task_that_waits_for_it(verdict: str) -> None:
+def test_a_verdict_frees_the_task_held_for_its_effect(verdict: str) -> None:
     desk = in_doubt()
     desk.give(c.Block, reason="effect_unknown", attempt_id="a1", effect_key="mail")
     assert (desk.task.status, desk.task.clock_rule) == ("blocked", "remind")
@@ -285,7 +285,7 @@ def test_a_persons_word_frees_the_task_that_waits_for_it(verdict: str) -> None:
 
 
 @pytest.mark.parametrize("verdict", ["done", "not_done", "abandon"])
-def test_a_task_is_not_put_into_a_persons_hands_who_has_already_spoken(verdict: str) -> None:
+def test_a_task_is_not_held_for_an_effect_that_is_settled(verdict: str) -> None:
     desk = in_doubt()
     key = desk.effect.key if desk.effect is not None else ""
     desk.give(c.SettleEffect, OVER, verdict=verdict)
@@ -296,7 +296,7 @@ def test_a_task_is_not_put_into_a_persons_hands_who_has_already_spoken(verdict: 
     assert answer.refusal.code == "effect_settled"
 
 
-def test_a_persons_word_does_not_free_a_task_that_is_held_for_another_reason() -> None:
+def test_a_verdict_does_not_free_a_task_held_for_another_reason() -> None:
     desk = in_doubt()
     desk.give(c.Block, reason="held", owner="ada")
 
@@ -305,7 +305,7 @@ def test_a_persons_word_does_not_free_a_task_that_is_held_for_another_reason() -
     assert desk.task.status == "blocked"
 
 
-def test_a_persons_word_does_not_free_a_task_that_is_held_for_another_effect() -> None:
+def test_a_verdict_does_not_free_a_task_held_for_another_effect() -> None:
     desk = in_doubt()
     desk.give(c.Block, reason="effect_unknown", attempt_id="a1", effect_key="another")
 
@@ -318,7 +318,7 @@ def test_a_persons_word_does_not_free_a_task_that_is_held_for_another_effect() -
     assert desk.ask(c.Unblock, effect_key="another").refusal is None
 
 
-def test_a_task_that_goes_on_is_held_for_nothing() -> None:
+def test_an_unblocked_task_is_held_for_no_effect() -> None:
     desk = in_doubt()
     desk.give(c.Block, reason="effect_unknown", attempt_id="a1", effect_key="mail")
     assert inside_of(desk.task).held_for == "mail"
@@ -329,7 +329,7 @@ def test_a_task_that_goes_on_is_held_for_nothing() -> None:
     assert isinstance(desk.ask(c.Unblock, effect_key="mail").refusal, e.WrongStatus)
 
 
-def test_a_worker_that_lost_its_task_cannot_put_it_into_a_persons_hands() -> None:
+def test_a_stale_attempt_cannot_block_the_task() -> None:
     desk = in_doubt()
     desk.next_attempt()
 
@@ -349,7 +349,7 @@ def test_a_turn_that_ends_leaves_no_intent_behind(kind: type[c.TaskCommand]) -> 
     assert inside_of(desk.task).intents == ()
 
 
-def test_an_end_does_not_doubt_what_another_task_has_settled_meanwhile() -> None:
+def test_an_end_does_not_doubt_an_effect_that_another_task_settled() -> None:
     desk, neighbour = in_flight(), Desk(running_task(task_id="neighbour"))
     neighbour.effect = desk.effect
     neighbour.give(c.IntendEffect, OVER)
@@ -362,7 +362,7 @@ def test_an_end_does_not_doubt_what_another_task_has_settled_meanwhile() -> None
     assert desk.status == "done"
 
 
-def test_an_end_does_not_doubt_what_another_task_is_doing_now() -> None:
+def test_an_end_does_not_doubt_an_effect_that_another_task_intends() -> None:
     desk, neighbour = in_flight(), Desk(running_task(task_id="neighbour"))
     neighbour.effect = desk.effect
     neighbour.give(c.IntendEffect, OVER)

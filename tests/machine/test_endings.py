@@ -175,7 +175,7 @@ def test_a_task_between_two_turns_leaves_nothing_when_one_fails_by_force() -> No
 
 
 @pytest.mark.parametrize(("owner", "holder"), [("bob", "bob"), (None, "operator")])
-def test_a_task_that_nobody_takes_gets_into_somebodys_hands(owner: str | None, holder: str) -> None:
+def test_an_untaken_task_is_held_for_its_owner(owner: str | None, holder: str) -> None:
     last = replace(TURN, retry_count=3, owner=owner)
     decision = retried(last, forced=True, ends_as="timeout", escalates=True)
 
@@ -323,13 +323,13 @@ def test_a_cancellation_says_who_asked_for_it() -> None:
         (lambda: cancel(CHILD, NOW, "why", "ada"), "canceled", "why", "the task ended: why"),
     ],
 )
-def test_the_call_that_asked_for_it_hears_how_it_ended(
+def test_the_end_of_a_child_is_reported_to_its_call(
     ending: Callable[[], Decision], status: str, code: str, said: str
 ) -> None:
     assert ending().messages == (told_parent(status, {"code": code, "message": said}),)
 
 
-def test_only_who_has_children_stops_them_and_only_a_call_is_told() -> None:
+def test_a_stop_needs_children_and_a_report_needs_a_call() -> None:
     both = replace(CHILD, inside=PARENT.inside)
     left = replace(TURN, parent_id="p", family=packed_family(Family(on_parent_end="leave")))
 

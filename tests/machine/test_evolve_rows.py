@@ -42,7 +42,7 @@ def test_an_intent_is_a_new_row() -> None:
     assert evolve_effect(None, INTENT, TASK, AT) == ROW
 
 
-def test_a_second_intent_takes_the_row_over_and_forgets_what_was_said_of_the_first() -> None:
+def test_a_second_intent_replaces_the_row_of_the_first() -> None:
     settled = replace(
         OLD, task_id="t7", status="not_done", result_card="c", result_hash="h", settled_by="ada", not_after=1
     )
@@ -107,6 +107,6 @@ def test_a_fact_moves_the_row(what: str) -> None:
     assert evolve_effect(before, fact, TASK, AT) == after
 
 
-def test_what_was_never_intended_cannot_be_done() -> None:
+def test_an_effect_without_an_intent_cannot_be_done() -> None:
     with pytest.raises(ValueError, match=r"effect\.done"):
         evolve_effect(None, f.EffectDone(key="mail", card="c", card_hash="h"), TASK, AT)

@@ -71,7 +71,7 @@ def test_every_status_is_either_live_or_ended() -> None:
     assert not set(s.LIVE) & s.TERMINAL
 
 
-def test_the_longer_walk_says_how_far_it_came(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_longer_walk_reports_its_progress(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--states", "2000"]) == 0
 
     said = capsys.readouterr().out

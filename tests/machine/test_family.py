@@ -56,7 +56,7 @@ def news_of(child: Task, kind: type[c.TaskCommand], now: int = NOW, **options: A
         (c.Cancel, {}, "canceled"),
     ],
 )
-def test_however_a_child_ends_its_parent_goes_on_with_it(
+def test_any_end_of_a_child_resumes_its_parent(
     kind: type[c.TaskCommand], options: dict[str, Any], status: str
 ) -> None:
     child, parent = running_task(**OF_PARENT), task_waiting_for(CALL)
@@ -76,7 +76,7 @@ def test_a_tool_that_is_carried_out_by_a_task_answers_like_a_child() -> None:
     assert give(task_waiting_for(call_of_tool), deliver(news), seen=seeing(news)).status == "queued"
 
 
-def test_a_child_that_nobody_takes_wakes_its_parent_by_its_clock() -> None:
+def test_an_unclaimed_child_resumes_its_parent_when_its_clock_ends_it() -> None:
     child = queued_task(**OF_PARENT)
 
     (news,) = news_of(child, c.ClockFired, child.ends_by)
@@ -110,7 +110,7 @@ def test_a_parent_that_ends_has_its_children_stopped(kind: type[c.TaskCommand]) 
     assert (stop.message_type, stop.task_id, stop.status) == ("stop", "t", "pending")
 
 
-def test_a_task_without_children_stops_nobody() -> None:
+def test_a_task_without_children_sends_no_stop() -> None:
     assert news_of(running_task(), c.Finish) == []
 
 
@@ -143,7 +143,7 @@ def test_an_ended_parents_child_is_cancelled_or_left_with_an_owner() -> None:
     assert give(nobodys, to(c.Disown, nobodys, parent_id="t")).owner == LIMITS.owner
 
 
-def test_a_task_is_not_disowned_by_a_stranger() -> None:
+def test_a_task_is_not_disowned_by_another_parent() -> None:
     assert offer(queued_task(**OF_PARENT), c.Disown, parent_id="stranger").facts == ()
 
 

@@ -261,7 +261,7 @@ REFUSALS: dict[str, No] = {
 
 
 @pytest.mark.parametrize("what", REFUSALS)
-def test_the_machine_says_no_by_name(what: str) -> None:
+def test_the_machine_names_each_refusal(what: str) -> None:
     no = REFUSALS[what]
     decision = decide(no.task, no.command, no.now, LIMITS, no.seen)
 
@@ -275,7 +275,7 @@ def test_the_machine_says_no_by_name(what: str) -> None:
 
 
 @pytest.mark.parametrize("holder", ["a1", None])
-def test_a_late_writer_is_told_and_the_log_says_who_held_the_task(holder: str | None) -> None:
+def test_a_stale_write_is_refused_and_the_log_names_the_holder(holder: str | None) -> None:
     task = replace(running_task(), attempt_id=holder) if holder else queued_task()
     decision = decide(task, to(c.Finish, attempt_id="a0"), NOW, LIMITS)
 

@@ -40,7 +40,7 @@ def test_the_nudge_is_a_message_with_its_own_card() -> None:
     assert [fact.type for fact in answer.facts] == ["task.nudged"]
 
 
-def test_it_is_nudged_once_and_stopped_at_twice_the_limit() -> None:
+def test_an_agent_is_nudged_once_and_stopped_at_twice_the_limit() -> None:
     nudged = repeated(running_task(), 10)
     assert inside_of(nudged).nudges == 1
     assert inside_of(repeated(nudged, 19)).nudges == 1
@@ -55,7 +55,7 @@ def test_a_row_that_was_never_nudged_is_not_stopped() -> None:
     assert repeated(running_task(), 999).status == "running"
 
 
-def test_signs_of_life_push_the_reaper_back_whatever_they_are_worth() -> None:
+def test_any_sign_of_life_moves_the_progress_deadline() -> None:
     for command in (to(c.Progress), to(c.Repeat, count=3), to(c.Repeat, count=10)):
         later = give(running_task(), command, NOW + 100 * SECOND)
         assert later.progress_by == NOW + 400 * SECOND
@@ -72,14 +72,14 @@ def test_reading_the_nudges_consumes_them() -> None:
     ]
 
 
-def test_who_waits_cannot_be_told_to_have_repeated_itself() -> None:
+def test_a_waiting_turn_cannot_report_repeats() -> None:
     answer = offer(suspended_task(), c.Repeat, count=99)
 
     assert isinstance(answer.refusal, e.StaleAttempt)
 
 
 @pytest.mark.parametrize("stage", [queued_task, running_task, suspended_task])
-def test_a_task_is_assigned_whatever_it_is_doing(stage: type[Task]) -> None:
+def test_a_task_is_assigned_in_any_live_status(stage: type[Task]) -> None:
     task = stage()  # type: ignore[call-arg]
 
     after = give(task, to(c.Assign, owner="ada"))

@@ -84,7 +84,7 @@ def test_a_nudge_is_a_fact_a_card_and_a_message(command: c.TaskCommand, about: s
         (to(c.Progress, without_news=120 * SECOND), "nothing new for 120 s"),
     ],
 )
-def test_who_goes_on_is_stopped_for_good(command: c.TaskCommand, about: str) -> None:
+def test_an_agent_that_keeps_repeating_after_a_nudge_is_stopped(command: c.TaskCommand, about: str) -> None:
     turn, ended, letter = said(NUDGED, command).facts
 
     assert turn == f.TurnEnded(turn_id="t.t1", outcome="failed", epoch=1, error="no_progress")

@@ -74,7 +74,7 @@ def test_a_session_begins_with_a_lease() -> None:
     assert opened == replace(SESSION, **begun)
 
 
-def test_a_heartbeat_renews_the_lease_and_tells_what_is_being_done() -> None:
+def test_a_heartbeat_renews_the_lease_and_reports_running_steps() -> None:
     command = beat("c1.0", doing=(("c1.0", "plan", 5),), tick_age=10)
 
     assert renew_lease(SESSION, [held("c1.0")], command, NOW) == Renewal(
@@ -121,7 +121,7 @@ def test_a_task_is_forgotten_when_two_heartbeats_in_a_row_do_not_name_it() -> No
     assert (twice.session.unnamed, twice.forgotten) == ("c1.0 c1.1", (held("c1.0"),))
 
 
-def test_what_a_claim_took_whose_answer_is_under_way_is_not_forgotten() -> None:
+def test_an_attempt_of_an_unanswered_claim_is_not_forgotten() -> None:
     tasks = [held("c1.0"), held("c2.0"), held(None)]
 
     assert renewed(SESSION, beat(claiming=("c1",)), *tasks).unnamed == " c2.0"
@@ -143,7 +143,7 @@ def test_a_session_ends_once_and_says_why() -> None:
 
 
 @pytest.mark.parametrize(("now", "is_buried"), [(1099, False), (1100, True), (1101, True)])
-def test_nobody_is_buried_before_the_lease_has_lapsed(now: int, is_buried: bool) -> None:
+def test_a_session_is_not_ended_before_its_lease_has_lapsed(now: int, is_buried: bool) -> None:
     found = close_session(SESSION, closing(reason="lease_lapsed"), now)
 
     assert (found.ended_at, found.end_reason) == ((now, "lease_lapsed") if is_buried else (None, None))

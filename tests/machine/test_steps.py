@@ -67,7 +67,7 @@ def test_a_step_that_may_outlast_the_reaper_is_waited_for_until_its_own_timeout(
 
 
 @pytest.mark.parametrize("beside", [c.Progress, c.RecordStep, c.KeepDraft])
-def test_what_is_reported_beside_a_long_step_does_not_shorten_its_time(beside: type[c.TaskCommand]) -> None:
+def test_a_report_beside_a_long_step_does_not_shorten_its_time(beside: type[c.TaskCommand]) -> None:
     task = give(running_task(), to(c.StartStep, timeout=LONG))
 
     assert give(task, to(beside), NOW + SECOND).progress_by == task.progress_by

@@ -138,7 +138,7 @@ def test_an_intent_says_until_when_others_keep_away() -> None:
     assert decide(replay, command, NOW, LIMITS).facts == (replace(intent, lineage="t0"),)
 
 
-def test_what_was_done_before_is_recorded_as_a_reference_to_its_result() -> None:
+def test_an_effect_done_before_is_recorded_as_a_reference_to_its_result() -> None:
     done = intended(status="done", result_card="c", result_hash="h")
     busy = replace(TASK, inside=packed_inside(Inside(doing=((EFFECT["step"], DUE + 5),))))
     content = b'{"inputs":"a","ref":"c"}'
@@ -167,7 +167,7 @@ def test_what_was_done_before_is_recorded_as_a_reference_to_its_result() -> None
         (intended(status="unknown", task_id="t0"), True),
     ],
 )
-def test_a_doubt_is_written_once_and_belongs_to_who_asks_now(effect: Effect, is_news: bool) -> None:
+def test_a_doubt_is_written_once_and_belongs_to_the_asking_task(effect: Effect, is_news: bool) -> None:
     decision = asked(c.IntendEffect, effect)
 
     doubt = f.EffectDoubted(key="mail", reason="its attempt did not say how it ended", adopts=True)
@@ -176,7 +176,7 @@ def test_a_doubt_is_written_once_and_belongs_to_who_asks_now(effect: Effect, is_
     assert decision.ledger.code == "effect_unknown"
 
 
-def test_what_was_given_up_or_is_under_way_is_answered_and_nothing_is_written() -> None:
+def test_an_abandoned_or_running_effect_is_answered_without_a_write() -> None:
     given_up = asked(c.IntendEffect, intended(status="abandoned", settled_by="ada", task_id="t0"))
     under_way = asked(c.IntendEffect, intended(not_after=NOW))
 
@@ -223,7 +223,7 @@ def test_a_doubt_says_why() -> None:
         ({}, {"not_after": NOW}, NOW + MARGIN, True),
     ],
 )
-def test_an_intent_is_settled_by_its_own_attempt_or_when_nobody_can_be_at_it(
+def test_an_intent_is_settled_by_its_own_attempt_or_after_its_time(
     options: dict[str, Any], changes: dict[str, Any], now: int, is_heard: bool
 ) -> None:
     refusal = asked(c.SettleEffect, intended(**changes), now, **options).refusal
@@ -248,7 +248,7 @@ def test_an_intent_without_a_time_is_over_after_the_margin() -> None:
         ({"verdict": "abandon"}, True),
     ],
 )
-def test_a_worker_that_finds_it_not_done_must_be_sure_that_nobody_does_it(
+def test_an_attempt_settles_not_done_only_when_no_call_can_be_running(
     options: dict[str, Any], may: bool
 ) -> None:
     said = {"attempt_id": "a1", "verdict": "not_done", **options}
@@ -268,7 +268,7 @@ def test_a_worker_that_finds_it_not_done_must_be_sure_that_nobody_does_it(
         ({}, b"null", fingerprint(b"null")),
     ],
 )
-def test_what_was_found_done_has_a_card_of_its_own(
+def test_an_effect_settled_as_done_has_a_card_of_its_own(
     whose: dict[str, Any], said: dict[str, Any], content: bytes, digest: str
 ) -> None:
     settled = f.EffectSettled(key="mail", verdict="done", by="ada", card="t.e.mail", card_hash=digest)
@@ -279,14 +279,14 @@ def test_what_was_found_done_has_a_card_of_its_own(
 
 
 @pytest.mark.parametrize("verdict", ["not_done", "abandon"])
-def test_what_was_not_found_done_has_none(verdict: str) -> None:
+def test_an_effect_not_settled_as_done_has_no_card(verdict: str) -> None:
     unknown, late = intended(status="unknown"), NOW + 60 * SECOND + MARGIN
     assert asked(c.SettleEffect, unknown, late, verdict=verdict, content=b"[1]") == Decision(
         facts=(f.EffectSettled(key="mail", verdict=verdict, by="ada"),)
     )
 
 
-def test_a_persons_word_frees_only_the_task_that_is_held_for_it() -> None:
+def test_a_verdict_frees_only_the_task_held_for_its_effect() -> None:
     settled = f.EffectSettled(key="mail", verdict="abandon", by="eve")
     freed = f.TaskUnblocked(by="eve", run_at=NOW, ends_by=TASK.ends_by)
 

@@ -154,7 +154,7 @@ def test_a_turn_whose_reports_are_all_lost_ends_as_timeout_and_is_tried_again() 
     assert (ended.outcome, ended.error) == ("timeout", "suspend_timeout")
 
 
-def test_a_sleep_that_ended_while_nobody_looked_is_no_failure() -> None:
+def test_a_sleep_that_ended_without_a_supervisor_is_no_failure() -> None:
     task = task_waiting_for(call("timer", "nap", 60))
 
     woken = clock_fires(task, now=NOW + 3600 * SECOND)
@@ -301,7 +301,7 @@ def test_blocking_does_not_evade_an_approval(cooldown: int | None) -> None:
 
 
 @pytest.mark.parametrize("kind", [c.Reject, c.Cancel])
-def test_trying_a_task_again_that_nobody_approved_asks_for_approval_again(kind: type[c.TaskCommand]) -> None:
+def test_a_replay_of_an_unapproved_task_requests_approval_again(kind: type[c.TaskCommand]) -> None:
     ended = give(task_awaiting_approval(), to(kind))
 
     again = offer(ended, c.Replay).spawn

@@ -326,7 +326,7 @@ def test_which_message_answers_which_wait(kind: Any, wait: c.Call, is_answered: 
     assert bool(delivered(task_waiting_for(wait), sent).facts) is is_answered
 
 
-def test_a_message_that_nobody_waits_for_stays_or_is_late() -> None:
+def test_a_message_without_a_wait_stays_pending_or_is_closed_as_late() -> None:
     answered = give(SUSPENDED, to(c.Answer))
 
     assert delivered(SUSPENDED, replace(ANSWER, correlation_id="t.s.other")) == Decision()
@@ -358,7 +358,7 @@ def overdue(task: Task, now: int = AT, seen: Evidence | None = None) -> Decision
     return decide(task, to(c.InjectTimeout, task), now, LIMITS, sight)
 
 
-def test_a_tool_whose_time_is_over_is_told_to_the_inbox_once() -> None:
+def test_an_overdue_tool_is_reported_to_the_inbox_once() -> None:
     report = message("timeout", "t.s.w1", Report("timeout", TOLD), id="t.s.w1~timeout", created_at=AT)
     content = json.dumps({"error": TOLD, "status": "timeout"}, separators=(",", ":")).encode()
 
@@ -393,7 +393,7 @@ def test_a_sleep_is_over_at_its_time(now: int, facts: int) -> None:
         )
 
 
-def test_a_question_that_nobody_answered_expires_beside_what_is_reported() -> None:
+def test_an_undecided_approval_expires_beside_reported_waits() -> None:
     waiting = task_waiting_for(tool("w1"), asked(), tool("w2", 90))
 
     decision = overdue(waiting)
@@ -444,7 +444,7 @@ def test_a_record_says_how_the_wait_was_answered(status: str, wait_status: WaitS
 # deciding
 
 
-def test_a_yes_lets_the_turn_go_on_with_who_agreed_to_what() -> None:
+def test_an_approval_resumes_the_turn_with_the_names_and_the_content() -> None:
     question = asked(60, by=("ada", "bob"), quorum=2)
     waiting = give(task_waiting_for(question, tool("w1", 90)), to(c.Approve, approval_id="t.s.ask"))
     command = to(c.Approve, approval_id="t.s.ask", actor="bob", shown_hash="shown")
@@ -467,7 +467,7 @@ def test_a_no_inside_a_turn_is_the_turns_answer() -> None:
     )
 
 
-def test_a_voice_is_one_fact_until_enough_agree() -> None:
+def test_a_vote_is_one_fact_until_the_quorum_is_reached() -> None:
     waiting = task_awaiting_approval(approval_quorum=2)
 
     assert offer(waiting, c.Approve) == Decision(facts=(f.ApprovalVoted(by="ada"),))

@@ -108,7 +108,7 @@ def nested(levels: int) -> Any:
 # Writing
 
 
-def test_equal_content_has_equal_bytes_whatever_the_order_of_its_keys() -> None:
+def test_equal_content_has_equal_bytes_in_any_order_of_its_keys() -> None:
     assert encode({"b": [1, {"d": 2, "c": 3}], "a": None}) == b'{"a":null,"b":[1,{"c":3,"d":2}]}'
     assert encode({"a": None, "b": [1, {"c": 3, "d": 2}]}) == b'{"a":null,"b":[1,{"c":3,"d":2}]}'
 
@@ -175,7 +175,9 @@ class Evil:
         ("x" * MAX_BYTES, "payload_too_large", "payload"),
     ],
 )
-def test_what_json_cannot_keep_is_refused_with_its_place(value: Any, code: str, field: str | None) -> None:
+def test_a_value_that_json_cannot_keep_is_refused_with_its_place(
+    value: Any, code: str, field: str | None
+) -> None:
     refused = refusal(lambda: encode(value))
     assert refused.code == code
     assert field is None or refused.field == field
@@ -220,7 +222,7 @@ def test_writing_content_does_not_import_pydantic() -> None:
 
 @settings(deadline=None)
 @given(storable)
-def test_what_is_written_reads_back_the_same(value: Any) -> None:
+def test_a_written_task_reads_back_the_same(value: Any) -> None:
     data = encode(value)
     assert decode(data) == value
     assert decode_stored(data) == value

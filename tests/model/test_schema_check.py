@@ -93,7 +93,7 @@ def test_the_text_in_a_refusal_is_escaped_and_cut() -> None:
 
 
 @pytest.mark.parametrize("schema", [{"const": "\x1b" + "a" * 10_000}, {"enum": ["red"] * 10_000}])
-def test_what_a_schema_asks_for_is_escaped_and_cut_too(schema: dict[str, Any]) -> None:
+def test_a_refusal_escapes_and_cuts_the_schemas_text(schema: dict[str, Any]) -> None:
     message = refusal("x", schema).message
     assert message.startswith(('payload should be "\\x1baaa', 'payload should be "red" or "red"'))
     assert message.endswith(', not "x"')
@@ -108,7 +108,7 @@ class Dog(msgspec.Struct, tag="dog"):
     name: str
 
 
-def test_in_a_tagged_union_the_tag_decides_who_complains() -> None:
+def test_in_a_tagged_union_the_tag_decides_which_member_refuses() -> None:
     schema = Shape.of(list[Cat | Dog]).schema()
     assert schema is not None
     assert refusal([{"type": "cat", "lives": "9"}], schema).field == "payload[0].lives"

@@ -193,7 +193,7 @@ def test_a_type_that_cannot_come_from_json_is_refused_when_declared(annotation: 
         colour=st.sampled_from(Colour),
     )
 )
-def test_what_is_submitted_typed_arrives_typed(order: Order) -> None:
+def test_a_typed_payload_arrives_typed(order: Order) -> None:
     assert Shape.of(Order).check(decode_stored(encode(order))) == order
 
 

@@ -23,7 +23,7 @@ from endwell.settings import ApprovalSettings as ApprovalSettings
 SETTINGS = ApprovalSettings(within_seconds=60.0, by=("boss",))
 
 
-def test_nobody_is_asked_where_no_rule_says_so() -> None:
+def test_no_approval_is_requested_without_a_rule() -> None:
     assert guard_for(AgentOptions(risk="write_external"), SETTINGS) is None
     assert guard_for(AgentOptions(), SETTINGS) is None
 
@@ -35,7 +35,7 @@ def test_a_risk_that_the_settings_name_must_be_agreed_to() -> None:
     assert guard_for(AgentOptions(risk="money_movement"), ApprovalSettings(risks=())) is None
 
 
-def test_what_the_agent_says_itself_goes_before_the_settings() -> None:
+def test_an_agents_own_rule_precedes_the_settings() -> None:
     own = checked_guard(Approval(by=("ada", "bob"), within=timedelta(hours=1), quorum=2))
 
     assert guard_for(AgentOptions(approval=own), SETTINGS) == Guard(
@@ -43,7 +43,7 @@ def test_what_the_agent_says_itself_goes_before_the_settings() -> None:
     )
 
 
-def test_what_the_agent_leaves_out_the_settings_say() -> None:
+def test_settings_fill_in_what_an_agents_rule_leaves_out() -> None:
     assert guard_for(AgentOptions(approval=checked_guard(True)), SETTINGS) == Guard(
         by=("boss",), within_seconds=60.0
     )
@@ -61,7 +61,7 @@ def test_what_the_agent_leaves_out_the_settings_say() -> None:
         ("ada", "approval"),
     ],
 )
-def test_a_rule_that_nobody_could_satisfy_is_refused(approval: Any, field: str) -> None:
+def test_an_approval_rule_that_cannot_be_satisfied_is_refused(approval: Any, field: str) -> None:
     with pytest.raises(BadInput) as refusal:
         checked_guard(approval)
     assert (refusal.value.code, refusal.value.field) == ("bad_approval", field)
@@ -88,7 +88,7 @@ TEN_YEARS = 10 * 366 * 86_400
 
 
 @pytest.mark.parametrize("within", [TEN_YEARS + 1, -1, True, "1"])
-def test_a_time_within_which_nobody_can_answer_is_refused(within: Any) -> None:
+def test_an_approval_time_that_is_not_positive_or_too_long_is_refused(within: Any) -> None:
     with pytest.raises(BadInput) as refusal:
         checked_guard(Approval(within=within))
     assert (refusal.value.code, refusal.value.field) == ("bad_approval", "within")
@@ -103,7 +103,7 @@ def test_a_time_may_be_anything_up_to_ten_years() -> None:
 
 
 @pytest.mark.parametrize("by", [("ada", 1), ("x" * 201,), ("a\nb",), 5, {"ada"}])
-def test_whoever_decides_has_a_name_that_can_be_shown(by: Any) -> None:
+def test_an_approver_has_a_printable_name(by: Any) -> None:
     with pytest.raises(BadInput) as refusal:
         checked_guard(Approval(by=by))
     assert refusal.value.field == "by"
@@ -121,7 +121,7 @@ def test_a_quorum_is_a_whole_number(quorum: Any) -> None:
     assert refusal.value.field == "quorum"
 
 
-def test_a_quorum_may_be_all_who_decide_and_anything_where_anybody_may() -> None:
+def test_a_quorum_is_at_most_the_number_of_named_approvers() -> None:
     assert checked_guard(Approval(by=("ada", "bob"), quorum=2)) == Guard(by=("ada", "bob"), quorum=2)
     assert checked_guard(Approval(quorum=9)) == Guard(quorum=9)
     with pytest.raises(BadInput, match="only 1 may decide"):
@@ -135,7 +135,7 @@ def test_a_refused_risk_is_named_by_its_field() -> None:
     assert (refusal.value.code, refusal.value.field) == ("bad_approval", "risk")
 
 
-def test_what_the_agent_says_itself_goes_before_its_risk() -> None:
+def test_an_agents_own_rule_precedes_the_rule_for_its_risk() -> None:
     options = AgentOptions(risk="money_movement", approval=Guard(by=("ada",), within_seconds=5.0, quorum=1))
 
     assert guard_for(options, SETTINGS) == Guard(by=("ada",), within_seconds=5.0)

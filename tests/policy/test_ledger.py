@@ -60,11 +60,11 @@ def asked(
 
 
 @pytest.mark.covers("S4.33")
-def test_an_effect_that_nobody_tried_may_be_executed_until_its_time_is_over() -> None:
+def test_a_new_effect_may_be_executed_until_its_time_is_over() -> None:
     assert asked(None) == AllowExecute(not_after=NOW + TIMEOUT)
 
 
-def test_an_effect_that_somebody_found_not_done_may_be_executed() -> None:
+def test_an_effect_settled_as_not_done_may_be_executed() -> None:
     assert asked(replace(INTENDED, status="not_done"), now=NOW + 500) == AllowExecute(NOW + 500 + TIMEOUT)
 
 
@@ -93,7 +93,7 @@ def test_after_its_time_an_intent_is_unknown_and_never_blindly_run_again() -> No
 
 @pytest.mark.parametrize("known_since", [NOW - 1, NOW, NOW + 1])
 @pytest.mark.parametrize("effect", [None, replace(INTENDED, status="not_done")])
-def test_what_was_not_done_before_a_restore_is_unknown_and_later_it_may_be_executed(
+def test_an_effect_not_done_before_a_restore_is_unknown_and_a_later_one_is_allowed(
     effect: Effect | None, known_since: int
 ) -> None:
     if effect is not None:
@@ -126,7 +126,7 @@ REASONS = ("same_attempt", "call_ended", "time_is_over", "holder_gone", "may_rep
 
 
 @pytest.mark.parametrize("given", list(chain.from_iterable(combinations(REASONS, n) for n in range(6))))
-def test_not_done_is_enough_where_nobody_can_be_at_it_or_a_second_call_does_no_harm(given: Any) -> None:
+def test_not_done_permits_a_call_if_none_is_running_or_a_second_is_harmless(given: Any) -> None:
     sure = [{"may_repeat"}, {"same_attempt", "call_ended"}]
     sure += [{"time_is_over", "same_attempt"}, {"time_is_over", "holder_gone"}]
 

@@ -31,11 +31,13 @@ def test_an_agent_is_nudged_at_the_limit_and_stopped_at_twice_the_limit(
     ("seconds", "nudges", "verdict"),
     [(59, 0, "go_on"), (60, 0, "nudge"), (119, 1, "go_on"), (120, 1, "stop")],
 )
-def test_so_is_one_that_only_gives_signs_of_life(seconds: int, nudges: int, verdict: str) -> None:
+def test_an_agent_that_only_gives_signs_of_life_is_nudged_and_stopped(
+    seconds: int, nudges: int, verdict: str
+) -> None:
     assert judge_silence(seconds * SECOND, nudges, LIMITS) == verdict
 
 
-def test_it_can_be_switched_off_or_told_only_to_nudge() -> None:
+def test_the_repeat_guard_can_be_off_or_only_nudge() -> None:
     off = Limits(repeat_limit=None, stall_after=None)
     mild = Limits(repeat_limit=3, stall_after=60 * SECOND, stops_loops=False)
 

@@ -40,7 +40,7 @@ def test_no_retries_means_one_execution() -> None:
     assert verdict(RetryPolicy(max_retries=0), 0) == GiveUp("retries_exhausted", 1)
 
 
-def test_what_is_not_retryable_is_given_up_for_its_own_reason() -> None:
+def test_an_error_that_is_not_retryable_gives_up_with_its_own_reason() -> None:
     assert verdict(RetryPolicy(), 0, retryable=False) == GiveUp("broken", 1)
 
 

@@ -61,7 +61,7 @@ def changed(order: Submit, plain: Submit) -> dict[str, Any]:
     return {name: value for name, value in asdict(order).items() if value != asdict(plain)[name]}
 
 
-def test_an_order_says_who_asks_whom_and_how() -> None:
+def test_a_submission_names_sender_agent_and_options() -> None:
     order = ordered(agent="coder/k", priority=-9, delay=1.5, deadline=timedelta(seconds=2), channel="side")
 
     assert order == Submit(
@@ -83,7 +83,7 @@ def test_an_order_says_who_asks_whom_and_how() -> None:
     )
 
 
-def test_what_the_caller_leaves_out_the_agent_says() -> None:
+def test_the_agent_fills_in_what_a_submission_leaves_out() -> None:
     order = ordered()
 
     assert (order.agent_key, order.channel, order.priority, order.delay) == (None, "main", 0, 0)
@@ -91,7 +91,7 @@ def test_what_the_caller_leaves_out_the_agent_says() -> None:
     assert (order.parent_id, order.on_parent_end, order.chain) == (None, "cancel", 0)
 
 
-def test_a_task_that_another_led_to_counts_on_from_it_and_outlives_it() -> None:
+def test_a_caused_task_continues_the_count_of_its_cause_and_outlives_it() -> None:
     cause = Cause.of(replace(parent_with(chain=4), dispatch_count=2))
 
     assert changed(ordered(cause=cause), ordered()) == {
@@ -102,7 +102,7 @@ def test_a_task_that_another_led_to_counts_on_from_it_and_outlives_it() -> None:
     }
 
 
-def test_an_agent_that_somebody_must_agree_to_says_so_in_the_order() -> None:
+def test_a_submission_carries_the_approval_rule_of_its_agent() -> None:
     guard = Guard(by=("ada", "bob"), within_seconds=1.5, quorum=2)
     spec = replace(SPEC, options=packed_options(AgentOptions(approval=guard)))
 
@@ -234,7 +234,7 @@ def test_a_time_may_be_as_short_and_as_long_as_it_says() -> None:
         ordered(deadline=0.0009)
 
 
-def test_who_is_not_known_hears_who_is() -> None:
+def test_the_error_for_an_unknown_agent_names_the_known_ones() -> None:
     error = unknown_agent("codr", [f"agent-{n}" for n in range(12)])
 
     assert error.field == "agent"

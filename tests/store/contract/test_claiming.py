@@ -107,7 +107,7 @@ async def test_only_a_turn_that_no_stream_carries_lies_in_the_inbox_however_ofte
     assert await world.problems() == []
 
 
-async def test_a_turn_that_a_stream_carries_comes_with_what_was_asked(world: World) -> None:
+async def test_a_streamed_turn_comes_with_its_payload(world: World) -> None:
     """A foreign worker knows only the entry, and never asks the store."""
     await world.store.commit_one(world.submit(payload=b'{"width":640}'))
     (offer,) = (await world.reply(replace(world.dispatch_next(), is_streamed=True))).taken
@@ -134,7 +134,7 @@ async def test_an_offer_that_is_delivered_twice_is_granted_once(world: World) ->
     assert await world.problems() == []
 
 
-async def test_it_is_told_what_could_be_offered_and_who_could_take_it(world: World) -> None:
+async def test_stream_demand_has_ready_agents_and_live_workers(world: World) -> None:
     await world.register(c.AgentSpec(name="coder"), c.AgentSpec(name="tester"))
     await world.open_session(lease=60)
     await world.open_session("gone", lease=1)
@@ -174,7 +174,7 @@ async def test_ready_turns_come_in_the_order_in_which_they_are_taken_from_behind
     assert await world.store.ready_turns("default", "unserved", 10) == []
 
 
-async def test_it_is_told_which_of_some_tasks_still_wait_and_in_which_epoch(world: World) -> None:
+async def test_epochs_are_read_of_tasks_that_are_still_queued(world: World) -> None:
     await world.open_session()
     waiting, taken = await world.queued_task(), await world.queued_task()
     back = await world.claim(await world.queued_task())

@@ -112,7 +112,7 @@ async def test_a_session_without_a_lease_claims_nothing(world: World) -> None:
     assert (await world.task(task)).status == "queued"
 
 
-async def test_what_another_process_did_to_a_held_task_is_seen_at_once(world: World) -> None:
+async def test_a_change_by_another_process_to_a_cached_task_is_seen_at_once(world: World) -> None:
     other = await world.another_store()
     task = await world.running_task()
     await world.do(world.to(c.Progress, task))

@@ -62,7 +62,7 @@ async def test_records_outlive_a_failed_turn_but_not_a_refused_output(world: Wor
 
 
 @pytest.mark.parametrize("seconds_ahead", [0, 3600])
-async def test_a_restore_concerns_every_task_that_is_there_whatever_clock_made_it(
+async def test_a_restore_concerns_every_task_made_before_it_by_any_clock(
     world: World, seconds_ahead: int
 ) -> None:
     """The machine of the restored store may have a clock that is behind that of the lost one."""
@@ -80,7 +80,7 @@ async def test_a_restore_concerns_every_task_that_is_there_whatever_clock_made_i
     assert isinstance(await _asked(world, new, key="pay:2"), AllowExecute)
 
 
-async def test_a_person_may_soon_settle_what_a_restore_left_open_whatever_clock_made_the_record(
+async def test_a_person_may_settle_an_effect_soon_after_a_restore_by_any_clock(
     world: World,
 ) -> None:
     await world.running_task()
@@ -191,7 +191,7 @@ async def test_a_cancelled_task_leaves_its_intents_unknown(world: World) -> None
 @pytest.mark.parametrize(
     ("verdict", "status"), [("done", "done"), ("not_done", "not_done"), ("abandon", "abandoned")]
 )
-async def test_a_person_settles_an_unknown_effect_and_the_task_goes_on(
+async def test_a_person_settles_an_unknown_effect_and_the_task_is_queued(
     world: World, verdict: str, status: str
 ) -> None:
     task = await world.running_task()
