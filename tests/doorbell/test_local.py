@@ -15,8 +15,9 @@ import pytest
 from endwell.doorbell import EVERYTHING, Doorbell, LocalDoorbell
 from endwell.doorbell.local import LARGEST_DATAGRAM
 from endwell.doorbell.peers import meeting_directory
-from endwell.runtime import ManualClock, Runtime, SeededIds
+from endwell.runtime import Runtime, SeededIds
 from tests.doorbell.contract import PATIENCE, DoorbellContract, Ear, StartOther, said
+from tests.support.manual_clock import ManualClock
 
 
 @pytest.fixture

@@ -14,9 +14,10 @@ from endwell.errors import EffectRejected, NotFound, StaleAttempt, StoreError, T
 from endwell.external.child_pipe import RemoteHold
 from endwell.external.child_protocol import error_from, error_message
 from endwell.model.task import waits_of
-from endwell.runtime import ManualClock, SystemClock
+from endwell.runtime import SystemClock
 from tests.external.test_isolation import Crew, gone
 from tests.patience import PATIENCE_SECONDS
+from tests.support.manual_clock import ManualClock
 from tests.support.world import TINY, World, eventually, terminal
 
 QUICK_EFFECTS: dict[str, object] = {"worker.effect_margin_seconds": 0.1}

@@ -21,8 +21,8 @@ from endwell.operate.doctor.examine import CHECKS, examine
 from endwell.operate.doctor.finding import Patient
 from endwell.operate.metrics import metrics
 from endwell.policy.limits import SECOND
-from endwell.runtime import ManualClock
 from tests.servers.webhook import Receiver
+from tests.support.manual_clock import ManualClock
 from tests.support.world import START_US, World, eventually
 
 HEALTHY = BellHealth(kind="local", connected=True)

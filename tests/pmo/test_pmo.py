@@ -13,10 +13,10 @@ from endwell.model import commands as c
 from endwell.pmo.service import Pmo
 from endwell.pmo.watchdog import RULE_FAILURES
 from endwell.policy.limits import SECOND
-from endwell.runtime import ManualClock
 from endwell.store.rows import Reply
 from tests.machine.planting import acting
 from tests.patience import PATIENCE_SECONDS
+from tests.support.manual_clock import ManualClock
 from tests.support.world import START_US, Session, World, eventually, terminal
 
 

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from endwell.runtime import ManualClock, SystemClock
+from endwell.runtime import SystemClock
+from tests.support.manual_clock import ManualClock
 
 
 def test_the_system_clock_counts_microseconds_since_1970() -> None:

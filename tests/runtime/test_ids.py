@@ -6,7 +6,8 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 
-from endwell.runtime import Ids, ManualClock, SeededIds, SystemClock, SystemIds
+from endwell.runtime import Ids, SeededIds, SystemClock, SystemIds
+from tests.support.manual_clock import ManualClock
 
 ID = re.compile(r"[0-7][0-9a-hjkmnp-tv-z]{25}")
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"

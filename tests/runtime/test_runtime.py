@@ -11,8 +11,9 @@ import threading
 
 import pytest
 
-from endwell.runtime import ManualClock, Runtime
+from endwell.runtime import Runtime
 from endwell.runtime.threads import start_thread
+from tests.support.manual_clock import ManualClock
 
 PATIENCE = 600.0
 
@@ -115,15 +116,6 @@ def test_a_failing_thread_is_logged_by_name(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.ERROR):
         start_thread(fail, "heartbeat").join(PATIENCE)
     assert "heartbeat failed: LookupError('gone')" in caplog.text
-
-
-def test_a_flag_passes_between_threads(runtime: Runtime) -> None:
-    flag = runtime.new_flag()
-    assert not flag.wait(0)
-    start_thread(flag.set, "raiser")
-    assert flag.wait(PATIENCE)
-    flag.clear()
-    assert not flag.is_set()
 
 
 async def test_a_function_runs_in_a_named_pool_thread_and_returns(runtime: Runtime) -> None:

@@ -16,13 +16,14 @@ from endwell.model.card import record_id
 from endwell.model.task import ErrorInfo, Task
 from endwell.policy.limits import SECOND, Limits
 from endwell.policy.retry import RetryPolicy
-from endwell.runtime import ManualClock, Runtime
+from endwell.runtime import Runtime
 from endwell.store.contract import Ring, Store
 from endwell.store.log import Problem, check_chain
 from endwell.store.postgres.store import PostgresStore
 from endwell.store.rows import Reply
 from endwell.store.sqlite.store import SqliteStore
 from endwell.store.working_set import replay
+from tests.support.manual_clock import ManualClock
 
 START_US = 1_700_000_000 * SECOND
 LIMITS = Limits(retry=RetryPolicy())

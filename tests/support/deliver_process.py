@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from endwell.machine.table import TABLE
 from endwell.model import commands as c
-from endwell.runtime import ManualClock
 from endwell.runtime.child_process import ChildProcess
 from endwell.worker.watchdog import WorkerWatchdog
 from tests.nursery import born
+from tests.support.manual_clock import ManualClock
 from tests.support.world import QUICK, MovableApp
 
 

@@ -19,7 +19,7 @@ from endwell.model import commands as c
 from endwell.model.task import Task
 from endwell.pmo.service import Pmo
 from endwell.policy.limits import SECOND
-from endwell.runtime import Clock, ManualClock, Runtime
+from endwell.runtime import Clock, Runtime
 from endwell.runtime.child_process import ChildProcess
 from endwell.store.contract import Ring, Store
 from endwell.store.log import Event
@@ -27,6 +27,7 @@ from endwell.store.postgres.store import PostgresStore
 from endwell.store.rows import Offer
 from endwell.worker.worker import Worker
 from tests.patience import PATIENCE_SECONDS
+from tests.support.manual_clock import ManualClock
 
 START_US = 1_700_000_000 * SECOND
 """When the clock of a test begins."""

@@ -14,12 +14,13 @@ from endwell.app import Node
 from endwell.doorbell import Doorbell
 from endwell.doorbell.contract import BellHealth
 from endwell.doorbell.postgres import PostgresDoorbell
-from endwell.runtime import ManualClock, Runtime, SystemClock
+from endwell.runtime import Runtime, SystemClock
 from endwell.worker.store_source import PendingClaim
 from endwell.worker.worker import Worker
 from tests.doorbell.contract import Ear
 from tests.patience import PATIENCE_SECONDS
 from tests.servers.proxy import Proxy
+from tests.support.manual_clock import ManualClock
 from tests.support.world import TINY, SilentBell, World, eventually, terminal
 
 

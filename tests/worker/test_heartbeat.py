@@ -12,7 +12,7 @@ import pytest
 
 from endwell.errors import StoreError
 from endwell.model import commands as c
-from endwell.runtime import ManualClock, Runtime
+from endwell.runtime import Runtime
 from endwell.runtime.ids import SystemIds
 from endwell.runtime.threads import ThreadPool
 from endwell.settings.sections import WorkerSettings as WorkerSettings
@@ -20,6 +20,7 @@ from endwell.store.actor import Actor
 from endwell.store.contract import Store
 from endwell.worker.heartbeat import HeartbeatLoop, HeldWork
 from tests.store.world import SqliteDatabase, World
+from tests.support.manual_clock import ManualClock
 
 LEASE_SECONDS = 30.0
 

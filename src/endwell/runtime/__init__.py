@@ -4,16 +4,14 @@ Every other room receives a `Runtime`, so that the simulator can pass its own: o
 seeded ids.
 """
 
-from endwell.runtime.base import Flag, Runtime
-from endwell.runtime.clock import Clock, ManualClock, SystemClock
+from endwell.runtime.base import Runtime
+from endwell.runtime.clock import Clock, SystemClock
 from endwell.runtime.ids import Ids, SeededIds, SystemIds
 from endwell.runtime.portal import Portal
 
 __all__ = [
     "Clock",
-    "Flag",
     "Ids",
-    "ManualClock",
     "Portal",
     "Runtime",
     "SeededIds",

@@ -25,7 +25,6 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 Deadline = asyncio.Timeout
-Flag = threading.Event
 Lock = threading.Lock
 
 log = logging.getLogger(__name__)
@@ -161,7 +160,3 @@ class Runtime:
     def new_lock(self) -> Lock:
         """Make a lock for threads."""
         return threading.Lock()
-
-    def new_flag(self) -> Flag:
-        """Make a signal between threads; within one event loop use `asyncio.Event` and `wait`."""
-        return threading.Event()

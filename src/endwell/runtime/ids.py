@@ -19,7 +19,6 @@ from endwell.runtime.clock import Clock
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 _RANDOM_BITS = 80
-_DRAWS = 64
 # The low bits are encoded for every id; the bits above them change about once per millisecond.
 _LOW_BITS = 20
 
@@ -36,8 +35,7 @@ class SystemIds:
     """Ids by the given clock and the operating system's randomness; safe across threads and forks."""
 
     def __init__(self, clock: Clock) -> None:
-        self._drawn = b""
-        self._sequence = _Sequence(lambda: clock.now_us() // 1000, self._draw_bits)
+        self._sequence = _Sequence(_in_milliseconds(clock), _draw_bits)
         self._random = random.Random(os.urandom(16))
         _start_over_after_fork(self)
 
@@ -49,17 +47,8 @@ class SystemIds:
 
     def start_over(self) -> None:
         """Draw again in a forked child, which would otherwise repeat the ids of its parent."""
-        self._drawn = b""
         self._sequence.start_over()
         self._random = random.Random(os.urandom(16))
-
-    def _draw_bits(self) -> int:
-        """Take random bits from a block, since under load each millisecond needs some. The lock is held."""
-        if not self._drawn:
-            self._drawn = os.urandom(_RANDOM_BITS // 8 * _DRAWS)
-        drawn, self._drawn = self._drawn[: _RANDOM_BITS // 8], self._drawn[_RANDOM_BITS // 8 :]
-        # The top bit stays clear: counting up must not carry into the milliseconds.
-        return int.from_bytes(drawn) >> 1
 
 
 class SeededIds:
@@ -121,6 +110,11 @@ class _Sequence:
             self._prefix = "".join([_PAIRS[high >> shift & 1023] for shift in range(100, -1, -10)])
         pairs = _PAIRS
         return f"{self._prefix}{pairs[value >> 10 & 1023]}{pairs[value & 1023]}"
+
+
+def _draw_bits() -> int:
+    """Draw random bits; the top one stays clear, since counting up must not carry into the milliseconds."""
+    return int.from_bytes(os.urandom(_RANDOM_BITS // 8)) >> 1
 
 
 def _in_milliseconds(clock: Clock) -> Callable[[], int]:

@@ -24,7 +24,7 @@ from endwell.model import status as s
 from endwell.model.commands import MarkRestored
 from endwell.policy.limits import SECOND
 from endwell.redis_client import Word
-from endwell.runtime import ManualClock, Runtime
+from endwell.runtime import Runtime
 from endwell.runtime.virtual.scheduler import START_US
 from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults import all as all_faults
@@ -34,6 +34,7 @@ from endwell.testing.redis.server import RedisCommands
 from endwell.testing.simulation import Simulation, SimulationResult
 from endwell.testing.store_tap import KilledError, Moment
 from endwell.turn.context import Context
+from tests.support.manual_clock import ManualClock
 
 HOURS: Final = 0.45
 ORDERS: Final = 12

@@ -10,12 +10,13 @@ import pytest
 
 from endwell.model import commands as c
 from endwell.model.task import Task
-from endwell.runtime import ManualClock, Runtime
+from endwell.runtime import Runtime
 from endwell.store.claim_position import FROM_START_SECONDS
 from endwell.store.postgres.connection import COMMITTING
 from endwell.store.postgres.statements import QUERIES
 from endwell.store.reads.streams import START, QueuePosition
 from tests.store.world import PostgresDatabase, World
+from tests.support.manual_clock import ManualClock
 
 BATCH = 50
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from endwell.policy.limits import SECOND
-from endwell.runtime import ManualClock, Runtime, SystemClock
+from endwell.runtime import Runtime, SystemClock
 from tests.store.world import PostgresDatabase, World
+from tests.support.manual_clock import ManualClock
 
 HOUR_US = 3600 * SECOND
 MINUTE_US = 60 * SECOND

@@ -23,7 +23,6 @@ LATE: Final = (
     "inbox.skipped",
 )
 """Events that may follow the end of a task; none of them moves it."""
-TERMINAL_EVENTS: Final = frozenset(f"task.{status}" for status in s.TERMINAL)
 FENCED: Final = (
     f.StepStarted,
     f.StepRecorded,
