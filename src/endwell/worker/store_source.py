@@ -54,7 +54,7 @@ class PendingClaim(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SourceParts:
-    """What a source works with; `hasten` makes the watchdog's tick look as well, if one is due that soon."""
+    """What a source works with; `tick_if_due` makes the watchdog's tick look as well, if one is due that soon."""
 
     actor: Actor
     agents: Mapping[str, Agent]
@@ -62,7 +62,7 @@ class SourceParts:
     bell: Doorbell
     clock: Clock
     settings: WorkerSettings
-    hasten: Callable[[float], bool]
+    tick_if_due: Callable[[float], bool]
 
 
 class StoreSource:
@@ -196,7 +196,7 @@ class StoreSource:
         self._postpone_look()  # by a whole interval, also if this look fails
         if not has_room:
             self.may_have_work = True
-        elif self._actor.store.has_stamps or not self._parts.hasten(self.pace_seconds):
+        elif self._actor.store.has_stamps or not self._parts.tick_if_due(self.pace_seconds):
             try:
                 self._on_look(await self._ask_probe())
             except StoreError:

@@ -65,7 +65,7 @@ class WorkerWatchdog:
         self._questions = (*self._own_questions(), *questions)
         self._on_result = on_result
         self._last_result: ProbeResult | None = None
-        self._nudged = asyncio.Event()
+        self._wake = asyncio.Event()
         self._rests_until: float | None = None
         self._ticking = asyncio.Lock()
         self._stopping = False
@@ -236,26 +236,26 @@ class WorkerWatchdog:
         )
 
     async def _wait_for_next_tick(self) -> None:
-        """Rest until the interval is over or a wait is; a nudge says that there is another wait."""
+        """Rest until the interval is over, or a wait is; a turn that suspends may bring an earlier one."""
         until = self._runtime.clock.monotonic() + self._settings.watchdog_interval_seconds
         while not self._stopping:
             due = await self._seconds_to_next_wait()
             seconds = min(until - self._runtime.clock.monotonic(), due)
-            if seconds > 0 and await self._is_hastened(max(seconds, SHORTEST_REST_SECONDS), until):
+            if seconds > 0 and await self._is_tick_wanted(max(seconds, SHORTEST_REST_SECONDS), until):
                 return
-            if not self._nudged.is_set():
+            if not self._wake.is_set():
                 return
-            await self._runtime.sleep(SHORTEST_REST_SECONDS)  # one look for many nudges
-            self._nudged.clear()
+            await self._runtime.sleep(SHORTEST_REST_SECONDS)  # one look for many suspensions
+            self._wake.clear()
 
-    async def _is_hastened(self, seconds: float, until: float) -> bool:
-        """Rest this long, or until nudged; whether `hasten` ended it."""
+    async def _is_tick_wanted(self, seconds: float, until: float) -> bool:
+        """Rest this long, or until woken; whether `tick_if_due` asked for a tick."""
         self._rests_until = until
-        await self._runtime.wait(self._nudged, seconds)
-        is_hastened, self._rests_until = self._rests_until is None, None
-        if is_hastened:
-            self._nudged.clear()
-        return is_hastened
+        await self._runtime.wait(self._wake, seconds)
+        is_wanted, self._rests_until = self._rests_until is None, None
+        if is_wanted:
+            self._wake.clear()
+        return is_wanted
 
     async def _seconds_to_next_wait(self) -> float:
         """Seconds to the next deadline of a wait; what was overdue at the last look counts as handled."""
@@ -269,25 +269,25 @@ class WorkerWatchdog:
         return float(at - result.now) / SECOND
 
     async def _pause(self) -> None:
-        await self._runtime.wait(self._nudged, self._settings.watchdog_interval_seconds)
-        self._nudged.clear()
+        await self._runtime.wait(self._wake, self._settings.watchdog_interval_seconds)
+        self._wake.clear()
 
     def look_at_waits(self) -> None:
         """A turn was suspended: its waits may be over before the next tick."""
-        self._nudged.set()
+        self._wake.set()
 
     def tick_if_due(self, seconds: float) -> bool:
         """Tick now if a tick is due within this time anyway; False if none is, or one is under way."""
         if self._rests_until is None or self._rests_until - self._runtime.clock.monotonic() > seconds:
             return False
         self._rests_until = None
-        self._nudged.set()
+        self._wake.set()
         return True
 
     def stop(self) -> None:
         """`run` returns after the tick under way."""
         self._stopping = True
-        self._nudged.set()
+        self._wake.set()
 
 
 def _is_still_due(task: Task, now: int) -> bool:

@@ -97,7 +97,7 @@ class Worker:
             bell=self._bell,
             clock=self._runtime.clock,
             settings=self._settings,
-            hasten=lambda seconds: self.watchdog.tick_if_due(seconds),
+            tick_if_due=lambda seconds: self.watchdog.tick_if_due(seconds),
         )
         return StreamSource(parts, intake) if intake else StoreSource(parts)
 
