@@ -54,7 +54,7 @@ class PendingClaim(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SourceParts:
-    """What a source works with; `tick_if_due` makes the watchdog's tick look as well, if one is due that soon."""
+    """What a source works with. `tick_if_due` has the watchdog look instead, if its tick is due that soon."""
 
     actor: Actor
     agents: Mapping[str, Agent]
