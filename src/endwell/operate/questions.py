@@ -16,8 +16,7 @@ from endwell.model.task import Task, error_of
 from endwell.operate.pages import bad_cursor, page_of
 from endwell.operate.why import executing_steps
 from endwell.store.contract import Store
-from endwell.store.log import Event, Logged
-from endwell.store.turns import TurnRecord
+from endwell.store.log import Event, Logged, TurnRecord
 
 MOST_TASKS = 1000
 """Tasks of a tree that are shown; `is_cut` marks a larger tree."""

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from endwell.errors import BadInput
+from endwell.machine.evolve import fold
 from endwell.model import facts
 from endwell.model.commands import Command
 from endwell.model.content import safe_repr
@@ -126,6 +127,37 @@ def effect_keys(rows: Iterable[Sequence[Any]]) -> set[str]:
     """The keys of the effects in events, given as rows of their table."""
     events = (Event(*row) for row in rows)
     return {getattr(event.fact, "key", "") for event in events if event.type.startswith("effect.")}
+
+
+class TurnRecord(msgspec.Struct, frozen=True):
+    """One assignment of a task that has ended."""
+
+    id: str
+    number: int
+    attempt_id: str | None
+    session_id: str | None
+    epoch: int
+    outcome: str
+    error: str | None
+    ended_at: int
+
+
+def turns_in(events: Iterable[Event]) -> list[TurnRecord]:
+    """The turns of a task that have ended, in order; they have no table, so ending a turn writes no row.
+
+    The task before the end says which attempt held the turn.
+    """
+    task: Task | None = None
+    found: list[TurnRecord] = []
+    for event in events:
+        fact: facts.Fact = event.fact
+        if isinstance(fact, facts.TurnEnded) and task is not None:
+            held = (task.attempt_id, task.session_id, fact.epoch)
+            found.append(
+                TurnRecord(fact.turn_id, task.turn_number, *held, fact.outcome, fact.error, event.at)
+            )
+        task = fold(task, fact, event.at, event.namespace, event.task_id)
+    return found
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -56,17 +56,9 @@ class Wanted(msgspec.Struct):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the batch can be decided without reading anything."""
-        return not (
-            self.tasks
-            or self.keys
-            or self.sessions
-            or self.held_by
-            or self.ready
-            or self.children
-            or self.cursors
-            or self.rules
-        )
+        """Whether the batch can be decided without reading any row."""
+        rows = (self.tasks, self.keys, self.sessions, self.held_by)
+        return not any((*rows, self.ready, self.children, self.cursors, self.rules))
 
 
 LITTLE_BYTES = 16_384
@@ -147,21 +139,10 @@ class Writes(msgspec.Struct):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to write."""
-        return not (
-            self.created
-            or self.moved
-            or self.events
-            or self.cards
-            or self.slots
-            or self.sessions
-            or self.agents
-            or self.effects_added
-            or self.effects_moved
-            or self.messages
-            or self.side
-            or self.cursors
-        )
+        """Whether there is nothing to write; tallies never come alone."""
+        folded = (self.created, self.moved, self.events, self.effects_added, self.effects_moved, self.slots)
+        others = (self.cards, self.messages, self.side, self.sessions, self.agents, self.cursors)
+        return not any((*folded, *others))
 
     @property
     def presence_query(self) -> tuple[str, tuple[Any, ...]] | None:

@@ -6,9 +6,8 @@ from abc import abstractmethod
 
 import msgspec
 
-from endwell.store.log import Event, Logged, position_of
+from endwell.store.log import Event, Logged, TurnRecord, position_of, turns_in
 from endwell.store.queries import NamedQueries
-from endwell.store.turns import TurnRecord, turns_in
 
 
 class LogHolder(msgspec.Struct, frozen=True):
