@@ -74,8 +74,9 @@ def test_new_registrations_end_at_the_limit_and_live_ones_are_renewed(
 
 
 def test_all_registrations_of_one_round_count_for_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign, "MAX_AGENTS", 2)
+    monkeypatch.setattr(foreign, "MAX_AGENTS", 3)
+    known = [registered("one", NOW + REGISTERED_FOR)]
 
-    planned = plan_registration([registered("one", NOW + REGISTERED_FOR)], ["two", "three"], [ANY], NOW)
+    planned = plan_registration(known, ["two", "three", "four"], [ANY], NOW)
 
-    assert [spec.name for spec in planned] == ["two"]
+    assert [spec.name for spec in planned] == ["two", "three"]
