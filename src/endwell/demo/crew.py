@@ -55,14 +55,15 @@ def run_interruptibly(running: Coroutine[Any, Any, T]) -> T:
 
 
 async def _until_interrupted(running: Coroutine[Any, Any, T]) -> T:
-    task = asyncio.ensure_future(running)
+    task = asyncio.current_task()
 
     def cancel(_count: int) -> None:
-        task.cancel()
+        if task is not None:
+            task.cancel()
 
     restore = on_stop_signals(asyncio.get_running_loop(), cancel)
     try:
-        return await task
+        return await running
     finally:
         restore()
 
