@@ -72,6 +72,7 @@ def load(*paths: str, parameter: str) -> Queries:
             head, _, body = block.partition("\n")
             name, _, words = head.rstrip(")").partition(" (")
             sql = "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip()
+            sql = sql.replace("{a.values}", _LIST_VALUES[parameter])
             found[name] = re.sub(r"\$(\d+)", rf"{parameter}\1", _with_columns(sql)).rstrip(";")
             for word in words.split(", "):
                 found.marked[word].add(name)
@@ -87,6 +88,9 @@ def _with_columns(sql: str) -> str:
 def _parameter_marks(count: int) -> str:
     return ", ".join(f"${n}" for n in range(1, count + 1))
 
+
+_LIST_VALUES = {"?": "json_each($2) a", "$": "unnest($2::text[]) AS a(value)"}
+"""How a dialect reads the values of parameter 2, a list."""
 
 _COLUMNS = {
     "{t.columns}": ", ".join(f"t.{name}" for name in FIELDS),

@@ -451,18 +451,6 @@ JOIN agent_inbox i ON i.namespace = k.namespace AND i.id = k.id AND i.status = '
 SELECT w.namespace, w.turn_id, {w.columns} FROM unnest($1::text[], $2::text[], $3::text[]) AS k(namespace, turn_id, call)
 JOIN turn_waiting_tools w ON w.namespace = k.namespace AND w.turn_id = k.turn_id AND w.tool_call_id = k.call;
 
--- name: waits_for_signal
--- The first open waits of a turn for a signal.
-SELECT {wait_columns} FROM turn_waiting_tools
-WHERE namespace = $1 AND turn_id = $2 AND name = $3 AND kind = 'signal' AND wait_status = 'waiting'
-ORDER BY place LIMIT $4;
-
--- name: next_waits_of_turn
--- The open waits of a turn whose deadlines are next.
-SELECT {wait_columns} FROM turn_waiting_tools
-WHERE namespace = $1 AND turn_id = $2 AND wait_status = 'waiting' AND is_reported = 0
-ORDER BY deadline, place LIMIT $3;
-
 -- name: live_children
 -- The children of tasks that have not ended.
 SELECT {t.columns} FROM unnest($1::text[], $2::text[]) AS k(namespace, parent_id)
@@ -583,49 +571,6 @@ SELECT current_setting('server_version') AS server_version, current_setting('fsy
     current_setting('full_page_writes') AS full_page_writes,
     current_setting('transaction_isolation') AS isolation,
     current_setting('shared_buffers') AS shared_buffers, current_setting('max_wal_size') AS max_wal_size;
-
--- name: latest_moment
--- The latest time in the record: of its last event, or of its sessions.
-SELECT max(at) FROM (
-    SELECT at FROM (SELECT at FROM events WHERE namespace = $1 ORDER BY seq DESC LIMIT 1) e
-    UNION ALL SELECT max(heartbeat_at) FROM sessions WHERE namespace = $1 AND ended_at IS NULL
-) moments;
-
--- name: offered_to_some
--- Turns that are offered to one of these agents ($2).
-SELECT 1 FROM unnest($2::text[]) AS a(value)
-CROSS JOIN tasks t WHERE t.namespace = $1 AND t.agent = a.value AND t.status = 'dispatched' LIMIT 1;
-
--- name: ready_for_some
--- Ready tasks of these agents ($2).
-WITH RECURSIVE p(agent, priority) AS (
-    SELECT a.value, (SELECT max(t.priority) FROM tasks t
-                     WHERE t.namespace = $1 AND t.agent = a.value AND t.status = 'queued')
-    FROM unnest($2::text[]) AS a(value)
-    UNION ALL
-    SELECT p.agent, (SELECT max(t.priority) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
-                     AND t.status = 'queued' AND t.priority < p.priority)
-    FROM p WHERE p.priority IS NOT NULL
-)
-SELECT 1 FROM p WHERE p.priority IS NOT NULL AND
-    (SELECT min(t.run_at) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
-     AND t.status = 'queued' AND t.priority = p.priority) <= $3
-LIMIT 1;
-
--- name: next_start_of_some
--- When the next delayed task of these agents ($2) is to start.
-WITH RECURSIVE p(agent, priority) AS (
-    SELECT a.value, (SELECT max(t.priority) FROM tasks t
-                     WHERE t.namespace = $1 AND t.agent = a.value AND t.status = 'queued')
-    FROM unnest($2::text[]) AS a(value)
-    UNION ALL
-    SELECT p.agent, (SELECT max(t.priority) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
-                     AND t.status = 'queued' AND t.priority < p.priority)
-    FROM p WHERE p.priority IS NOT NULL
-)
-SELECT min((SELECT min(t.run_at) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
-            AND t.status = 'queued' AND t.priority = p.priority AND t.run_at > $3))
-FROM p WHERE p.priority IS NOT NULL;
 
 -- name: ready_turns (steady)
 -- Up to $3 ready tasks of one agent ($2) by priority, start time and id, with the fields that an offer on a stream

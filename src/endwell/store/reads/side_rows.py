@@ -167,5 +167,5 @@ class SideRowReads(NamedQueries):
 
 
 def is_as_folded(row: Any, folded: Any) -> bool:
-    """Whether a row of the store equals the one that was folded from the log."""
+    """Whether a row of the store equals the row folded from the log."""
     return folded.is_as(row) if isinstance(folded, KeptWait) else bool(row == folded)

@@ -276,18 +276,6 @@ SELECT {message_columns} FROM agent_inbox WHERE namespace = $1 AND id = $2 AND s
 -- A wait of a turn, open or not, by its call.
 SELECT {wait_columns} FROM turn_waiting_tools WHERE namespace = $1 AND turn_id = $2 AND tool_call_id = $3;
 
--- name: waits_for_signal
--- The first open waits of a turn for a signal.
-SELECT {wait_columns} FROM turn_waiting_tools
-WHERE namespace = $1 AND turn_id = $2 AND name = $3 AND kind = 'signal' AND wait_status = 'waiting'
-ORDER BY place LIMIT $4;
-
--- name: next_waits_of_turn
--- The open waits of a turn whose deadlines are next.
-SELECT {wait_columns} FROM turn_waiting_tools
-WHERE namespace = $1 AND turn_id = $2 AND wait_status = 'waiting' AND is_reported = 0
-ORDER BY deadline, place LIMIT $3;
-
 -- name: live_children
 -- The children of a task that have not ended.
 SELECT {task_columns} FROM tasks
@@ -328,54 +316,11 @@ SELECT COALESCE(max(seq), 0) FROM events;
 -- The highest position of any event.
 SELECT COALESCE(max(seq), 0) FROM events;
 
--- name: latest_moment
--- The latest time in the record: of its last event, or of its sessions.
-SELECT max(at) FROM (
-    SELECT at FROM (SELECT at FROM events WHERE namespace = $1 ORDER BY seq DESC LIMIT 1) e
-    UNION ALL SELECT max(heartbeat_at) FROM sessions WHERE namespace = $1 AND ended_at IS NULL
-) moments;
-
 -- name: session_with_held
 -- A session, and the tasks that it holds.
 SELECT {s.columns}, {t.columns} FROM sessions s
 LEFT JOIN tasks t ON t.namespace = s.namespace AND t.session_id = s.id AND t.session_id IS NOT NULL
 WHERE s.namespace = $1 AND s.id = $2 ORDER BY t.id;
-
--- name: offered_to_some (short)
--- Turns that are offered to one of these agents ($2).
-SELECT 1 FROM json_each($2) a
-CROSS JOIN tasks t WHERE t.namespace = $1 AND t.agent = a.value AND t.status = 'dispatched' LIMIT 1;
-
--- name: ready_for_some (short)
--- Ready tasks of these agents ($2).
-WITH RECURSIVE p(agent, priority) AS (
-    SELECT a.value, (SELECT max(t.priority) FROM tasks t
-                     WHERE t.namespace = $1 AND t.agent = a.value AND t.status = 'queued')
-    FROM json_each($2) a
-    UNION ALL
-    SELECT p.agent, (SELECT max(t.priority) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
-                     AND t.status = 'queued' AND t.priority < p.priority)
-    FROM p WHERE p.priority IS NOT NULL
-)
-SELECT 1 FROM p WHERE p.priority IS NOT NULL AND
-    (SELECT min(t.run_at) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
-     AND t.status = 'queued' AND t.priority = p.priority) <= $3
-LIMIT 1;
-
--- name: next_start_of_some (short)
--- When the next delayed task of these agents ($2) is to start.
-WITH RECURSIVE p(agent, priority) AS (
-    SELECT a.value, (SELECT max(t.priority) FROM tasks t
-                     WHERE t.namespace = $1 AND t.agent = a.value AND t.status = 'queued')
-    FROM json_each($2) a
-    UNION ALL
-    SELECT p.agent, (SELECT max(t.priority) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
-                     AND t.status = 'queued' AND t.priority < p.priority)
-    FROM p WHERE p.priority IS NOT NULL
-)
-SELECT min((SELECT min(t.run_at) FROM tasks t WHERE t.namespace = $1 AND t.agent = p.agent
-            AND t.status = 'queued' AND t.priority = p.priority AND t.run_at > $3))
-FROM p WHERE p.priority IS NOT NULL;
 
 -- name: ready_turns
 -- Ready tasks of one agent and priority behind a position ($5, $6), oldest first, with the fields that an offer
