@@ -11,10 +11,10 @@ from endwell.model.effect import Effect, Verdict
 from endwell.model.moments import moment
 from endwell.model.session import doing_of
 from endwell.operate.pages import bad_cursor, page_of
+from endwell.pmo.held_tasks import free_tasks_of_effect
 from endwell.runtime.base import Runtime
 from endwell.store.actor import Actor
 from endwell.store.contract import Store
-from endwell.store.held_tasks import free_tasks_of_effect
 
 
 async def settle(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from endwell.errors import StoreError
 from endwell.model import commands as c
 from endwell.pmo.dispatch import Dispatcher
+from endwell.pmo.held_tasks import free_tasks_of_settled_effects
 from endwell.pmo.inbox import InboxWatch
 from endwell.pmo.relay.service import Relay
 from endwell.pmo.session import PmoSession
@@ -18,7 +19,6 @@ from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings
 from endwell.store.actor import Actor
-from endwell.store.held_tasks import free_tasks_of_settled_effects
 from endwell.store.probe import NOW, Probe
 from endwell.store.reclaimer import Absence, Reclaimer
 from endwell.streams.orchestrator.service import StreamOrchestratorService

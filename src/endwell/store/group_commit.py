@@ -142,12 +142,13 @@ def _settle_all(answers: Sequence[tuple[PendingCommit, list[Reply] | Exception]]
 
 async def replies_of(parts: Batch) -> list[Reply]:
     """Wait for the replies to one caller's commit; the first error is raised when all parts are settled."""
-    if len(parts) == 1:
-        return await parts[0].future
-    answers = await asyncio.gather(*(part.future for part in parts), return_exceptions=True)
     replies: list[Reply] = []
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            raise answer
-        replies += answer
+    errors: list[Exception] = []
+    for part in parts:
+        try:
+            replies += await part.future
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
     return replies
