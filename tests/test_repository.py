@@ -82,7 +82,7 @@ def test_the_licence_is_apache_2() -> None:
     assert "END OF TERMS AND CONDITIONS" in text
 
 
-LONGEST_FILE = 500
+LONGEST_FILE = 401
 LONGEST_FUNCTION = 40
 
 

@@ -451,7 +451,7 @@ async def test_one_relay_at_a_time_and_a_frozen_one_cannot_move_the_cursor(
 
     monkeypatch.setattr(first._sink, "send", slow)
     before = len(receiver.messages)
-    with pytest.raises(Refused, match="somebody else follows the log"):
+    with pytest.raises(Refused, match="another process follows the log"):
         await everything(first)
     assert len(receiver.messages) > before
     cursor = await told.store.cursor(told.namespace, CURSOR)

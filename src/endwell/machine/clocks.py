@@ -2,7 +2,7 @@
 
 For each deadline of a task `RULES` says in which statuses it counts, in which order deadlines are looked at,
 and what follows once one has passed. `arm` gives a task its clock, the earliest deadline that counts. The
-start time of a queued task is no clock: ready is not due. Workers find ready tasks through the claim index.
+start time of a queued task is no deadline: its clock is `ends_by`. Workers find it through the claim index.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def expire_approval(task: Task, command: ClockFired, now: int, limits: Limits, s
 
 def end_unanswered(task: Task, command: ClockFired, now: int, limits: Limits, seen: Evidence) -> Decision:
     """End the turn as timeout, because it was not resumed when its waits were over; retry or give up."""
-    error = ErrorInfo(code="suspend_timeout", message="the turn was not woken in time")
+    error = ErrorInfo(code="suspend_timeout", message="the turn was not resumed in time")
     failure = TurnFailure(error, command.fraction, ends_as=s.TIMEOUT, forced=True)
     return endings.end_failed_turn(task, failure, now, limits)
 
@@ -104,7 +104,7 @@ def remind_approvers(task: Task, command: ClockFired, now: int, limits: Limits, 
 def remind_owner(task: Task, command: ClockFired, now: int, limits: Limits, seen: Evidence) -> Decision:
     """Remind the person who must act on the task.
 
-    A hold of an earlier version that was never accepted stops `ends_by` no longer.
+    A hold that an older Endwell wrote, and that no person accepted, stops `ends_by` no longer.
     """
     ends_by = None
     if task.held_since is not None and not stops_ends_by(task):
@@ -141,7 +141,7 @@ _BY_STATUS: Final[dict[str, tuple[_Deadline, ...]]] = {
 
 
 def arm(task: Task) -> tuple[int | None, str | None]:
-    """The clock of a task: its earliest deadline and that deadline's rule. Ended tasks have none."""
+    """A task's clock: its earliest deadline, and the rule or the guard's reason. Ended tasks have none."""
     clock_at: int | None = None
     clock_rule: str | None = None
     for rule, deadline_of in _BY_STATUS[task.status]:
@@ -163,14 +163,11 @@ def due(task: Task, now: int) -> ClockRule | None:
 
 
 def fire(task: Task, command: ClockFired, now: int, limits: Limits, seen: Evidence) -> Decision:
-    """Act on the first deadline that has passed; on none if another supervisor was quicker."""
+    """Act on the first rule of the table that is due; on none if another supervisor was quicker."""
     rule = due(task, now)
     return NOTHING if rule is None else rule.then(task, command, now, limits, seen)
 
 
 def _is_held_back(rule: ClockRule, task: Task) -> bool:
-    """Whether a hold stops `ends_by`: a person accepted it, or it protects an unknown effect.
-
-    The time is given back when the hold ends.
-    """
+    """Whether a hold stops `ends_by` (see `holds.stops_ends_by`). Its time is given back when it ends."""
     return rule.name == "ends_by" and task.held_since is not None

@@ -1,7 +1,8 @@
 """The command table: when a command applies, who may send it, what is read for it, and what decides it.
 
 `decide`, the rows that the door reads, the fence against stale attempts, the commands that a child process
-may send, and docs/lifecycle.md follow from it. To add a command, write it, its line here, and its tests.
+may send, and docs/lifecycle.md follow from it. To add a command, write it, the function that decides it, its
+line here, and its tests.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Watchdog:
         self._failures: Counter[str] = Counter()
 
     async def run_once(self, away_seconds: float = 0.0) -> int:
-        """Return how many clocks fired; `away_seconds` is for how long no PMO had looked."""
+        """Return how many clocks fired without an error; `away_seconds` is how long no PMO had looked."""
         store, namespace = self._actor.store, self._actor.namespace
         now = await store.now()
         after, count = (-1, ""), 0

@@ -1,8 +1,8 @@
 """The door: every state change of the system is a command that passes here.
 
 Sans-I/O. A driver asks for the rows that the commands need (`wanted_rows`), reads them, has the commands
-decided (`outcome`), and writes the result, all in one transaction. Between the two calls the pure machine
-enforces fencing, the one end of a task, the counters, and the log.
+decided (`outcome`), and writes the result, all in one transaction. The pure machine, which decides, enforces
+fencing, the one end of a task, the counters, and the log.
 """
 
 from __future__ import annotations

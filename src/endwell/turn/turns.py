@@ -71,7 +71,7 @@ class Turns:
 
     @property
     def end_reason(self) -> EndReason:
-        """How the session ends: work that is left ends with this process, or runs in one of its own."""
+        """How the session ends: what still runs ends with this process, or runs in processes of its own."""
         if not self.is_busy:
             return "goodbye"
         return "left_processes" if self._runtime.has_children() else "left"
@@ -113,7 +113,7 @@ class Turns:
         try:
             CURRENT_TURN.set(current_turn(turn.task))
             end = await self._run_function(turn)
-        except Exception as error:  # a defect of Endwell; the lease keeps the task from being lost
+        except Exception as error:  # a defect of Endwell; the turn is reclaimed: no heartbeat names it
             log.exception("turn of task %s failed: %r", turn.task.id, error)
         finally:
             self._end(turn, LostTurn(turn.attempt_id) if turn.is_lost else end)
@@ -163,7 +163,7 @@ class Turns:
         return EndedTurn(turn.task.id, turn.attempt_id, (command,))
 
     async def _call(self, agent: Agent, turn: HeldTurn) -> Any:
-        """What the function returns. A payload is read where it runs: its type's patterns may take long."""
+        """What the function returns. Its payload is checked here: the patterns of a type may take long."""
         if agent.outside is not None:
             return await agent.outside.run(self._new_recorder(agent, turn), turn)
         payload = agent.checked_payload(content.decode_stored(turn.payload))
@@ -210,7 +210,7 @@ class Turns:
     ) -> Any:
         """Call the function in its thread.
 
-        The mark is set before the loss is looked for: either this sees the loss, or `_end` sees the mark.
+        `is_in_thread` is set before `is_lost` is read: either this sees the loss, or `_end` sees the thread.
         """
         turn.is_in_thread = True
         try:

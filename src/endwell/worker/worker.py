@@ -40,11 +40,11 @@ log = logging.getLogger(__name__)
 CLAIM_LIMIT = 128
 """Most tasks claimed in one commit."""
 COMMIT_LIMIT = 251
-"""Most commands in one commit: a batch that is not split, so that all of it counts or none."""
+"""Most commands in one commit. A batch of this size is not split: it is stored whole or not at all."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a worker. Unless it `is_overseen`, no PMO ticks, and nothing that hangs is ended."""
+    """The state of a worker. If it is not `is_overseen`, no PMO ticks, and what hangs is not ended."""
 
     has_lease: bool
     tasks: int
@@ -162,7 +162,7 @@ class Worker:
 
     @property
     def _has_helper(self) -> bool:
-        """Whether a second loop helps with a backlog: one commit waits for the database while turns run."""
+        """Whether a second loop helps with a backlog: it works while the first waits for its commit."""
         return self._source.was_full and self._actor.store.parallel_commits > 1
 
     async def _help_with_backlog(self) -> None:
@@ -193,7 +193,7 @@ class Worker:
         return bool(offers)
 
     def _next_capacity(self) -> Capacity:
-        """What the next commit may claim. Endings go first, so that they never wait ever longer."""
+        """What the next commit may claim. Endings go first, so that they do not pile up."""
         turns = min(self._free_room(), CLAIM_LIMIT)
         if self._has_helper:
             turns = min(turns, (self.concurrency + 1) // 2)
@@ -227,7 +227,7 @@ class Worker:
             unsettled = self._settle(batch, replies)
         except StoreError as error:
             replies = [Reply(refusal=error)] * len(commands)
-        finally:  # nothing that has ended is forgotten, unless the lease it ran under is gone
+        finally:  # endings that were not stored are handed in again, unless their session is gone
             self._outbox.put_back(batch, unsettled if session_id == self.session_id else ())
         refusal = replies[-1].refusal
         if not isinstance(refusal, StoreError):
