@@ -130,6 +130,13 @@ REFUSALS: dict[str, No] = {
     "an epoch that is not the next": No(
         queued_task(), to(c.Claim, turn_id="t.t1", epoch=2), e.WrongStatus, "stale_offer"
     ),
+    "a suspect for a worker that holds another": No(
+        replace(queued_task(), crash_count=2),
+        to(c.Claim, may_take_suspect=False),
+        e.WrongStatus,
+        "suspect_is_held",
+        mentions="one more crash",
+    ),
     "a start that lies ahead": No(queued_task(delay=1), to(c.Claim), e.WrongStatus, "too_early"),
     "a key that is held": No(
         KEYED, to(c.Claim), e.WrongStatus, "key_is_held", Evidence(key_holder="t7"), mentions="coder/k"

@@ -9,7 +9,7 @@ import pytest
 
 from endwell import TaskFailed
 from endwell.client import AsyncHandle
-from endwell.model.commands import Claim, Command
+from endwell.model.commands import Claim, Command, Dispatch
 from endwell.model.moments import moment
 from endwell.store.rows import Reply
 from endwell.streams import intake
@@ -197,3 +197,73 @@ async def test_delayed_task_is_published_when_it_starts_without_a_ring(
 
     await eventually(is_ready, "its time has come")
     assert await world.store.now() >= start
+
+
+class Suspects:
+    """Two tasks that one more crash would end, and a third; a worker runs what it may until `gate` is set."""
+
+    def __init__(self, streamed: Streamed) -> None:
+        self.streamed = streamed
+        self.gate = asyncio.Event()
+
+        @streamed.app.agent("clerk")
+        async def clerk(number: int) -> int:
+            await self.gate.wait()
+            return number
+
+    async def begin(self) -> None:
+        world = self.streamed.world
+        await world.registered("clerk")
+        self.handles = await world.client.submit_many("clerk", range(2))
+        session = await world.silent_session("clerk", lease_seconds=3600)
+        for _ in range(world.app.settings.pmo.crash_limit - 1):
+            for offer in await world.claimed(session, "clerk", 2):
+                await session.crash(offer)
+        self.worker = await world.working()
+        self.pmo = await self.streamed.supervised()
+        plain = await world.submitted("clerk", 2)
+        self.handles.append(plain)
+        await world.in_status(plain, "running")
+
+    @property
+    def publisher(self) -> publisher.OfferPublisher:
+        assert self.pmo.streams is not None
+        return self.pmo.streams.publisher
+
+
+@pytest.fixture
+async def suspects(on_each_store: Streamed) -> Suspects:
+    suspects = Suspects(on_each_store)
+    await suspects.begin()
+    return suspects
+
+
+async def test_tasks_close_to_their_crash_limit_are_offered_one_at_a_time(suspects: Suspects) -> None:
+    """Otherwise one crash would count against two of them."""
+    for _ in range(3):
+        await suspects.publisher.publish_ready()
+    assert await suspects.streamed.world.counts() == {"running": 2, "queued": 1}
+    suspects.gate.set()
+    assert [await handle.result(PATIENCE_SECONDS) for handle in suspects.handles] == [0, 1, 2]
+
+
+async def test_worker_leaves_a_second_task_close_to_its_crash_limit_to_others(suspects: Suspects) -> None:
+    """The store may have given it the first while the stream was away."""
+    streamed, world = suspects.streamed, suspects.streamed.world
+    status = {await handle.status(): handle for handle in suspects.handles[:2]}
+    dispatch = Dispatch(
+        command_id=world.app.runtime.ids.new(),
+        namespace=world.namespace,
+        task_id=status["queued"].id,
+        is_streamed=True,
+    )
+    dispatched = (await world.store.commit_one(dispatch)).unwrap()
+    await suspects.publisher.republish_passed(dispatched.id, (dispatched.turn_id or "", dispatched.epoch))
+
+    async def was_decided() -> bool:
+        worker = suspects.worker
+        has_come = len(await streamed.pending()) == 3
+        return has_come and not worker._claims and not intake_of(worker).arrived_count
+
+    await eventually(was_decided, "the worker has tried to claim the offer")
+    assert await world.counts() == {"running": 2, "dispatched": 1}

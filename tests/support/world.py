@@ -300,6 +300,19 @@ class Session:
         )
         return reply.stale
 
+    async def crash(self, offer: Offer) -> None:
+        """Have a turn reclaimed as if its worker had died."""
+        await self._world.store.commit_one(
+            c.Reclaim(
+                command_id=self._world.app.runtime.ids.new(),
+                namespace=self._world.namespace,
+                task_id=offer.task.id,
+                attempt_id=offer.task.attempt_id or "",
+                session_id=self.id,
+                reason="visibility_timeout",
+            )
+        )
+
     async def finish(self, offer: Offer, result: bytes = b'"late"') -> Task:
         reply = await self._world.store.commit_one(
             c.Finish(

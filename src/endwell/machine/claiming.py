@@ -22,7 +22,7 @@ from endwell.model import status as s
 from endwell.model.inside import deliveries_along, inside_of
 from endwell.model.session import END_REASONS
 from endwell.model.task import Task
-from endwell.policy.guard import Cost, cost_of_reclaim, count_crash, is_runaway
+from endwell.policy.guard import Cost, cost_of_reclaim, count_crash, is_runaway, is_suspect
 from endwell.policy.limits import Limits
 
 
@@ -93,6 +93,7 @@ def claim(task: Task, command: c.Claim, now: int, limits: Limits, seen: Evidence
     blocker = (
         _refuse_old_offer(task, command)
         or _refuse_unserved(task, command)
+        or _refuse_suspect(task, command, limits)
         or _not_deliverable(task, now, seen)
         or request_before_claim(task, now, limits, seen)
     )
@@ -130,6 +131,14 @@ def _refuse_unserved(task: Task, command: c.Claim) -> Decision | None:
         return None
     why = f"version {inside.version or 'without a name'} of {task.agent} is served by another worker"
     return refuse_status(task, why, code="other_version")
+
+
+def _refuse_suspect(task: Task, command: c.Claim, limits: Limits) -> Decision | None:
+    """Refuse a task close to its crash limit to a worker that holds another such task."""
+    if command.may_take_suspect or not is_suspect(task.crash_count, limits.crash_limit):
+        return None
+    why = f"one more crash would end task {task.id}, and this worker holds another such task"
+    return refuse_status(task, why, code="suspect_is_held")
 
 
 def _not_deliverable(task: Task, now: int, seen: Evidence) -> Decision | None:

@@ -93,7 +93,8 @@ class Claim(AttemptCommand, frozen=True, kw_only=True):
 
     With `turn_id` and `epoch`, only if exactly that offer stands: a stream's entry may be old. With `agents`,
     only if the task is for one of them: a stream's entry may name another agent. `served_elsewhere`: versions
-    ("" for none) of live workers; a task that one of these versions began is left to them.
+    ("" for none) of live workers; a task that one of these versions began is left to them. Without
+    `may_take_suspect`, only if the task is not close to its crash limit.
     """
 
     session_id: str
@@ -103,6 +104,7 @@ class Claim(AttemptCommand, frozen=True, kw_only=True):
     turn_id: str | None = None
     epoch: int | None = None
     agents: tuple[str, ...] | None = None
+    may_take_suspect: bool = True
 
 
 class Progress(AttemptCommand, frozen=True, kw_only=True):
@@ -337,7 +339,8 @@ class ClaimNext(Command, frozen=True, kw_only=True):
 class DispatchNext(Command, frozen=True, kw_only=True):
     """Offer up to `limit` ready tasks of one agent. The door finds them and makes a Dispatch for each.
 
-    `may_offer_suspect`: also a task that crashed its workers, because no worker claims it by itself.
+    `may_offer_suspect`: also a task that crashed its workers, because no worker claims it by itself; but only
+    while no other such task is offered or held, since any worker may take it.
     `is_streamed`: as in `Dispatch`.
     """
 

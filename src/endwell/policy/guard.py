@@ -44,12 +44,17 @@ def cost_of_reclaim(
     return "delivery" if has_left else "crash"
 
 
-def is_suspect(crash_count: int, limit: int) -> bool:
-    """Whether one more crash would end the task.
+def suspect_crashes(limit: int) -> int:
+    """How many crashes make a task suspect: one more would end it.
 
     A worker runs at most one such task at a time, so that a crash is not counted against its neighbours.
     """
-    return 0 < crash_count >= limit - 1
+    return max(limit - 1, 1)
+
+
+def is_suspect(crash_count: int, limit: int) -> bool:
+    """Whether one more crash would end the task."""
+    return crash_count >= suspect_crashes(limit)
 
 
 def is_exhausted(retry_count: int) -> bool:

@@ -49,15 +49,18 @@ def claim_next(batch: Batch, command: c.ClaimNext) -> Reply:
 
 
 def dispatch_next(batch: Batch, command: c.DispatchNext) -> Reply:
-    """Offer ready tasks; those that crashed their workers are left to claims, as waiting burns a timeout."""
+    """Offer ready tasks; of those close to their crash limit one at a time, if the command says so."""
     taken: list[Offer] = []
+    suspect_out = batch.rows.suspect_out
     for number, offer in enumerate(batch.rows.ready.get(command.command_id, ())):
         suspect = is_suspect(offer.task.crash_count, batch.limits.crash_limit)
-        if suspect and not command.may_offer_suspect:
+        if suspect and not (command.may_offer_suspect and not suspect_out[command.namespace]):
             continue
         offered = _offer_task(batch, command, number, offer.task)
         if offered is not None:
             taken.append(Offer(offered, offer.payload))
+            if suspect:
+                suspect_out[command.namespace] = True
         if len(taken) == command.limit:
             break
     return Reply(taken=tuple(taken))

@@ -19,6 +19,11 @@ WHERE namespace = $1
   AND (CAST($5 AS text) IS NULL OR id < CAST($5 AS text))
 ORDER BY id DESC LIMIT $6;
 
+-- name: suspect_out
+-- A row if a task that crashed $2 times or more is offered to workers, or held by one.
+SELECT 1 WHERE EXISTS (SELECT 1 FROM tasks WHERE namespace = $1 AND status = 'dispatched' AND crash_count >= $2)
+    OR EXISTS (SELECT 1 FROM tasks WHERE namespace = $1 AND session_id IS NOT NULL AND crash_count >= $2);
+
 -- name: card (short, steady)
 -- One card.
 SELECT namespace, id, task_id, kind, content, hash, created_at FROM cards WHERE namespace = $1 AND id = $2;

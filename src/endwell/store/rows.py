@@ -82,6 +82,8 @@ class Rows(msgspec.Struct):
     holders: dict[HolderKey, str] = msgspec.field(default_factory=dict)
     ready: dict[str, list[Offer]] = msgspec.field(default_factory=dict)
     free_slots: dict[tuple[str, str], list[int]] = msgspec.field(default_factory=dict)
+    # by namespace: whether a task close to its crash limit is offered to workers or held by one
+    suspect_out: dict[str, bool] = msgspec.field(default_factory=dict)
     effects: dict[TaskKey, Effect] = msgspec.field(default_factory=dict)
     # by namespace: when its record was last restored from a backup
     restored_at: dict[str, int] = msgspec.field(default_factory=dict)

@@ -192,6 +192,11 @@ class ClusterMember:
             return len(self.foreign.held)
         return len(self.worker._turns.live_turns()) if self.worker is not None else 0
 
+    @property
+    def held_tasks(self) -> tuple[str, ...]:
+        """The tasks whose turns it holds."""
+        return () if self.worker is None else tuple(task for task, _ in self.worker._turns.held_attempts())
+
     def spawn(self, coro: Coroutine[Any, Any, Any], name: str) -> Any:
         """Run a coroutine in this process."""
         return self.loop.spawn(coro, f"{self.name}-{name}")

@@ -17,7 +17,7 @@ from endwell.streams.entries import Delivery
 from endwell.streams.intake import StreamIntake
 from endwell.worker.store_source import Capacity, PendingClaim, SourceParts, StoreSource
 
-_STILL_OFFERED = ("too_early", "key_is_held", "clock_is_due")
+_STILL_OFFERED = ("too_early", "key_is_held", "clock_is_due", "suspect_is_held")
 """Refusals after which the offer stands: its entry stays pending, and the orchestrator offers it again."""
 
 
@@ -61,6 +61,7 @@ class StreamSource(StoreSource):
                 turn_id=delivery.turn_id,
                 epoch=delivery.epoch,
                 agents=(delivery.agent,),  # as the entry says: the agent that the worker will run
+                may_take_suspect=claim.capacity.may_take_suspect,
             )
             for number, delivery in enumerate(claim.deliveries)
         ]

@@ -342,6 +342,36 @@ async def test_a_worker_takes_one_suspect_at_a_time(world: World) -> None:
     assert (await world.store.commit_one(without)).taken == ()
 
 
+async def crashed_often(world: World, *agents: str) -> list[Task]:
+    """A task of each agent that one more crash would end."""
+    tasks = [await world.queued_task(agent=agent) for agent in agents]
+    for _ in range(world.limits.crash_limit - 1):
+        for task in tasks:
+            held = await world.claim(task)
+            await world.do(world.to(c.Reclaim, held, reason="visibility_timeout"))
+    return tasks
+
+
+async def test_one_suspect_at_a_time_is_offered_on_streams(world: World) -> None:
+    """Any worker may take an offer from a stream, also one that holds a suspect."""
+    await world.open_session(lease=36_000, agents=("coder", "clerk"))
+    suspects = await crashed_often(world, "coder", "clerk", "coder")
+    plain = await world.queued_task()
+
+    async def offered() -> list[str]:
+        each = [world.dispatch_next(10, agent) for agent in ("coder", "clerk")]
+        both = [replace(one, may_offer_suspect=True, is_streamed=True) for one in each]
+        return [offer.task.id for reply in await world.store.commit(both) for offer in reply.taken]
+
+    assert await offered() == [suspects[0].id, plain.id]
+    assert await offered() == [], "it waits for a worker"
+    taken = await world.claimed(limit=1)
+    assert [task.id for task in taken] == [suspects[0].id]
+    assert await offered() == [], "a worker holds it"
+    await world.do(world.finish(taken[0]))
+    assert await offered() == [suspects[2].id]
+
+
 async def test_two_hundred_workers_that_start_at_once_get_one_task_each(world: World) -> None:
     """L3: no two workers claim one task, and none leaves without a task while there is work."""
     count = 200

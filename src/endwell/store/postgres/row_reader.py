@@ -14,6 +14,7 @@ from endwell.model.session import SESSION_FIELDS, Session
 from endwell.model.status import QUEUED
 from endwell.model.task import FIELDS, Task
 from endwell.model.wait import Wait
+from endwell.policy.guard import suspect_crashes
 from endwell.policy.limits import Limits
 from endwell.store.claim_position import ClaimPosition
 from endwell.store.postgres.statements import QUERIES
@@ -44,10 +45,10 @@ class PostgresRowReader:
     ) -> None:
         self._connection = connection
         self._position = position
-        self._limits = limits
         self._shift = shift
         self._locking = locking
         self._sessions_query = sessions
+        self._crashes = suspect_crashes(limits.crash_limit)
         self.rows = Rows(tasks=known)
         self.now: int | None = None
 
@@ -192,6 +193,8 @@ class PostgresRowReader:
     async def _read_offers(self, command: _TakeTasks) -> list[Offer]:
         """Turns that were offered before come first, then queued tasks by priority, start time and id."""
         agents = (command.agent,) if isinstance(command, c.DispatchNext) else command.agents
+        if isinstance(command, c.DispatchNext) and command.may_offer_suspect:
+            await self._read_suspect_out(command.namespace)
         starts = [self._start_of(command, agent) for agent in agents]
         found = await self._read_offers_behind(command, agents, starts)
         if len(found) < ready_limit(command) and any(start is not START for start in starts):
@@ -200,6 +203,11 @@ class PostgresRowReader:
         if len(agents) > 1:
             found.sort(key=lambda o: (o.task.status == QUEUED, -o.task.priority, o.task.run_at, o.task.id))
         return found
+
+    async def _read_suspect_out(self, namespace: str) -> None:
+        if namespace not in self.rows.suspect_out:
+            found = await self._fetch_rows("suspect_out", namespace, self._crashes)
+            self.rows.suspect_out[namespace] = bool(found)
 
     def _start_of(self, command: _TakeTasks, agent: str) -> QueuePosition:
         is_large = ready_limit(command) >= LEAST_REMEMBERED
@@ -220,10 +228,10 @@ class PostgresRowReader:
 
     def _offer_terms(self, command: _TakeTasks) -> tuple[Any, ...]:
         """How many offered turns, how many suspects, what makes a suspect, and whether with payloads."""
-        crashes = max(self._limits.crash_limit - 1, 1)
         if isinstance(command, c.DispatchNext):
-            return 0, 1, crashes, command.is_streamed
-        return ready_limit(command), int(command.may_take_suspect), crashes, True
+            may_offer = command.may_offer_suspect and not self.rows.suspect_out[command.namespace]
+            return 0, int(may_offer), self._crashes, command.is_streamed
+        return ready_limit(command), int(command.may_take_suspect), self._crashes, True
 
     def _offer_in(self, row: Any) -> Offer:
         task = Task(*row[4 : 4 + _WIDTH])

@@ -14,6 +14,7 @@ from endwell.model.message import Message
 from endwell.model.session import SESSION_FIELDS, Session
 from endwell.model.task import Task
 from endwell.model.wait import Wait
+from endwell.policy.guard import suspect_crashes
 from endwell.policy.limits import Limits
 from endwell.store.rows import Offer, Rows, TaskKey, Wanted, ready_limit
 from endwell.store.wait_rows import MOST_OVERDUE, wanted_calls, wanted_waits
@@ -28,8 +29,8 @@ class SqliteRowReader:
 
     def __init__(self, ask: Ask, *, known: dict[TaskKey, Task], limits: Limits, now: int) -> None:
         self._ask = ask
-        self._limits = limits
         self._now = now
+        self._crashes = suspect_crashes(limits.crash_limit)
         self.rows = Rows(tasks=known)
 
     def read(self, want: Wanted) -> Rows:
@@ -113,7 +114,8 @@ class SqliteRowReader:
     def _read_offers(self, command: c.ClaimNext | c.DispatchNext) -> list[Offer]:
         """Turns that were offered before come first, then queued tasks by priority, start time and id."""
         if isinstance(command, c.DispatchNext):
-            return self._read_queued(command.namespace, command.agent, ready_limit(command), suspects=1)
+            limit, may_offer = ready_limit(command), self._may_offer_suspect(command)
+            return self._read_queued(command.namespace, command.agent, limit, suspects=int(may_offer))
         found: list[Offer] = []
         for agent in command.agents:
             offered = self._ask("offered", (command.namespace, agent, ready_limit(command)))
@@ -124,11 +126,19 @@ class SqliteRowReader:
             found.sort(key=lambda o: (o.task.status == "queued", -o.task.priority, o.task.run_at, o.task.id))
         return found
 
+    def _may_offer_suspect(self, command: c.DispatchNext) -> bool:
+        if not command.may_offer_suspect:
+            return False
+        out = self.rows.suspect_out
+        if command.namespace not in out:
+            out[command.namespace] = bool(self._ask("suspect_out", (command.namespace, self._crashes)))
+        return not out[command.namespace]
+
     def _read_queued(self, namespace: str, agent: str, limit: int, *, suspects: int) -> list[Offer]:
         limit = self._limit_by_slots(namespace, agent, limit)
         if limit <= 0:
             return []
-        crashes = max(self._limits.crash_limit - 1, 1)
+        crashes = self._crashes
         found: list[Offer] = []
         if suspects:
             found += map(_offer_in, self._ask("suspects", (namespace, agent, crashes, self._now, suspects)))

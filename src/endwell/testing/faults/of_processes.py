@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from endwell.model import commands as c
+from endwell.policy.guard import is_suspect
 from endwell.runtime.virtual.scheduler import Dice
 from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults.registry import fault
@@ -111,6 +112,24 @@ def power_cut(sim: Simulation, dice: Dice) -> None:
         return bool(found)
 
     sim.retry_until(cut_if_busy)
+
+
+@fault(weight=2, always=1)
+def tasks_made_suspect(sim: Simulation, dice: Dice) -> None:
+    """Some tasks kill every worker that claims one of them, until one more crash would end them."""
+    suspects: set[str] = set()
+    limit = sim.settings.pmo.crash_limit
+
+    def kill_holders() -> bool:
+        for victim in busy_workers(sim):
+            suspects.update(victim.held_tasks[: 3 - len(suspects)])
+            deadly = [one for one in victim.held_tasks if one in suspects]
+            if any(not is_suspect(sim.view.tasks[one].crash_count, limit) for one in deadly):
+                sim.count_fault("tasks_made_suspect", victim.name, f"held {victim.held_count}")
+                sim.kill(victim, down_seconds=2)
+        return False
+
+    sim.retry_until(kill_holders, within=1800)
 
 
 def _freeze_busy_worker(sim: Simulation, dice: Dice, name: str, seconds: float) -> None:

@@ -9,6 +9,7 @@ from endwell.model import facts as f
 from endwell.model import status as s
 from endwell.model.inside import inside_of
 from endwell.model.task import open_waits
+from endwell.policy.guard import is_suspect
 from endwell.store.log import hash_of
 from endwell.testing.oracle.registry import invariant
 from endwell.testing.oracle.view import CommitStep, OracleView, plain_name
@@ -85,6 +86,20 @@ def nobody_takes_what_is_held(view: OracleView) -> Iterator[str]:
         held = step.before is not None and step.before.attempt_id is not None
         if isinstance(step.fact, f.TaskClaimed) and held:
             yield f"{step.event.task_id} was claimed although held"
+
+
+@invariant("commit")
+def a_worker_holds_one_suspect(view: OracleView) -> Iterator[str]:
+    """A worker holds at most one task that one more crash would end."""
+    limit = view.limits.crash_limit
+    for step in view.steps:
+        claimed = step.after
+        if not isinstance(step.fact, f.TaskClaimed) or not is_suspect(claimed.crash_count, limit):
+            continue
+        for other in view.tasks.values():
+            is_same_worker = other.session_id == claimed.session_id and other.id != claimed.id
+            if is_same_worker and is_suspect(other.crash_count, limit):
+                yield f"{claimed.id} was claimed beside {other.id}; each would end with one more crash"
 
 
 @invariant("commit")
