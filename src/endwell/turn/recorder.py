@@ -12,7 +12,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from endwell.errors import ReplayMismatch, StaleAttempt, StoreError
+from endwell.errors import ReplayMismatch, StoreError
+from endwell.machine.decision import stale_attempt
 from endwell.model import commands as c
 from endwell.model.card import Card, record_id, records_between
 from endwell.model.effect import Effect
@@ -101,10 +102,6 @@ class StepDefaults:
     give_up_on: tuple[type[BaseException], ...] = ()
 
 
-def stale_attempt(task: Task) -> StaleAttempt:
-    return StaleAttempt(f"attempt {task.attempt_id} no longer holds its task", task_id=task.id)
-
-
 class Recorder:
     """Records one turn."""
 
@@ -164,7 +161,7 @@ class Recorder:
         """
         sent = self.runtime.clock.monotonic()
         if self.hold.is_lost:
-            raise stale_attempt(self.task)
+            raise stale_attempt(self.task, self.attempt_id)
         try:
             replies = await self._commit_once(commands)
         except StoreError:
@@ -190,12 +187,12 @@ class Recorder:
             except StoreError as error:
                 log.warning("task %s must wait for the store: %s", self.task.id, error.message)
                 await self.runtime.sleep(PAUSE_SECONDS)
-        raise stale_attempt(self.task)
+        raise stale_attempt(self.task, self.attempt_id)
 
     def refuse_ended(self, reply: Reply) -> None:
         """Raise `StaleAttempt` if the machine has ended the task by the command it was given."""
         if reply.task is not None and reply.task.is_ended:
-            raise stale_attempt(self.task)
+            raise stale_attempt(self.task, self.attempt_id)
 
     async def tell_progress(self, note: str | None, *, news: str | None) -> None:
         """Record a sign of life that says `note`; `news` is the part of it that may count as new."""

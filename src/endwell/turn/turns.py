@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from endwell.errors import StaleAttempt
+from endwell.machine.decision import stale_attempt
 from endwell.model import content
 from endwell.model.commands import TaskCommand
 from endwell.model.facts import RETURNED
@@ -24,7 +25,7 @@ from endwell.turn.agents import Agent
 from endwell.turn.context import Context, SyncContext
 from endwell.turn.endings import EndedTurn, LostTurn, SlotFreed, TurnEnd
 from endwell.turn.held_turn import HeldTurn, LeaseLeft, current_turn
-from endwell.turn.recorder import Recorder, TurnResources, stale_attempt
+from endwell.turn.recorder import Recorder, TurnResources
 from endwell.turn.suspension import GivenBack, HandedOver, Outcome, Suspended, capture_outcome, unwrap_group
 from endwell.turn.threads import TurnThreads, with_step_threads
 
@@ -193,7 +194,7 @@ class Turns:
         def wait_for(verb: Coroutine[Any, Any, Any]) -> Any:
             if turn.is_lost:
                 verb.close()
-                raise stale_attempt(turn.task)
+                raise stale_attempt(turn.task, turn.attempt_id)
             value, error = wait(_run_verb(turn, verb))
             if error is not None:
                 raise error
@@ -215,7 +216,7 @@ class Turns:
         turn.is_in_thread = True
         try:
             if turn.is_lost:
-                raise stale_attempt(turn.task)
+                raise stale_attempt(turn.task, turn.attempt_id)
             return function(*arguments)
         except GeneratorExit as error:  # would close the coroutine that waits for it
             raise RuntimeError("the function raised GeneratorExit") from error
@@ -234,4 +235,4 @@ async def _run_verb(turn: HeldTurn, verb: Coroutine[Any, Any, Any]) -> Outcome:
         value, error = await capture_outcome(verb)
     finally:
         turn.verbs.discard(task)
-    return value, stale_attempt(turn.task) if turn.is_lost and error is not None else error
+    return value, stale_attempt(turn.task, turn.attempt_id) if turn.is_lost and error is not None else error
