@@ -94,12 +94,12 @@ class ApprovalSettings(Section, frozen=True, kw_only=True):
     by: People = ()  # empty: anybody
 
 
-class Human(Section, frozen=True, kw_only=True):
+class HumanSettings(Section, frozen=True, kw_only=True):
     owner: Person = ""  # empty: the submitting OS user
     remind_seconds: Seconds = 86400.0
 
 
-class Queue(Section, frozen=True, kw_only=True):
+class QueueSettings(Section, frozen=True, kw_only=True):
     """Names in capitals are those of the queue protocol."""
 
     kind: QueueKind = "native"
@@ -122,13 +122,13 @@ class DoorbellSettings(Section, frozen=True, kw_only=True):
     kind: DoorbellKind = "auto"
 
 
-class Redis(Section, frozen=True, kw_only=True):
+class RedisSettings(Section, frozen=True, kw_only=True):
     url: Text = ""
     prefix: Text = ""
     block_seconds: Seconds = 2.0
 
 
-class Nats(Section, frozen=True, kw_only=True):
+class NatsSettings(Section, frozen=True, kw_only=True):
     url: Text = ""
 
 
@@ -151,7 +151,7 @@ class RelaySettings(Section, frozen=True, kw_only=True):
     lag_seconds: Seconds = 60.0
 
 
-class App(Section, frozen=True, kw_only=True):
+class AppSettings(Section, frozen=True, kw_only=True):
     target: Text = "app:app"
 
 
@@ -165,13 +165,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     task: TaskSettings = TaskSettings()
     progress: ProgressSettings = ProgressSettings()
     approval: ApprovalSettings = ApprovalSettings()
-    human: Human = Human()
-    queue: Queue = Queue()
+    human: HumanSettings = HumanSettings()
+    queue: QueueSettings = QueueSettings()
     doorbell: DoorbellSettings = DoorbellSettings()
-    redis: Redis = Redis()
-    nats: Nats = Nats()
+    redis: RedisSettings = RedisSettings()
+    nats: NatsSettings = NatsSettings()
     relay: RelaySettings = RelaySettings()
-    app: App = App()
+    app: AppSettings = AppSettings()
     sources: dict[str, str] = {}
 
     def value(self, key: str) -> Any:
