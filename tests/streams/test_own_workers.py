@@ -14,6 +14,8 @@ from endwell.model.moments import moment
 from endwell.store.rows import Reply
 from endwell.streams import intake
 from endwell.streams.orchestrator import publisher
+from endwell.turn.endings import EndedTurn
+from endwell.worker.store_source import Capacity
 from endwell.worker.worker import Worker
 from tests.patience import PATIENCE_SECONDS
 from tests.streams.streamed import Streamed, intake_of
@@ -89,16 +91,29 @@ async def test_endings_are_handed_in_before_more_turns_are_claimed(
 ) -> None:
     """Otherwise results would wait the longer, the longer a backlog lasts."""
     handles, worker = await backlogged(streamed, monkeypatch, tasks=1500, concurrency=128)
-    left_behind, commit = list[int](), worker._actor.store.commit
+    ended_late, left_behind = 0, list[int]()
+    commit, add, next_capacity = worker._actor.store.commit, worker._outbox.add, worker._next_capacity
+
+    def begin_round() -> Capacity:
+        nonlocal ended_late
+        ended_late = 0
+        return next_capacity()
+
+    def add_ending(ending: EndedTurn) -> None:
+        nonlocal ended_late
+        ended_late += 1  # after the round's claims were chosen: it is for the next round
+        add(ending)
 
     async def noted(commands: Sequence[Command]) -> list[Reply]:
-        left_behind.append(len(worker._outbox))
+        left_behind.append(len(worker._outbox) - ended_late)
         return await commit(commands)
 
+    monkeypatch.setattr(worker, "_next_capacity", begin_round)
+    monkeypatch.setattr(worker._outbox, "add", add_ending)
     monkeypatch.setattr(worker._actor.store, "commit", noted)
     await streamed.supervised()
     await asyncio.gather(*(handle.result(PATIENCE_SECONDS) for handle in handles))
-    assert max(left_behind) == 0
+    assert max(left_behind) <= 0
 
 
 async def test_ring_wakes_a_worker_only_while_its_stream_is_away(

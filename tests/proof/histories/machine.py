@@ -252,13 +252,16 @@ class StoreHistories(RuleBasedStateMachine):
         self.a_worker_claims(through=1 - through, session=session, limit=3)
 
     @precondition(lambda self: self._running())
-    @rule(data=st.data(), through=doors)
-    def a_supervisor_reclaims_what_it_saw_before(self, data: st.DataObject, through: int) -> None:
-        """Reclaim by an old observation: if the lease holds or the attempt is older, nothing happens."""
-        task = self._some(data, self._running())
-        known = self.history.attempts.get(task.id) or [task.attempt_id or ""]
-        attempt = data.draw(st.sampled_from(known), label="attempt")
-        about = {"task_id": task.id, "attempt_id": attempt, "session_id": task.session_id}
+    @rule(data=st.data(), through=doors, reason=st.sampled_from(["lease_lapsed", "visibility_timeout"]))
+    def a_supervisor_reclaims_what_it_saw_before(
+        self, data: st.DataObject, through: int, reason: str
+    ) -> None:
+        """Reclaim by an old observation: it is refused if the attempt is older, or its lease holds."""
+        running = self._running()
+        task = self._some(data, [t for t in running if len(self.history.attempts[t.id]) > 1] or running)
+        known = self.history.attempts[task.id]
+        attempt = data.draw(st.sampled_from(known[:-1] or known), label="attempt")
+        about = {"task_id": task.id, "attempt_id": attempt, "session_id": task.session_id, "reason": reason}
         (reply,) = self.give([self._command(c.Reclaim, **about)], through)
         assert attempt == task.attempt_id or reply.refusal is not None
 
