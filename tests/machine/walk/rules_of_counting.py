@@ -8,9 +8,9 @@ from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.facts import RETURNED
 from endwell.model.inside import inside_of
-from tests.machine.invariants import check_clock, max_retries
-from tests.machine.step import Step
-from tests.machine.violation import must
+from tests.machine.walk.invariants import check_clock, max_retries
+from tests.machine.walk.step import Step
+from tests.machine.walk.violation import must
 
 FAILING_RULES: Final = ("reap", "dispatch_timeout", "suspend_cap")
 DONE_BY_RULE: Final[dict[str, tuple[type[f.Fact], ...]]] = {

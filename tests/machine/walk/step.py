@@ -12,8 +12,8 @@ from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.task import Task
 from endwell.policy.limits import Limits
-from tests.machine.invariants import rule_due
-from tests.machine.scene import Scene
+from tests.machine.walk.invariants import rule_due
+from tests.machine.walk.scene import Scene
 
 # listed again here, because a list that follows from the machine's table would shrink with it
 ONLY_BY_HOLDER: Final[tuple[type[c.TaskCommand], ...]] = (

@@ -21,8 +21,8 @@ from endwell.model.task import ErrorInfo, Task
 from endwell.policy.approval import Guard
 from endwell.policy.limits import SECOND, Limits
 from endwell.policy.retry import RetryPolicy
-from tests.machine.canonical import CREATED, HOLDER, NEIGHBOUR, NOW, STALE
-from tests.machine.scene import Scene
+from tests.machine.walk.canonical import CREATED, HOLDER, NEIGHBOUR, NOW, STALE
+from tests.machine.walk.scene import Scene
 
 TICK: Final = SECOND
 SESSIONS: Final = ("s1", "s2")

@@ -25,7 +25,7 @@ from endwell.model.message import Message
 from endwell.model.task import Task, counted_waits, has_wait_rows, packed_waits, waits_of
 from endwell.model.wait import Wait
 from endwell.policy.limits import SECOND, Limits
-from tests.machine.scene import Scene
+from tests.machine.walk.scene import Scene
 
 NOW: Final = 1_000 * SECOND
 HOLDER: Final = "attempt"

@@ -13,10 +13,10 @@ from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.task import Task
 from endwell.policy import ledger
-from tests.machine.explore import explore, report
 from tests.machine.planting import Plant, folded, handler, replaced, rule
-from tests.machine.world import World, small_limits
-from tests.machine.worlds import APPROVALS, CIRCLES, EFFECTS, OTHER_WAITS, STEPS, WAITS
+from tests.machine.walk.explore import explore, report
+from tests.machine.walk.world import World, small_limits
+from tests.machine.walk.worlds import APPROVALS, CIRCLES, EFFECTS, OTHER_WAITS, STEPS, WAITS
 
 ENOUGH = 20_000
 

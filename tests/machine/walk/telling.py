@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from endwell.model import commands as c
-from tests.machine.canonical import NOW
-from tests.machine.scene import Scene
-from tests.machine.world import TICK
+from tests.machine.walk.canonical import NOW
+from tests.machine.walk.scene import Scene
+from tests.machine.walk.world import TICK
 
 TOLD = ("attempt_id", "session_id", "reason", "cooldown", "tool_call_id", "approval_id", "message_id")
 TOLD_OF_EFFECTS = ("key", "args_hash", "verdict", "holder_gone", "may_repeat")

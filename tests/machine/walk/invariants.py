@@ -16,8 +16,8 @@ from endwell.model.inside import deliveries_along, family_of, inside_of
 from endwell.model.task import Task, has_wait_rows, open_waits
 from endwell.policy.limits import Limits
 from endwell.policy.retry import unpack_policy
-from tests.machine.scene import Scene
-from tests.machine.violation import must
+from tests.machine.walk.scene import Scene
+from tests.machine.walk.violation import must
 
 LIVE: Final = ("waiting_approval", "queued", "dispatched", "running", "suspended", "blocked")
 

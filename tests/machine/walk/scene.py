@@ -17,7 +17,7 @@ from endwell.model.effect import Effect
 from endwell.model.message import Message, report_of
 from endwell.model.task import Task, has_wait_rows, waits_of
 from endwell.model.wait import Wait
-from tests.machine.violation import must
+from tests.machine.walk.violation import must
 
 
 class Scene(msgspec.Struct, frozen=True, gc=False):

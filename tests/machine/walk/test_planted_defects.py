@@ -15,10 +15,10 @@ from endwell.model import facts as f
 from endwell.model import status as s
 from endwell.model.task import Task
 from endwell.policy.retry import RetryAt, after_failure
-from tests.machine.explore import explore, main, report
 from tests.machine.planting import Plant, change_rule, folded, handler, rule, with_facts
-from tests.machine.world import World, call, small_limits
-from tests.machine.worlds import TIMER
+from tests.machine.walk.explore import explore, main, report
+from tests.machine.walk.world import World, call, small_limits
+from tests.machine.walk.worlds import TIMER
 
 SMALL_WORLD = World(
     name="small",

@@ -13,11 +13,11 @@ from endwell.machine.decide import decide
 from endwell.machine.decision import Decision, Evidence
 from endwell.model import commands as c
 from endwell.model.task import Task
-from tests.machine.canonical import HOLDER, NOW, canonical_scene, key_of, message_names
-from tests.machine.graph import Graph
-from tests.machine.scene import Scene, after, beside
-from tests.machine.world import TICK, Offer, World
-from tests.machine.worlds import APPROVALS, CIRCLES, EFFECTS, ONE_TASK, OTHER_WAITS, STEPS, WAITS
+from tests.machine.walk.canonical import HOLDER, NOW, canonical_scene, key_of, message_names
+from tests.machine.walk.graph import Graph
+from tests.machine.walk.scene import Scene, after, beside
+from tests.machine.walk.world import TICK, Offer, World
+from tests.machine.walk.worlds import APPROVALS, CIRCLES, EFFECTS, ONE_TASK, OTHER_WAITS, STEPS, WAITS
 
 Walk = list[tuple[int, int, bool]]
 walks = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 2), st.booleans()), min_size=5, max_size=40)

@@ -13,8 +13,8 @@ from endwell.model.inside import family_of, inside_of
 from endwell.model.message import Message, report_of
 from endwell.model.task import has_wait_rows
 from endwell.model.wait import Wait
-from tests.machine.step import Step
-from tests.machine.violation import must
+from tests.machine.walk.step import Step
+from tests.machine.walk.violation import must
 
 SETTLED_BY_TIME: Final = ("timer", "approval")
 # which waits a message of the inbox may settle; nothing in an inbox decides on an approval

@@ -17,9 +17,9 @@ from endwell.model.task import Task
 from endwell.model.wait import Wait
 from endwell.policy.ledger import AllowExecute
 from endwell.policy.limits import SECOND, Limits
-from tests.machine.invariants import has_turn
-from tests.machine.scene import Scene, beside, with_messages
-from tests.machine.steps import take
+from tests.machine.walk.invariants import has_turn
+from tests.machine.walk.scene import Scene, beside, with_messages
+from tests.machine.walk.steps import take
 
 TASKS = ("t1", "t2", "t3")  # the first two share an agent's key; the third may be a child of the first
 SESSIONS = ("s1", "s2", "s3")

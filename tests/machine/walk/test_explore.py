@@ -8,10 +8,10 @@ from endwell.machine import clocks, evolve
 from endwell.model import facts as f
 from endwell.model import status as s
 from tests.machine import lifecycle
-from tests.machine.cells import ALL_CELLS, IMPOSSIBLE, accepting_cells
-from tests.machine.explore import Walk, explore, main, report
-from tests.machine.world import World
-from tests.machine.worlds import CIRCLES, INSIDE, LOW_GUARD, ONE_TASK, RULES_OFF, SMALL, TWO_TASKS
+from tests.machine.walk.cells import ALL_CELLS, IMPOSSIBLE, accepting_cells
+from tests.machine.walk.explore import Walk, explore, main, report
+from tests.machine.walk.world import World
+from tests.machine.walk.worlds import CIRCLES, INSIDE, LOW_GUARD, ONE_TASK, RULES_OFF, SMALL, TWO_TASKS
 
 # how many states each world must have: together well over the 300,000 that every run is to visit
 AT_LEAST = {

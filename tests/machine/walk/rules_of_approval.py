@@ -8,8 +8,8 @@ from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.approval import OpenApproval
 from endwell.model.inside import inside_of
-from tests.machine.step import Step
-from tests.machine.violation import must
+from tests.machine.walk.step import Step
+from tests.machine.walk.violation import must
 
 DECIDED: Final = (f.ApprovalApproved, f.RejectedApproval, f.ExpiredApproval)
 VOICES: Final = (f.ApprovalVoted, f.ApprovalApproved, f.RejectedApproval)

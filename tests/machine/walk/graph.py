@@ -15,13 +15,13 @@ from endwell.machine import decide as machine
 from endwell.machine.decision import Decision, Evidence
 from endwell.model import commands as c
 from endwell.model.task import Task
-from tests.machine.canonical import NOW, Key, canonical_scene, key_of
-from tests.machine.invariants import check_state, has_turn, rule_due
-from tests.machine.scene import Scene, beside
-from tests.machine.steps import take
-from tests.machine.telling import describe
-from tests.machine.violation import Violation, must
-from tests.machine.world import NEIGHBOUR_TASK, SESSIONS, TICK, Offer, Offers, World
+from tests.machine.walk.canonical import NOW, Key, canonical_scene, key_of
+from tests.machine.walk.invariants import check_state, has_turn, rule_due
+from tests.machine.walk.scene import Scene, beside
+from tests.machine.walk.steps import take
+from tests.machine.walk.telling import describe
+from tests.machine.walk.violation import Violation, must
+from tests.machine.walk.world import NEIGHBOUR_TASK, SESSIONS, TICK, Offer, Offers, World
 
 ABSENT = 0  # the number of the task that was never submitted
 ANYTHING = Evidence()

@@ -12,8 +12,8 @@ from endwell.model.card import record_id
 from endwell.model.effect import Effect
 from endwell.model.inside import family_of, inside_of
 from endwell.policy import ledger
-from tests.machine.step import Step
-from tests.machine.violation import must
+from tests.machine.walk.step import Step
+from tests.machine.walk.violation import must
 
 VERDICTS: Final = {"done": "done", "not_done": "not_done", "abandon": "abandoned"}
 

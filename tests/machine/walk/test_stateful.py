@@ -14,9 +14,9 @@ from endwell.model import facts as f
 from endwell.model.task import ErrorInfo, Task
 from endwell.policy.limits import SECOND, Limits
 from endwell.policy.retry import RetryPolicy, pack_policy
-from tests.machine.invariants import check_keys, check_state
-from tests.machine.random_world import SESSIONS, TASKS, RandomWorld
-from tests.machine.rules_of_ownership import TERMINAL_FACTS
+from tests.machine.walk.invariants import check_keys, check_state
+from tests.machine.walk.random_world import SESSIONS, TASKS, RandomWorld
+from tests.machine.walk.rules_of_ownership import TERMINAL_FACTS
 
 PEOPLE = ("ada", "bob", "eve")
 KINDS = ("tool", "tool", "timer", "approval", "signal", "call")

@@ -12,9 +12,9 @@ from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.card import deliverable_id
 from endwell.model.inside import lineage_of
-from tests.machine.invariants import rule_due, verdict_on
-from tests.machine.step import ONLY_BY_HOLDER, Step, at_rest
-from tests.machine.violation import must
+from tests.machine.walk.invariants import rule_due, verdict_on
+from tests.machine.walk.step import ONLY_BY_HOLDER, Step, at_rest
+from tests.machine.walk.violation import must
 
 TERMINAL_FACTS: Final = (f.SucceededEnding, f.FailedEnding, f.TimedOutEnding, f.CancelledEnding)
 LATE_FACTS: Final = (

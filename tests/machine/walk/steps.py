@@ -10,15 +10,15 @@ from endwell.machine.decision import Decision, Evidence
 from endwell.model import commands as c
 from endwell.model.card import instruction_id
 from endwell.policy.limits import Limits
-from tests.machine import rules_of_approval as approval
-from tests.machine import rules_of_counting as counting
-from tests.machine import rules_of_ownership as ownership
-from tests.machine import rules_of_waiting as waiting
-from tests.machine import rules_of_work as work
-from tests.machine.invariants import check_clock
-from tests.machine.scene import Scene, after
-from tests.machine.step import ONLY_BY_HOLDER, Step
-from tests.machine.violation import must
+from tests.machine.walk import rules_of_approval as approval
+from tests.machine.walk import rules_of_counting as counting
+from tests.machine.walk import rules_of_ownership as ownership
+from tests.machine.walk import rules_of_waiting as waiting
+from tests.machine.walk import rules_of_work as work
+from tests.machine.walk.invariants import check_clock
+from tests.machine.walk.scene import Scene, after
+from tests.machine.walk.step import ONLY_BY_HOLDER, Step
+from tests.machine.walk.violation import must
 
 STEP_RULES: Final[tuple[Callable[[Step], None], ...]] = (
     ownership.a_refusal_moves_nothing,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, Final
 
-from tests.machine.world import SIGNAL, World, call, small_limits
+from tests.machine.walk.world import SIGNAL, World, call, small_limits
 
 TOOL: Final = call("tool", "w1", 1, content=b"1", content_hash="r")
 LATER_TOOL: Final = call("tool", "w2", 2, content=b"1", content_hash="r")

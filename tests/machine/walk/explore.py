@@ -1,6 +1,6 @@
 """A breadth-first walk through every state of a small world, checking each state and each step.
 
-    python -m tests.machine.explore --states 3000000
+    python -m tests.machine.walk.explore --states 3000000
 
 States are distinct up to renaming: sessions are interchangeable, so are tasks, and of a task only what
 canonical.py keeps counts. A violation is shown with a shortest way to it.
@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from tests.machine.graph import ABSENT, Graph
-from tests.machine.telling import describe_scene
-from tests.machine.violation import Violation, must
-from tests.machine.world import World
-from tests.machine.worlds import LARGE, SMALL
+from tests.machine.walk.graph import ABSENT, Graph
+from tests.machine.walk.telling import describe_scene
+from tests.machine.walk.violation import Violation, must
+from tests.machine.walk.world import World
+from tests.machine.walk.worlds import LARGE, SMALL
 
 BITS = 22  # room for the number of a task within the number of a state
 MASK = (1 << BITS) - 1
