@@ -10,7 +10,7 @@ from endwell.machine.evolve import evolve
 from endwell.model import facts as f
 from endwell.model.approval import OpenApproval
 from endwell.model.inside import Inside, inside_of, packed_inside
-from endwell.model.task import Task, packed_waits, waits_of
+from endwell.model.task import ErrorInfo, Task, packed_waits, waits_of
 from endwell.model.wait import Wait
 
 AT = 1000
@@ -72,6 +72,10 @@ FULL = replace(
     ended_at=6,
     updated_at=21,
 )
+NEWS = ErrorInfo(code="new", message="it broke")
+LET_GO = dict.fromkeys(("attempt_id", "session_id", "slot", "ring_at", "dispatch_by", "progress_by"))
+TURN_OVER = {**LET_GO, **dict.fromkeys(("turn_id", "redelivery", "waits", "wait_by", "suspend_by"))}
+ENDED = dict.fromkeys(("remind_at", "recover_at", "guard_at", "guard_reason", "held_since"))
 
 
 def moved(task: Task, fact: f.Fact) -> dict[str, Any]:
