@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from endwell import Context, SyncContext
-from endwell.runtime import SystemClock
 from tests.patience import PATIENCE_SECONDS
 from tests.support.bank import Bank
 from tests.support.world import World, eventually
-from tests.turn.test_effects import QUICK_EFFECTS
-
-
-@pytest.fixture
-async def quick(store_url: str) -> AsyncIterator[World]:
-    """On each store, in real time."""
-    async with World(store_url, settings=QUICK_EFFECTS, clock=SystemClock()) as world:
-        yield world
 
 
 @pytest.fixture
@@ -32,9 +22,9 @@ def bank() -> Any:
 
 @pytest.mark.parametrize("key", ["order-1", None])
 async def test_the_effects_of_an_abandoned_gather_are_joined_when_it_is_asked_for_again(
-    quick: World, bank: Bank, key: str | None
+    effect_world: World, bank: Bank, key: str | None
 ) -> None:
-    @quick.app.agent("payer")
+    @effect_world.app.agent("payer")
     async def run(ctx: Context) -> Any:
         for _ in range(3):
             try:
@@ -45,21 +35,21 @@ async def test_the_effects_of_an_abandoned_gather_are_joined_when_it_is_asked_fo
         bank.release.set()
         return [await ctx.effect("pay", bank.charge, 5, key=key), "alone"]
 
-    await quick.working()
-    handle = await quick.submitted("payer")
+    await effect_world.working()
+    handle = await effect_world.submitted("payer")
     assert await handle.result(PATIENCE_SECONDS) == ["receipt 1", "alone"]
     assert bank.begun == 1
 
 
 @pytest.mark.parametrize("is_nested", [True, False])
 async def test_an_effect_of_a_gather_that_failed_is_not_made_again_by_the_next_one(
-    quick: World, bank: Bank, is_nested: bool
+    effect_world: World, bank: Bank, is_nested: bool
 ) -> None:
     """In the attempt that tries again, and in the next one, which sees only records."""
     fails = iter([True, False, True, False])
     bank.release.set()
 
-    @quick.app.agent("payer", delays=[0.01])
+    @effect_world.app.agent("payer", delays=[0.01])
     async def run(ctx: Context) -> Any:
         async def look() -> str:
             if next(fails):
@@ -79,49 +69,54 @@ async def test_an_effect_of_a_gather_that_failed_is_not_made_again_by_the_next_o
             raise RuntimeError("after the gathers")
         return result
 
-    await quick.working()
+    await effect_world.working()
     receipts = ["receipt 1", "receipt 2"] if is_nested else "receipt 1"
-    assert await (await quick.submitted("payer")).result(PATIENCE_SECONDS) == [receipts, "seen"]
+    assert await (await effect_world.submitted("payer")).result(PATIENCE_SECONDS) == [receipts, "seen"]
     assert bank.charges == ([5, 5] if is_nested else [5])
 
 
-async def test_effects_of_one_name_in_gathers_that_returned_are_each_made(quick: World, bank: Bank) -> None:
+async def test_effects_of_one_name_in_gathers_that_returned_are_each_made(
+    effect_world: World, bank: Bank
+) -> None:
     bank.release.set()
 
-    @quick.app.agent("payer")
+    @effect_world.app.agent("payer")
     async def run(ctx: Context) -> Any:
         return [await ctx.gather(ctx.effect("pay", bank.charge, 5)) for _ in range(2)]
 
-    await quick.working()
-    assert await (await quick.submitted("payer")).result(PATIENCE_SECONDS) == [["receipt 1"], ["receipt 2"]]
+    await effect_world.working()
+    assert await (await effect_world.submitted("payer")).result(PATIENCE_SECONDS) == [
+        ["receipt 1"],
+        ["receipt 2"],
+    ]
 
 
-async def test_one_key_in_two_branches_is_called_once(quick: World, bank: Bank) -> None:
-    @quick.app.agent("payer")
+async def test_one_key_in_two_branches_is_called_once(effect_world: World, bank: Bank) -> None:
+    @effect_world.app.agent("payer")
     async def run(ctx: Context) -> Any:
         return await ctx.gather(
             ctx.effect("first", bank.charge, 5, key="order-1", timeout=10),
             ctx.effect("second", bank.charge, 5, key="order-1", timeout=10),
         )
 
-    await quick.working()
-    handle = await quick.submitted("payer")
+    await effect_world.working()
+    handle = await effect_world.submitted("payer")
     await eventually(lambda: bank.begun == 1)
     bank.release.set()
     assert await handle.result(PATIENCE_SECONDS) == ["receipt 1", "receipt 1"]
     assert bank.begun == 1
 
 
-async def test_a_sync_agent_that_asks_from_two_threads_calls_once(quick: World, bank: Bank) -> None:
-    @quick.app.agent("payer")
+async def test_a_sync_agent_that_asks_from_two_threads_calls_once(effect_world: World, bank: Bank) -> None:
+    @effect_world.app.agent("payer")
     def run(ctx: SyncContext) -> Any:
         return ctx.gather(
             lambda: ctx.effect("first", bank.charge, 5, key="order-1", timeout=10),
             lambda: ctx.effect("second", bank.charge, 5, key="order-1", timeout=10),
         )
 
-    await quick.working()
-    handle = await quick.submitted("payer")
+    await effect_world.working()
+    handle = await effect_world.submitted("payer")
     await eventually(lambda: bank.begun == 1)
     bank.release.set()
     assert await handle.result(PATIENCE_SECONDS) == ["receipt 1", "receipt 1"]

@@ -17,7 +17,7 @@ from endwell.operate.transfer.importing import import_lines, mark_restored
 from endwell.runtime import SystemClock
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import World, eventually
-from tests.turn.test_effects import QUICK_EFFECTS
+from tests.turn.outside_calls import QUICK_EFFECTS
 
 
 class Outside:
