@@ -54,7 +54,7 @@ NOT_QUICK = frozenset(
         "store/contract/test_processes.py",
         "store/contract/test_random_runs.py",
         "store/sqlite/test_large_batches.py",
-        "turn/test_effect_crashes.py",
+        "turn/effects/test_effect_crashes.py",
         "worker/test_every_commit.py",
         "worker/test_processes.py",
     )
