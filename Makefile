@@ -40,7 +40,7 @@ covered: $(READY)  ## run the suite and write docs/covered.txt from it
 	@$(SUITE) --write-covered
 
 explore: $(READY)  ## walk millions of states of the task machine
-	@$(BIN)/python -m tests.machine.explore --states 3000000
+	@$(BIN)/python -m tests.machine.walk.explore --states 3000000
 
 campaign: $(READY)  ## everything that is tried, with figures to reach
 	@$(BIN)/python -m tests.proof.campaign

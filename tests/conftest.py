@@ -45,16 +45,16 @@ QUICK = (
 """Rooms of `--quick`: a change of the product usually breaks one of their tests first."""
 NOT_QUICK = frozenset(
     (
-        "machine/test_explore.py",
-        "machine/test_planted_defects.py",
-        "machine/test_planted_inside.py",
-        "machine/test_stateful.py",
+        "machine/walk/test_explore.py",
+        "machine/walk/test_planted_defects.py",
+        "machine/walk/test_planted_inside.py",
+        "machine/walk/test_stateful.py",
         "operate/test_bounds.py",
         "pmo/test_server_faults.py",
         "store/contract/test_processes.py",
         "store/contract/test_random_runs.py",
         "store/sqlite/test_large_batches.py",
-        "turn/test_effect_crashes.py",
+        "turn/effects/test_effect_crashes.py",
         "worker/test_every_commit.py",
         "worker/test_processes.py",
     )

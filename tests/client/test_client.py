@@ -15,7 +15,7 @@ from endwell.model import commands as c
 from endwell.model.task import Task
 from endwell.policy.limits import SECOND
 from endwell.worker.worker import Worker
-from tests.client.test_library import small_app
+from tests.client.small_app import small_app
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import World, eventually
 from tests.worker.test_worker import drained

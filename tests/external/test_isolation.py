@@ -19,21 +19,23 @@ from endwell.runtime import SystemClock
 from endwell.runtime.child_process import ChildProcess
 from endwell.runtime.processes import pid_alive
 from tests.patience import PATIENCE_SECONDS
-from tests.support import outside_app
+from tests.support.outside import worker as outside_worker
+from tests.support.outside.agents import Ticket
+from tests.support.outside.app import ROOT, app
 from tests.support.world import TINY, World, eventually, terminal
 
 
 class Crew:
-    """A worker process for the app in `outside_app`, and a client of it here."""
+    """A worker process for the app in `tests.support.outside`, and a client of it here."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.workers: list[ChildProcess] = []
-        world.app.agents.update(outside_app.app.agents)
+        world.app.agents.update(app.agents)
 
     def worker(self, *agents: str, settings: dict[str, object] | None = None, **options: Any) -> ChildProcess:
         url, given = self.world.app.url, {**TINY, **(settings or {})}
-        worker = outside_app.started(url, self.world.namespace, given, agents=agents, **options)
+        worker = outside_worker.started(url, self.world.namespace, given, agents=agents, **options)
         self.workers.append(worker)
         return worker
 
@@ -90,7 +92,7 @@ async def test_payload_context_and_result_are_the_same_as_inside_the_worker(crew
     assert notes == ["looking at größer"]
 
     blocking = await crew.submitted("blocking", {"id": 1})
-    assert await blocking.result(PATIENCE_SECONDS) == outside_app.Ticket(2, "")
+    assert await blocking.result(PATIENCE_SECONDS) == Ticket(2, "")
     notes = [fact.note for fact in await crew.world.facts(blocking, "task.heartbeat")]
     assert notes == ["from a thread"]
     await gone([said["pid"]])
@@ -280,7 +282,7 @@ def run_script(directory: Path, top: str, end: str, interactive: bool = False) -
         [sys.executable, "-" if interactive else "script.py"],
         input=text if interactive else "",
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(outside_app.ROOT / "src")},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,

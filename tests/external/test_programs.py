@@ -15,7 +15,7 @@ from endwell.external import programs
 from endwell.runtime import SystemClock
 from endwell.runtime.processes import pid_alive
 from tests.patience import PATIENCE_SECONDS
-from tests.support.outside_app import PATIENT
+from tests.support.outside.programs import PATIENT
 from tests.support.world import World, eventually, terminal
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]

@@ -1,13 +1,8 @@
-"""The task machine: examples, a walk over every state of a small world, and random walks in a larger one.
+"""The task machine: examples, every field of what it writes, and walks over its states.
 
-Map of the modules beside the tests:
-
-- Examples: `stages` makes tasks by the stage that they are in. `step` gives one command to one task. `scene`
-  is a task with its effects and inbox. `full` is a task with a value in every column.
-- The walk over every state: `worlds` lists the worlds, `world` is one of them with everything that may be
-  tried, `graph` and `canonical` keep its states, `explore` walks (`python -m tests.machine.explore`).
-- What must hold in the walk: `invariants`, and the `rules_of_*`, which `steps` checks at every step.
-  `cells` says which commands can meet which status. `violation` and `telling` describe a path to a violation.
-- The random walk: `random_world`, used by test_stateful. `planting` plants defects that both walks must find.
-- `test_*_exactly.py` pin every field of what the machine writes: they notice every change, intended ones too.
+- Examples are in this folder: `stages` makes tasks by the stage that they are in, `effects` tasks with an
+  effect. `planting` plants defects.
+- `walk` walks over every state of a small world, and at random in a larger one.
+- `fields` pins every field of what the machine writes.
+- `lifecycle` makes docs/lifecycle.md from the machine's tables.
 """

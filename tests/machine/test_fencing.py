@@ -28,7 +28,7 @@ from tests.machine.stages import (
     suspended_task,
     to,
 )
-from tests.machine.step import ONLY_BY_HOLDER
+from tests.machine.walk.step import ONLY_BY_HOLDER
 
 LATER = NOW + 60 * SECOND
 Stage = Callable[[], Task]

@@ -13,7 +13,7 @@ from endwell.machine.table import TABLE
 from endwell.model import facts as f
 from endwell.model import status as s
 from tests.machine import lifecycle
-from tests.machine.invariants import ENDED_FOR
+from tests.machine.walk.invariants import ENDED_FOR
 
 PAGE = Path(__file__).parents[2] / "docs" / "lifecycle.md"
 

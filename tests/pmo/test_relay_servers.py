@@ -17,7 +17,7 @@ from endwell.pmo.relay.messages import Outgoing
 from endwell.pmo.relay.nats import NatsSink
 from endwell.pmo.relay.sink import SinkError
 from tests.patience import PATIENCE_SECONDS
-from tests.pmo.test_relay import QUICKLY, done, everything, relay_of
+from tests.pmo.relaying import QUICKLY, done, everything, relay_of
 from tests.servers.attentive import AttentiveNats
 from tests.servers.small import NatsServer, SmallServer, ValkeyServer
 from tests.support.world import World, eventually

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 import asyncpg
@@ -263,3 +264,10 @@ class World:
 
     async def _ids(self) -> list[str]:
         return [task_id for task_id, _, _ in await self.store.heads_of_tasks("default", "", 100_000)]
+
+
+T = TypeVar("T")
+
+
+def flat(lists: Iterable[list[T]]) -> list[T]:
+    return list(itertools.chain.from_iterable(lists))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from endwell.runtime import SystemClock
+from tests.patience import PATIENCE_SECONDS
 from tests.servers.postgres import Postgres
+from tests.streams.hand import Hand
+from tests.streams.programs import Programs
 from tests.streams.streamed import SETTINGS, Streamed
 from tests.support.world import World
 
@@ -53,3 +56,17 @@ async def on_each_store(store_url: str, redis_url: str) -> AsyncIterator[Streame
     """On each store, with the shared server."""
     async for each in _streamed(store_url, redis_url):
         yield each
+
+
+@pytest.fixture
+def programs() -> Iterator[Programs]:
+    found = Programs()
+    yield found
+    for process in found.started:
+        process.kill()
+        process.wait(PATIENCE_SECONDS)
+
+
+@pytest.fixture
+async def hand(streamed: Streamed) -> Hand:
+    return Hand(streamed, await streamed.orchestrator())

@@ -12,11 +12,9 @@ import pytest
 
 from endwell.redis_client import RedisClient, Refusal
 from tests.patience import PATIENCE_SECONDS
+from tests.streams.programs import EXAMPLES, Programs, known
 from tests.streams.streamed import Streamed
-from tests.streams.test_foreign_workers import EXAMPLES, Programs, known, programs
 from tests.streams.test_protocol import PAGE
-
-__all__ = ["programs"]
 
 
 @pytest.fixture

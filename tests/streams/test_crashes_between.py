@@ -9,8 +9,8 @@ import pytest
 from endwell.errors import StoreError
 from endwell.model import commands as c
 from tests.patience import PATIENCE_SECONDS
+from tests.streams.hand import Hand
 from tests.streams.streamed import Streamed
-from tests.streams.test_foreign_workers import Hand
 from tests.support.world import eventually, terminal
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from tests.patience import PATIENCE_SECONDS
 from tests.servers.small import ValkeyServer
+from tests.streams.programs import EXAMPLES, Programs, known
 from tests.streams.streamed import Streamed
-from tests.streams.test_foreign_workers import EXAMPLES, Programs, known, programs
 from tests.streams.test_losses import alone
 
-__all__ = ["alone", "programs"]
+__all__ = ["alone"]
 
 GOOD = {"task_id": "t", "turn": "t.t1", "epoch": 1}
 PYTHON = ("resize", [sys.executable, "worker.py"], {"width": 640}, {"width": 320})

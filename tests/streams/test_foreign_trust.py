@@ -11,8 +11,8 @@ from endwell.model import commands as c
 from endwell.model.session import is_foreign
 from endwell.policy import foreign as rules
 from tests.patience import PATIENCE_SECONDS
+from tests.streams.hand import Hand
 from tests.streams.streamed import Streamed
-from tests.streams.test_foreign_workers import Hand
 from tests.support.world import eventually
 
 

@@ -7,8 +7,8 @@ import pytest
 from endwell.streams import foreign_keys
 from endwell.streams.orchestrator.service import StreamOrchestratorService
 from endwell.streams.protocol import WORKERS_GROUP
+from tests.streams.hand import Hand
 from tests.streams.streamed import Streamed
-from tests.streams.test_foreign_workers import Hand
 from tests.streams.test_reclaiming import left_by_a_dead_worker
 
 DEEP = b'{"x":' + b"[" * 100_000

@@ -16,7 +16,7 @@ from endwell.model.card import record_id
 from endwell.turn.suspension import Suspended
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import World, eventually
-from tests.turn.test_steps import Counting, recorded
+from tests.turn.outside_calls import Counting, recorded
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])

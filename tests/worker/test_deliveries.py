@@ -13,7 +13,7 @@ from endwell.model.message import InboxRow
 from tests.patience import PATIENCE_SECONDS
 from tests.support import deliver_process
 from tests.support.world import World
-from tests.worker.test_inbox import LONG, _timeout_of, _waiting, rows, watch
+from tests.worker.inbox_messages import LONG, report_timeout, rows, suspend_for_a_tool, watch
 
 
 async def timeout_row(world: World, handle: AsyncHandle) -> InboxRow:
@@ -26,9 +26,9 @@ async def with_reports(world: World, count: int) -> list[AsyncHandle]:
     session = await world.silent_session("clerk", lease_seconds=LONG)
     handles = [await world.submitted("clerk", number) for number in range(count)]
     for offer in await world.claimed(session, "clerk", count):
-        await world.store.commit_one(_waiting(world, offer.task))
+        await world.store.commit_one(suspend_for_a_tool(world, offer.task))
     for handle in handles:
-        await world.store._commit((_timeout_of(world, handle),))
+        await world.store._commit((report_timeout(world, handle),))
     return handles
 
 
@@ -72,7 +72,7 @@ async def test_a_message_that_stays_in_the_inbox_is_not_counted_down(world: Worl
     session = await world.silent_session("clerk", lease_seconds=LONG)
     handle = await world.submitted("clerk", 1)
     (offer,) = await world.claimed(session, "clerk", 1)
-    await world.store.commit_one(_waiting(world, offer.task))
+    await world.store.commit_one(suspend_for_a_tool(world, offer.task))
     signal_ = c.Signal(
         command_id=world.app.runtime.ids.new(),
         namespace=world.namespace,

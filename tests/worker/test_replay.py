@@ -12,7 +12,7 @@ from endwell.model import commands as c
 from endwell.model.task import ErrorInfo
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import World
-from tests.turn.test_steps import Counting, recorded
+from tests.turn.outside_calls import Counting, recorded
 
 TIMED_OUT = ErrorInfo(code="step_timeout", message="'ask' took longer than 1 s")
 

@@ -10,6 +10,7 @@ import msgspec
 from endwell.model import commands as c
 from endwell.model.task import Task
 from endwell.policy.limits import SECOND
+from endwell.store.log import Event
 from tests.store.world import World
 
 Stage = Callable[[World], Awaitable[Task]]
@@ -216,3 +217,11 @@ RULES = (
     ),
 )
 CASES = (*ENDS_BY, *RULES)
+
+
+async def fired(world: World, task: Task) -> tuple[Task, list[Event]]:
+    """The task after its clock fired, and the events of that commit."""
+    command = world.to(c.ClockFired, task, actor="pmo-1")
+    await world.do(command)
+    events = await world.store.events_of_task("default", task.id)
+    return await world.task(task), [e for e in events if e.command_id == command.command_id]

@@ -75,8 +75,8 @@ def restores(seed: int, size: int, say: Say) -> None:
 
 def states(seed: int, size: int, say: Say) -> None:
     """Walk worlds of the task machine: small ones to their last state, larger ones in part."""
-    from tests.machine.explore import explore, report
-    from tests.machine.worlds import worlds_of
+    from tests.machine.walk.explore import explore, report
+    from tests.machine.walk.worlds import worlds_of
 
     for world, at_most in worlds_of(seed, size):
         walk = explore(world) if at_most is None else explore(world, at_most)

@@ -18,7 +18,7 @@ from endwell.policy.limits import SECOND, Limits
 from endwell.policy.retry import RetryPolicy
 from endwell.store.contract import Store
 from endwell.store.rows import Reply
-from tests.machine.step import ONLY_BY_HOLDER
+from tests.machine.walk.step import ONLY_BY_HOLDER
 from tests.store.world import Database
 
 LIMITS: Final = Limits(

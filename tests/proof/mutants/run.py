@@ -30,12 +30,12 @@ from tests.proof.mutants.swap import compile_file, swap
 
 ROOT: Final = Path(__file__).parents[3]
 TESTS: Final = ("tests/machine", "tests/policy", "tests/proof/mutants/test_walks.py")
-SLOW: Final = ("tests/machine/test_explore.py", "tests/machine/test_planted_")
+SLOW: Final = ("tests/machine/walk/test_explore.py", "tests/machine/walk/test_planted_")
 """Not run: walks to the last state of every world; test_walks.py runs their beginnings."""
 WALKS: Final = (
     "tests/proof/mutants/test_walks.py",
-    "tests/machine/test_stateful.py",
-    "tests/machine/test_canonical.py",
+    "tests/machine/walk/test_stateful.py",
+    "tests/machine/walk/test_canonical.py",
 )
 """Walks execute nearly every line and take seconds: mutants meet them last."""
 OPTIONS: Final = (

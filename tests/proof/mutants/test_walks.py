@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.machine.explore import explore, report
-from tests.machine.world import World
-from tests.machine.worlds import SMALL
+from tests.machine.walk.explore import explore, report
+from tests.machine.walk.world import World
+from tests.machine.walk.worlds import SMALL
 
 STATES = 700
 

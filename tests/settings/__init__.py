@@ -1,0 +1,1 @@
+"""Settings: their sources, what is refused, and what is never shown."""
