@@ -10,7 +10,7 @@ import pytest
 
 from endwell import Endwell
 from endwell.model import commands as c
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from tests.cli.conftest import Command, _app
 
 

@@ -12,8 +12,8 @@ from endwell.client import SPEC_SECONDS
 from endwell.doorbell.contract import BellHealth
 from endwell.errors import TaskFailed
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
-from endwell.policy.limits import SECOND
 from endwell.worker.worker import Worker
 from tests.client.small_app import small_app
 from tests.patience import PATIENCE_SECONDS

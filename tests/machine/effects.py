@@ -8,8 +8,8 @@ from endwell.machine.decide import decide
 from endwell.machine.decision import Decision, Evidence
 from endwell.model import commands as c
 from endwell.model.effect import Effect
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
-from endwell.policy.limits import SECOND
 from tests.machine.stages import LAPSED, LIMITS, NOW, effect_after, fold, give, running_task, to
 
 OVER = NOW + 60 * SECOND + LIMITS.effect_margin

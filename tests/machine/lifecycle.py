@@ -16,8 +16,9 @@ from endwell.machine.clocks import RULES
 from endwell.machine.table import HOLDER, TABLE, CommandRule
 from endwell.model import status as s
 from endwell.model.facts import BY_TYPE
+from endwell.model.moments import SECOND
 from endwell.model.status import Status
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 from endwell.policy.retry import RetryAt, RetryPolicy, after_failure
 
 # from, to, and the commands and clock rules that lead there

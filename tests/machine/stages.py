@@ -12,8 +12,9 @@ from endwell.model import commands as c
 from endwell.model.card import call_id
 from endwell.model.effect import Effect
 from endwell.model.message import Message
+from endwell.model.moments import SECOND
 from endwell.model.task import ErrorInfo, Task, waits_of
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 from endwell.policy.retry import RetryPolicy
 
 NOW = 1_000_000 * SECOND

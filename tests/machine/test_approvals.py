@@ -11,8 +11,8 @@ import pytest
 from endwell import errors as e
 from endwell.machine.decide import decide
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.model.task import ErrorInfo, Task
-from endwell.policy.limits import SECOND
 from tests.machine.stages import (
     LIMITS,
     NOW,

@@ -16,8 +16,9 @@ from endwell.model import facts as f
 from endwell.model import status as s
 from endwell.model.approval import OpenApproval
 from endwell.model.inside import Inside, packed_inside
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 from tests.machine.stages import (
     LIMITS,
     NOW,

@@ -12,8 +12,9 @@ from endwell.machine.decide import decide
 from endwell.machine.decision import Evidence
 from endwell.model import commands as c
 from endwell.model import facts as f
+from endwell.model.moments import SECOND
 from endwell.model.task import Task, error_of
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 from tests.machine.stages import (
     ENDED_STAGES,
     LAPSED,

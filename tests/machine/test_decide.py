@@ -11,8 +11,8 @@ from endwell import errors as e
 from endwell.machine.decide import decide
 from endwell.machine.decision import Evidence
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
-from endwell.policy.limits import SECOND
 from tests.machine.stages import (
     BAD_INPUT,
     ENDED_STAGES,

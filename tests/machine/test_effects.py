@@ -10,9 +10,8 @@ from endwell import errors as e
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.inside import inside_of
-from endwell.model.moments import moment
+from endwell.model.moments import SECOND, moment
 from endwell.policy.ledger import AllowExecute, Rejected, ReturnRecordedResult, WaitOtherWorker
-from endwell.policy.limits import SECOND
 from tests.machine.effects import OVER, TaskWithEffect, done, in_doubt, in_flight
 from tests.machine.stages import NOW, running_task
 

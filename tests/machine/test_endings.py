@@ -18,8 +18,9 @@ from endwell.model import facts as f
 from endwell.model.card import Card
 from endwell.model.inside import Family, Inside, packed_family, packed_inside
 from endwell.model.message import Message, Report, packed_report
+from endwell.model.moments import SECOND
 from endwell.model.task import ErrorInfo, Task
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 from tests.machine.stages import NOW, to
 
 BROKEN = ErrorInfo(code="exception", type="ValueError", message="it broke 7 times\nthere")

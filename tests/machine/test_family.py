@@ -12,8 +12,8 @@ from endwell.machine.decision import Closing
 from endwell.model import commands as c
 from endwell.model.inside import lineage_of
 from endwell.model.message import Message, report_of
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
-from endwell.policy.limits import SECOND
 from tests.machine.stages import (
     BAD_INPUT,
     LIMITS,

@@ -10,8 +10,8 @@ from endwell import errors as e
 from endwell.machine.decide import decide
 from endwell.machine.table import FENCED
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
-from endwell.policy.limits import SECOND
 from tests.machine.stages import (
     LAPSED,
     LIMITS,

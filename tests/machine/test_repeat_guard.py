@@ -12,8 +12,8 @@ from endwell.machine.decision import Evidence
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.inside import inside_of
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
-from endwell.policy.limits import SECOND
 from tests.machine.stages import (
     LAPSED,
     LIMITS,

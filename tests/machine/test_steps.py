@@ -9,8 +9,8 @@ import pytest
 from endwell.model import commands as c
 from endwell.model.card import draft_id, record_id
 from endwell.model.inside import inside_of
+from endwell.model.moments import SECOND
 from endwell.model.task import ErrorInfo, Task
-from endwell.policy.limits import SECOND
 from tests.machine.stages import LAPSED, LIMITS, NOW, clock_fires, fold, give, offer, running_task, to
 
 REFUSED_OUTPUT = ErrorInfo(code="bad_result", message="not what the agent promised")

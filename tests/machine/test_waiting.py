@@ -13,8 +13,8 @@ from endwell.machine.evolve import evolve
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.message import Report, report_of
+from endwell.model.moments import SECOND
 from endwell.model.task import waits_of
-from endwell.policy.limits import SECOND
 from tests.machine.stages import (
     LIMITS,
     NOW,

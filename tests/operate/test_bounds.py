@@ -8,11 +8,10 @@ import pytest
 
 from endwell.machine import clocks
 from endwell.model import commands as c
-from endwell.model.moments import moment
+from endwell.model.moments import SECOND, moment
 from endwell.operate import bounds as operate_bounds
 from endwell.operate.bounds import compute_bounds
 from endwell.operate.record.verify import verify
-from endwell.policy.limits import SECOND
 from tests.support.world import World, terminal
 
 TICK = 5.0

@@ -13,6 +13,7 @@ from endwell import Context, Fail
 from endwell.doorbell.contract import BellHealth
 from endwell.machine import clocks
 from endwell.model.commands import AgentSpec, Block, RegisterAgents
+from endwell.model.moments import SECOND
 from endwell.model.session import FOREIGN_HOST
 from endwell.operate import bounds as operate_bounds
 from endwell.operate import relay as operate_relay
@@ -20,7 +21,6 @@ from endwell.operate.doctor import storage
 from endwell.operate.doctor.examine import CHECKS, examine
 from endwell.operate.doctor.finding import Patient
 from endwell.operate.metrics import metrics
-from endwell.policy.limits import SECOND
 from tests.servers.webhook import Receiver
 from tests.support.manual_clock import ManualClock
 from tests.support.world import START_US, World, eventually

@@ -16,10 +16,10 @@ import pytest
 from endwell import Context
 from endwell.errors import Refused
 from endwell.model.effect import EFFECT_FIELDS
+from endwell.model.moments import SECOND
 from endwell.operate.record.verify import verify
 from endwell.operate.transfer import export_format
 from endwell.operate.transfer.importing import import_lines
-from endwell.policy.limits import SECOND
 from endwell.store.log import Event, hash_of
 from tests.operate.test_transfer import another, exported, fill, goes_on, imported, refused
 from tests.proof.fuzz.of_store import EXPORT

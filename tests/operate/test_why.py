@@ -6,8 +6,7 @@ import pytest
 
 from endwell import TaskFailed
 from endwell.model import commands as c
-from endwell.model.moments import moment
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND, moment
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import World
 

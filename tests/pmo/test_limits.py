@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from endwell import AsyncHandle, Context, Fail, Retry, StaleAttempt, TaskFailed
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import START_US, World, eventually, terminal
 

@@ -10,9 +10,9 @@ import pytest
 from endwell import AsyncHandle, EndwellError, StaleAttempt, StoreError
 from endwell.machine import clocks
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.pmo.service import Pmo
 from endwell.pmo.watchdog import RULE_FAILURES
-from endwell.policy.limits import SECOND
 from endwell.store.rows import Reply
 from tests.machine.planting import acting
 from tests.patience import PATIENCE_SECONDS

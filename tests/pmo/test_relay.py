@@ -14,11 +14,11 @@ import pytest
 from endwell import Context
 from endwell.errors import NotFound, Refused, StaleAttempt
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.operate import relay as operate_relay
 from endwell.pmo.relay.messages import Outgoing
 from endwell.pmo.relay.service import CURSOR, relay_lag
 from endwell.pmo.relay.sink import SinkError
-from endwell.policy.limits import SECOND
 from endwell.store.actor import Actor
 from tests.patience import PATIENCE_SECONDS
 from tests.pmo.relaying import QUICKLY, done, everything, relay_of

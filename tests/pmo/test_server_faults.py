@@ -17,9 +17,9 @@ import pytest
 from endwell import AsyncHandle, Context
 from endwell.app import Node, Services
 from endwell.errors import StoreError
+from endwell.model.moments import SECOND
 from endwell.model.status import TERMINAL
 from endwell.operate.bounds import compute_bounds
-from endwell.policy.limits import SECOND
 from endwell.runtime import SystemClock
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy

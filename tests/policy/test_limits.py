@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import asdict
 
-from endwell.policy.limits import SECOND, Limits
+from endwell.model.moments import SECOND
+from endwell.policy.limits import Limits
 from endwell.policy.retry import RetryPolicy
 from endwell.settings import Settings, override
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from endwell.policy.limits import SECOND, Limits
+from endwell.model.moments import SECOND
+from endwell.policy.limits import Limits
 from endwell.policy.progress import RepeatLimits, judge_rounds, judge_silence
 
 LIMITS = Limits(repeat_limit=3, stall_after=60 * SECOND)

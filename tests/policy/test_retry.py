@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from endwell.model.moments import SECOND
 from endwell.policy.retry import (
     LONGEST_BACKOFF_SECONDS,
-    SECOND,
     GiveUp,
     RetryAt,
     RetryPolicy,

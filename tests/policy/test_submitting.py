@@ -13,9 +13,9 @@ from endwell.model import content
 from endwell.model.card import child_id
 from endwell.model.commands import AgentSpec, Submit
 from endwell.model.inside import MAX_DEPTH, Family, packed_family
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
 from endwell.policy.approval import AgentOptions, Guard, packed_options
-from endwell.policy.limits import SECOND
 from endwell.policy.submitting import (
     LONGEST_SECONDS,
     Cause,

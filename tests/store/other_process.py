@@ -11,8 +11,9 @@ from pathlib import Path
 
 from endwell.errors import StoreError
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 from endwell.runtime import Runtime
 from endwell.store.contract import Store
 from endwell.store.postgres.store import PostgresStore

@@ -14,8 +14,9 @@ import asyncpg
 
 from endwell.model import commands as c
 from endwell.model.card import record_id
+from endwell.model.moments import SECOND
 from endwell.model.task import ErrorInfo, Task
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 from endwell.policy.retry import RetryPolicy
 from endwell.runtime import Runtime
 from endwell.store.contract import Ring, Store

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.redis_client import Word
 from endwell.store.log import Event
 from endwell.streams.dead_letter_stream import ALL_THERE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from endwell.runtime.clock import MICROSECONDS
+from endwell.model.moments import SECOND
 
 
 class ManualClock:
@@ -16,13 +16,13 @@ class ManualClock:
         return self._now_us
 
     def monotonic(self) -> float:
-        return self._elapsed_us / MICROSECONDS
+        return self._elapsed_us / SECOND
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""
         if seconds < 0:
             raise ValueError("time does not pass backwards; use set() to correct the wall clock")
-        self.set(self._now_us + round(seconds * MICROSECONDS))
+        self.set(self._now_us + round(seconds * SECOND))
 
     def set(self, now_us: int) -> None:
         """Set the wall clock; moving it back simulates a correction by an operator.

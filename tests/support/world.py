@@ -16,9 +16,9 @@ from endwell import AsyncHandle, Client, Endwell
 from endwell.app import Node
 from endwell.doorbell.contract import BellHealth, Doorbell, OnRing, Unsubscribe
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
 from endwell.pmo.service import Pmo
-from endwell.policy.limits import SECOND
 from endwell.runtime import Clock, Runtime
 from endwell.runtime.child_process import ChildProcess
 from endwell.store.contract import Ring, Store

@@ -9,10 +9,10 @@ import pytest
 
 from endwell import AsyncHandle, Context, TaskFailed, TaskTimedOut
 from endwell.errors import ApprovalRejected, BadInput, Refused, TaskEnded, ToolFailed, WrongStatus
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
 from endwell.operate import approvals
 from endwell.policy.approval import Approval
-from endwell.policy.limits import SECOND
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import World, eventually, terminal
 

@@ -10,9 +10,9 @@ import pytest
 from endwell import AsyncHandle, Context, Fail, TaskFailed
 from endwell.errors import BadInput, CallFailed, UnknownAgent
 from endwell.model.card import child_id
+from endwell.model.moments import SECOND
 from endwell.model.task import Task, waits_of
 from endwell.operate.questions import tree
-from endwell.policy.limits import SECOND
 from endwell.policy.submitting import ChildCall, child_order
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import World, eventually, terminal

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from endwell import AsyncHandle, BadInput, Context, TaskFailed
 from endwell.model import commands as c
 from endwell.model import facts as f
+from endwell.model.moments import SECOND
 from endwell.model.task import Task, has_wait_rows, open_waits, waits_of
 from endwell.policy import waiting
-from endwell.policy.limits import SECOND
 from endwell.store import wait_rows
 from endwell.store.reads.side_rows import KeptWait
 from endwell.store.working_set import replay

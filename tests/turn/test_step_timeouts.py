@@ -11,8 +11,8 @@ import pytest
 
 from endwell import AsyncHandle, Context, SyncContext, TaskFailed
 from endwell.errors import StepFailed, StepTimeout
+from endwell.model.moments import SECOND
 from endwell.operate.questions import whole_task
-from endwell.policy.limits import SECOND
 from endwell.runtime import SystemClock
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import QUICK, World, eventually

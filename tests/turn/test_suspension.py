@@ -11,7 +11,7 @@ import pytest
 
 from endwell import Context, TaskFailed
 from endwell.errors import BadInput, SignalTimeout, TaskEnded
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.runtime import SystemClock
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import TINY, World, eventually, terminal

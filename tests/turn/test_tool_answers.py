@@ -13,8 +13,8 @@ from endwell.errors import NotFound, ToolFailed, ToolTimeout
 from endwell.model import commands as c
 from endwell.model.card import answer_id, call_id
 from endwell.model.content import fingerprint
+from endwell.model.moments import SECOND
 from endwell.model.task import waits_of
-from endwell.policy.limits import SECOND
 from endwell.worker import watchdog
 from endwell.worker.worker import Worker
 from tests.patience import PATIENCE_SECONDS

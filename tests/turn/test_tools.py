@@ -12,8 +12,8 @@ from endwell import AsyncHandle, Context, Fail, TaskFailed, UsageError
 from endwell.errors import BadInput, ToolFailed, ToolTimeout
 from endwell.model import commands as c
 from endwell.model.card import call_id
+from endwell.model.moments import SECOND
 from endwell.model.task import Task, waits_of
-from endwell.policy.limits import SECOND
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import World, eventually
 

@@ -11,8 +11,8 @@ from endwell import AsyncHandle, Context
 from endwell.errors import ToolTimeout
 from endwell.model import commands as c
 from endwell.model.card import answer_id, call_id
+from endwell.model.moments import SECOND
 from endwell.model.task import Task, waits_of
-from endwell.policy.limits import SECOND
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import World, eventually, terminal
 from tests.turn.suspended_turns import SUSPEND_SECONDS, calls, suspended

@@ -7,7 +7,7 @@ from typing import Any
 from endwell import AsyncHandle
 from endwell.model import commands as c
 from endwell.model.message import InboxRow
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.worker.watchdog import WorkerWatchdog
 from tests.support.world import Session, World
 

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
+from endwell.model.moments import SECOND
 from endwell.pmo.service import Pmo
-from endwell.policy.limits import SECOND
 from tests.support.world import World, eventually
 
 

@@ -11,7 +11,7 @@ import pytest
 from endwell import Context
 from endwell.errors import EndwellError
 from endwell.model import commands as c
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.runtime import SystemClock
 from endwell.worker.store_source import OtherVersions
 from tests.patience import PATIENCE_SECONDS

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from endwell.app import Node
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.runtime import SystemClock
 from endwell.store.probe import Probe, ProbeResult
 from endwell.worker.worker import Worker

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from endwell.model import commands as c
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import World
 from tests.worker.inbox_messages import LONG, offered, row, watch

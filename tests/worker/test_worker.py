@@ -11,7 +11,7 @@ import pytest
 
 from endwell import Client, Context
 from endwell.model import commands as c
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.runtime import SystemClock
 from endwell.store.contract import Store
 from endwell.store.rows import Reply

@@ -7,6 +7,7 @@ import msgspec
 from endwell.bench.place import ANY, BenchPlace
 from endwell.errors import NotFound
 from endwell.model import content
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
 from endwell.operate.record.verify import verify
 
@@ -25,7 +26,7 @@ class CheckedRun(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def drain_seconds(self) -> float:
         """From the first claim to the last end, both by the store's own timestamps."""
-        return max(self.last_end - self.first_claim, 1) / 1_000_000
+        return max(self.last_end - self.first_claim, 1) / SECOND
 
 
 async def check(place: BenchPlace, since: int = 0) -> CheckedRun:

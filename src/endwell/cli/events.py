@@ -21,12 +21,12 @@ from endwell.cli.base.output import show, table_text, write, write_json, write_r
 from endwell.cli.base.values import keep_stdin, open_file
 from endwell.cli.task import event_line
 from endwell.errors import UsageError
+from endwell.model.moments import SECOND
 from endwell.operate.questions import logged_shape
 from endwell.operate.record.verify import verify as operate_verify
 from endwell.operate.transfer.export_format import split_lines
 from endwell.operate.transfer.exporting import export
 from endwell.operate.transfer.importing import import_lines
-from endwell.policy.limits import SECOND
 
 PAGE = 500
 FROM_NOW_ON = "now"

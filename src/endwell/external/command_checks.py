@@ -18,10 +18,10 @@ from endwell.machine.table import TABLE
 from endwell.model import commands as c
 from endwell.model import content, names
 from endwell.model.card import record_id
+from endwell.model.moments import SECOND
 from endwell.model.task import ERROR_CODE_LIMIT, ErrorInfo, clean_error
 from endwell.model.wait import WaitKind
 from endwell.policy.approval import checked_names, checked_quorum
-from endwell.policy.limits import SECOND
 from endwell.policy.submitting import LONGEST_SECONDS
 from endwell.turn.effects import KEY_LIMIT
 from endwell.turn.endings import MESSAGE_LIMIT, TRACEBACK_LIMIT

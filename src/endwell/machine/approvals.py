@@ -19,10 +19,11 @@ from endwell.model import facts as f
 from endwell.model import status as s
 from endwell.model.approval import OpenApproval
 from endwell.model.inside import inside_of
+from endwell.model.moments import SECOND
 from endwell.model.names import same_person
 from endwell.model.task import Task
 from endwell.policy.approval import Guard, strictest_rule
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 
 
 def request_before_start(

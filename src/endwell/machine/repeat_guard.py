@@ -14,8 +14,9 @@ from endwell.model.card import Card, nudge_id
 from endwell.model.content import fingerprint
 from endwell.model.inside import inside_of
 from endwell.model.message import Report, packed_report, pending_message
+from endwell.model.moments import SECOND
 from endwell.model.task import ErrorInfo, Task
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 from endwell.policy.progress import REASON, Verdict, judge_rounds, judge_silence
 
 

@@ -1,10 +1,12 @@
-"""Moments as text for people and programs: RFC 3339, in UTC."""
+"""Moments: microseconds since 1970, and their text for people and programs (RFC 3339, in UTC)."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Final, overload
 
+SECOND: Final = 1_000_000
+"""Microseconds in a second."""
 _FIRST: Final = -62_135_596_800_000_000
 _LAST: Final = 253_402_300_799_999_999
 """The years 1 to 9999, in microseconds since 1970."""
@@ -27,5 +29,5 @@ def moment(at: int | None) -> str | None:
     if at is None:
         return None
     at = max(_FIRST, min(at, _LAST))
-    text = datetime.fromtimestamp(at // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{text}.{at % 1_000_000:06d}Z"
+    text = datetime.fromtimestamp(at // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{at % SECOND:06d}Z"

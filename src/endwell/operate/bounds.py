@@ -8,7 +8,8 @@ from typing import Any
 from endwell.machine.clocks import RULES
 from endwell.model import status as s
 from endwell.model.commands import AgentSpec
-from endwell.policy.limits import SECOND, Limits
+from endwell.model.moments import SECOND
+from endwell.policy.limits import Limits
 from endwell.policy.retry import RetryPolicy, backoff, unpack_policy
 from endwell.settings import Settings
 

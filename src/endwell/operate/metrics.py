@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from endwell.model.moments import SECOND
 from endwell.pmo.relay.service import relay_lag
-from endwell.policy.limits import LATE_INTERVALS, SECOND
+from endwell.policy.limits import LATE_INTERVALS
 from endwell.settings import Settings
 from endwell.store.contract import Store
 

@@ -6,9 +6,8 @@ from typing import Any
 
 from endwell.errors import NotFound
 from endwell.model import content
-from endwell.model.moments import moment
+from endwell.model.moments import SECOND, moment
 from endwell.pmo.relay.service import CURSOR, relay_lag, skip_event, skipped_events
-from endwell.policy.limits import SECOND
 from endwell.store.actor import Actor
 from endwell.store.contract import Store
 

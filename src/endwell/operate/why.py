@@ -10,12 +10,12 @@ from endwell.machine.holds import waits_for_person
 from endwell.model import status as s
 from endwell.model.card import step_label
 from endwell.model.inside import inside_of
-from endwell.model.moments import moment
+from endwell.model.moments import SECOND, moment
 from endwell.model.session import Session, doing_of
 from endwell.model.task import Task, error_of, has_wait_rows, open_waits
 from endwell.operate.lock_holders import ending_command, locks_text
 from endwell.operate.waiting_for import MOST_WAITS_SHOWN, is_served, waiting_for
-from endwell.policy.limits import LATE_INTERVALS, SECOND
+from endwell.policy.limits import LATE_INTERVALS
 from endwell.settings import Settings
 from endwell.store.contract import Store
 

@@ -8,7 +8,7 @@ queue uses up neither its dispatch count nor its dispatch timeout.
 from __future__ import annotations
 
 from endwell.model.commands import DispatchNext
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.store.actor import Actor
 
 MOST_OFFERS = 100

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.model.names import by_channel
-from endwell.policy.limits import SECOND
 from endwell.settings import PmoSettings
 from endwell.store.actor import Actor
 from endwell.store.reads.inbox import PendingRow

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 from endwell.errors import StoreError
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.pmo.dispatch import Dispatcher
 from endwell.pmo.held_tasks import free_tasks_of_settled_effects
 from endwell.pmo.inbox import InboxWatch
 from endwell.pmo.relay.service import Relay
 from endwell.pmo.session import PmoSession
 from endwell.pmo.watchdog import Watchdog
-from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings
 from endwell.store.actor import Actor

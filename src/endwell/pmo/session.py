@@ -7,7 +7,8 @@ import math
 
 from endwell.errors import StoreError
 from endwell.model import commands as c
-from endwell.policy.limits import LATE_INTERVALS, SECOND
+from endwell.model.moments import SECOND
+from endwell.policy.limits import LATE_INTERVALS
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings
 from endwell.store.actor import Actor

@@ -11,7 +11,7 @@ from collections import Counter
 
 from endwell.errors import NotFound, Refused, StoreError
 from endwell.model import commands as c
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.store.actor import Actor
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from typing import Final
 
 from endwell.errors import BadInput
 from endwell.model.commands import AgentSpec
+from endwell.model.moments import SECOND
 from endwell.model.names import agent_name
-from endwell.policy.limits import SECOND
 
 ANY: Final = "*"
 """Among the agents that foreign workers may serve: every agent that none of our own workers registered."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from endwell.model.moments import SECOND
 from endwell.policy.retry import RetryPolicy
 from endwell.settings import Settings
 
-SECOND = 1_000_000
 LATE_INTERVALS = 3
 """Ticks that a PMO, or a worker's watchdog, may miss before it counts as away."""
 

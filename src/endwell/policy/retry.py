@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-SECOND = 1_000_000
-
+from endwell.model.moments import SECOND
 
 EXHAUSTED = {
     "api_failure": "api_retries_exhausted",

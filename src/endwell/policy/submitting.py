@@ -15,9 +15,9 @@ from endwell.model import content, names, schema_check
 from endwell.model.card import child_id
 from endwell.model.commands import AgentSpec, Submit
 from endwell.model.inside import MAX_DEPTH, OnParentEnd, deliveries_along, family_of, origin_at
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
 from endwell.policy.approval import Guard, guard_for, options_of
-from endwell.policy.limits import SECOND
 from endwell.settings import ApprovalSettings as ApprovalSettings
 
 LONGEST_SECONDS = 10 * 366 * 86_400.0

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-MICROSECONDS = 1_000_000
-
 
 class Clock(Protocol):
     """`now_us` is for stored times; `monotonic` measures durations."""

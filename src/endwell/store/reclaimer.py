@@ -9,8 +9,9 @@ the evidence collected here.
 from __future__ import annotations
 
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.model.session import Session
-from endwell.policy.limits import LATE_INTERVALS, SECOND
+from endwell.policy.limits import LATE_INTERVALS
 from endwell.runtime.base import Runtime
 from endwell.runtime.clock import Clock
 from endwell.settings.sections import WorkerSettings

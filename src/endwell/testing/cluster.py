@@ -18,10 +18,10 @@ from endwell.client import Client
 from endwell.doorbell.contract import Doorbell
 from endwell.errors import EndwellError
 from endwell.model.commands import Command
+from endwell.model.moments import SECOND
 from endwell.pmo.relay.sink import Sink
 from endwell.pmo.service import Pmo
 from endwell.redis_client import RedisClient
-from endwell.runtime.clock import MICROSECONDS
 from endwell.runtime.virtual.runtime import VirtualRuntime, outside_of_loops, virtual_runtime
 from endwell.runtime.virtual.scheduler import Dice, VirtualLoop, VirtualProcess, VirtualScheduler
 from endwell.settings import Settings
@@ -103,7 +103,7 @@ class Cluster:
 
     def run(self, seconds: float, done: Callable[[], bool] | None = None) -> bool:
         """Let time pass until `done` returns True, at most `seconds`; return whether it did."""
-        until = self.scheduler.elapsed_us + round(seconds * MICROSECONDS)
+        until = self.scheduler.elapsed_us + round(seconds * SECOND)
         return outside_of_loops(lambda: self.scheduler.run_until(until, done))
 
     def close(self) -> None:

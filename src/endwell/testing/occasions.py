@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from endwell.errors import EndwellError
 from endwell.model import commands as c
-from endwell.runtime.clock import MICROSECONDS
+from endwell.model.moments import SECOND
 from endwell.runtime.virtual.scheduler import Dice
 from endwell.testing.cluster import Cluster, ClusterMember
 from endwell.testing.effect_sink import Fates
@@ -97,7 +97,7 @@ class Occasions:
 
     def retry_until(self, when: Callable[[], bool], *, every: float = 2.0, within: float = 600.0) -> None:
         """Call `when` again and again until it returns True."""
-        until = self.elapsed_us + round(within * MICROSECONDS)
+        until = self.elapsed_us + round(within * SECOND)
 
         def try_again() -> None:
             if not self.is_calm and not when() and self.elapsed_us < until:
@@ -126,7 +126,7 @@ class Occasions:
 
     def wait_at(self, point: Point, act: Act, *, times: int = 1, within: float = 600.0) -> None:
         """Let a fault act at its next occasions at this point."""
-        until = math.inf if within == math.inf else self.elapsed_us + round(within * MICROSECONDS)
+        until = math.inf if within == math.inf else self.elapsed_us + round(within * SECOND)
         self._pending[point].append(PendingFault(act, times, until))
 
     def spoil_next(self, point: Point, name: str, seconds: float = 0.0) -> None:

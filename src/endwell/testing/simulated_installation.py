@@ -12,8 +12,8 @@ from endwell.app import Endwell
 from endwell.client import Client
 from endwell.errors import EndwellError
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.policy.limits import Limits
-from endwell.runtime.clock import MICROSECONDS
 from endwell.runtime.current import CURRENT_TURN
 from endwell.runtime.ids import SeededIds
 from endwell.runtime.virtual.scheduler import Dice
@@ -73,7 +73,7 @@ class SimulatedInstallation(Occasions):
         self.cluster.path.touch(0o600)
         self.view = OracleView(self.cluster.path, self.outside, Limits.of(self.settings, "ada"))
         self.view.tick_us = round(
-            max(self.tick_seconds, self.settings.worker.watchdog_interval_seconds) * MICROSECONDS
+            max(self.tick_seconds, self.settings.worker.watchdog_interval_seconds) * SECOND
         )
         self.view.is_alive = self.cluster.is_alive
         self.view.log = self.log
@@ -99,7 +99,7 @@ class SimulatedInstallation(Occasions):
 
     def kill(self, member: ClusterMember, down_seconds: float) -> None:
         """Kill a process as `kill -9` does; its successor starts after a time."""
-        self.down_until[member.name] = self.elapsed_us + round(down_seconds * MICROSECONDS)
+        self.down_until[member.name] = self.elapsed_us + round(down_seconds * SECOND)
         member.kill()
 
     def freeze(self, member: ClusterMember, seconds: float) -> None:
@@ -109,7 +109,7 @@ class SimulatedInstallation(Occasions):
 
     def shift_clock(self, seconds: float) -> None:
         """Set the machine's wall clock, forward or back."""
-        self.cluster.scheduler.wall_offset_us += round(seconds * MICROSECONDS)
+        self.cluster.scheduler.wall_offset_us += round(seconds * SECOND)
 
     def let_person_act(self, name: str, act: Callable[[Client], Awaitable[object]]) -> None:
         """Let a person act at the desk, while everything else runs; a refusal is no violation."""

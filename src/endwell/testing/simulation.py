@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from endwell.runtime.clock import MICROSECONDS
+from endwell.model.moments import SECOND
 from endwell.runtime.virtual.scheduler import Dice
 from endwell.testing.captured_log import capture_log
 from endwell.testing.cluster import ClusterMember
@@ -99,7 +99,7 @@ class Simulation(SimulatedInstallation):
         self.open()
         self._keep_running()
         for planned in self.plan:
-            at_us = round(planned.at_seconds * MICROSECONDS)
+            at_us = round(planned.at_seconds * SECOND)
             self.cluster.scheduler.run_at(at_us, partial(self._inject_fault, planned))
         self._repeat_every(KEEP_SECONDS, self._keep_running)
         self._repeat_every(CHECK_SECONDS, self._judge_checkpoint)

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from endwell.runtime.clock import MICROSECONDS
+from endwell.model.moments import SECOND
 
 
 class TraceLine(NamedTuple):
@@ -18,7 +18,7 @@ class TraceLine(NamedTuple):
     about: str
 
     def __str__(self) -> str:
-        seconds, micro = divmod(self.at_us, MICROSECONDS)
+        seconds, micro = divmod(self.at_us, SECOND)
         clock = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}.{micro // 1000:03}"
         return f"{clock}  {self.who:<10} {self.what:<28} {self.about}".rstrip()
 

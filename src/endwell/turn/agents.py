@@ -11,10 +11,10 @@ from endwell.errors import BadInput, UsageError, VersionMismatch
 from endwell.model import content
 from endwell.model.commands import AgentSpec
 from endwell.model.inside import inside_of
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
 from endwell.model.typed import Shape, Signature, signature_of
 from endwell.policy.approval import AgentOptions, packed_options
-from endwell.policy.limits import SECOND
 from endwell.policy.retry import RetryPolicy, pack_policy
 from endwell.policy.submitting import SHORTEST_DEADLINE_SECONDS, Seconds, microseconds
 from endwell.turn.held_turn import OutsideRunner

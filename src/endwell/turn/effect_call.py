@@ -27,8 +27,8 @@ from endwell.machine.holds import EFFECT_UNKNOWN
 from endwell.model import commands as c
 from endwell.model import content
 from endwell.model.effect import Verdict as Settlement
+from endwell.model.moments import SECOND
 from endwell.policy import ledger
-from endwell.policy.limits import SECOND
 from endwell.runtime.followed_work import follow_work
 from endwell.runtime.running_calls import CURRENT_CALL
 from endwell.turn.effect_verdict import NOT_DONE, RECHECK_SECONDS, Done, EffectInquiry, EffectRequest

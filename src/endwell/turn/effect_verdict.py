@@ -12,8 +12,8 @@ import msgspec
 from endwell.errors import StaleAttempt
 from endwell.model import content
 from endwell.model.effect import Effect
+from endwell.model.moments import SECOND
 from endwell.policy import ledger
-from endwell.policy.limits import SECOND
 from endwell.policy.retry import RetryPolicy
 from endwell.turn.endings import is_retryable
 from endwell.turn.function_calls import FunctionCall, pause_before

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from endwell import errors as e
 from endwell.model import content
 from endwell.model.commands import FailTurn, Finish, HandBack, Submit, Suspend, TaskCommand
+from endwell.model.moments import SECOND
 from endwell.model.task import ErrorInfo
-from endwell.policy.limits import SECOND
 from endwell.policy.retry import LONGEST_BACKOFF_SECONDS
 from endwell.turn.agents import Agent
 from endwell.turn.held_turn import HeldTurn, ReportedFailure

@@ -14,10 +14,10 @@ import msgspec
 from endwell.errors import BadInput, ReplayMismatch, StepFailed, StepTimeout, TurnError, UsageError
 from endwell.model import content
 from endwell.model.card import Card
+from endwell.model.moments import SECOND
 from endwell.model.task import ErrorInfo
 from endwell.model.typed import Shape, is_async, result_of
 from endwell.policy import ledger
-from endwell.policy.limits import SECOND
 from endwell.policy.retry import RetryPolicy, backoff
 from endwell.runtime.base import Runtime
 from endwell.runtime.running_calls import CURRENT_CALL

@@ -18,9 +18,10 @@ from endwell.model import commands as c
 from endwell.model.card import Card, record_id, records_between
 from endwell.model.effect import Effect
 from endwell.model.inside import inside_of
+from endwell.model.moments import SECOND
 from endwell.model.session import Session
 from endwell.model.task import Task
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 from endwell.policy.waiting import refuse_too_many
 from endwell.runtime.base import Runtime
 from endwell.runtime.running_calls import RunningCalls

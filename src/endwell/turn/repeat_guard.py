@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from endwell.errors import StaleAttempt, TurnError
 from endwell.model import content
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.policy.progress import RepeatLimits
 from endwell.runtime.clock import Clock
 from endwell.turn.step_ids import BRANCH

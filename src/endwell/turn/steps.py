@@ -12,8 +12,8 @@ from endwell.errors import AgentSignal, StaleAttempt, StepFailed, StepTimeout, U
 from endwell.model import commands as c
 from endwell.model import content
 from endwell.model.card import nudge_id
+from endwell.model.moments import SECOND
 from endwell.model.task import ErrorInfo
-from endwell.policy.limits import SECOND
 from endwell.policy.retry import RetryPolicy
 from endwell.turn.branches import async_branches, run_branches
 from endwell.turn.endings import is_retryable

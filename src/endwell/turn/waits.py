@@ -16,10 +16,10 @@ from endwell.model import content, names
 from endwell.model.card import record_id
 from endwell.model.commands import AgentSpec, Call
 from endwell.model.inside import OnParentEnd
+from endwell.model.moments import SECOND
 from endwell.model.typed import Shape
 from endwell.model.wait import WaitKind
 from endwell.policy.approval import AgentOptions, Guard, checked_names, checked_quorum, options_of
-from endwell.policy.limits import SECOND
 from endwell.policy.submitting import ChildCall, Seconds, child_order, microseconds, unknown_agent
 from endwell.turn import wait_results
 from endwell.turn.recorder import Recorder

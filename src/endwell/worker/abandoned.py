@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 
 from endwell.model import commands as c
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings
 from endwell.store.actor import Actor

@@ -16,7 +16,7 @@ import msgspec
 
 from endwell.errors import NotFound
 from endwell.model.commands import Heartbeat
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.runtime.base import Beside, Runtime
 from endwell.settings.sections import WorkerSettings as WorkerSettings
 from endwell.store.actor import Actor

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from endwell.policy.limits import LATE_INTERVALS, SECOND
+from endwell.model.moments import SECOND
+from endwell.policy.limits import LATE_INTERVALS
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from endwell.errors import EndwellError
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.model.session import EndReason
-from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings.sections import WorkerSettings as WorkerSettings
 from endwell.store.actor import Actor

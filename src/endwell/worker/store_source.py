@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from endwell.doorbell.contract import Doorbell
 from endwell.errors import NotFound, StoreError
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.model.session import versions_of
-from endwell.policy.limits import SECOND
 from endwell.runtime.clock import Clock
 from endwell.settings.sections import WorkerSettings as WorkerSettings
 from endwell.store.actor import Actor

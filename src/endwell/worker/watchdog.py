@@ -16,10 +16,10 @@ from endwell.errors import NotFound, Refused, StoreError
 from endwell.model import commands as c
 from endwell.model import content
 from endwell.model.message import Message
+from endwell.model.moments import SECOND
 from endwell.model.status import SUSPENDED
 from endwell.model.task import Task
 from endwell.policy.guard import DELIVERY_FAILED, DELIVERY_RETRIES, is_exhausted
-from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import Settings
 from endwell.store.actor import Actor

@@ -7,8 +7,9 @@ from typing import Any
 from endwell.machine.decide import decide
 from endwell.machine.decision import Decision, Evidence
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 from tests.machine.stages import LIMITS, NOW
 
 DAY = 86_400 * SECOND

@@ -13,9 +13,9 @@ from endwell.machine.wait_settlement import Answered, record_answer
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.message import Message, Report, packed_report
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
 from endwell.model.wait import WaitStatus
-from endwell.policy.limits import SECOND
 from tests.machine.fields.waits import (
     ANSWER,
     GO,

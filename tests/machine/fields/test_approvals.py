@@ -9,9 +9,9 @@ from endwell.machine.decide import decide
 from endwell.machine.decision import Decision
 from endwell.model import commands as c
 from endwell.model import facts as f
+from endwell.model.moments import SECOND
 from endwell.model.task import packed_waits
 from endwell.model.wait import Wait
-from endwell.policy.limits import SECOND
 from tests.machine.fields.waits import AT, RESUMED, applied, record_of
 from tests.machine.stages import (
     LIMITS,

@@ -12,7 +12,8 @@ from endwell.machine.decision import Decision, Evidence
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.inside import Family, packed_family
-from endwell.policy.limits import SECOND, Limits
+from endwell.model.moments import SECOND
+from endwell.policy.limits import Limits
 from tests.machine.fields.commands import DAY, answered
 from tests.machine.stages import (
     LAPSED,

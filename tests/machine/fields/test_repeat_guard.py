@@ -18,8 +18,9 @@ from endwell.model import facts as f
 from endwell.model.card import Card
 from endwell.model.inside import Inside, packed_inside
 from endwell.model.message import Message, Report, packed_report
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 from tests.machine.stages import NOW, running_task, to
 
 LIMITS = Limits(repeat_limit=3, stall_after=60 * SECOND)

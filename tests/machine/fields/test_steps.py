@@ -20,9 +20,10 @@ from endwell.model.card import Card
 from endwell.model.content import fingerprint
 from endwell.model.effect import Effect
 from endwell.model.inside import Family, Inside, packed_family, packed_inside
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
 from endwell.policy import ledger
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 from tests.machine.stages import BROKEN, EFFECT, LIMITS, NOW, effect_after, give, offer, running_task, to
 
 DUE = NOW + 300 * SECOND

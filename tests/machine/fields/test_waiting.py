@@ -15,9 +15,9 @@ from endwell.machine.wait_settlement import next_deadline, record_answer, settle
 from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.message import Report
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
 from endwell.model.wait import Wait
-from endwell.policy.limits import SECOND
 from endwell.policy.waiting import MOST_BYTES
 from tests.machine.fields.waits import (
     AT,

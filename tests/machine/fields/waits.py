@@ -11,8 +11,8 @@ from endwell.model import facts as f
 from endwell.model.card import Card
 from endwell.model.content import fingerprint
 from endwell.model.message import Message, Report, packed_report
+from endwell.model.moments import SECOND
 from endwell.model.wait import WaitStatus
-from endwell.policy.limits import SECOND
 from tests.machine.stages import NOW, call, task_waiting_for, tool
 
 DAY = 86_400 * SECOND

@@ -22,9 +22,10 @@ from endwell.model.approval import OpenApproval
 from endwell.model.effect import Effect
 from endwell.model.inside import Inside, inside_of
 from endwell.model.message import Message
+from endwell.model.moments import SECOND
 from endwell.model.task import Task, counted_waits, has_wait_rows, packed_waits, waits_of
 from endwell.model.wait import Wait
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 from tests.machine.walk.scene import Scene
 
 NOW: Final = 1_000 * SECOND

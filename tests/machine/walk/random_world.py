@@ -13,10 +13,11 @@ from endwell.model import commands as c
 from endwell.model import facts as f
 from endwell.model.effect import Effect
 from endwell.model.message import Message
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
 from endwell.model.wait import Wait
 from endwell.policy.ledger import AllowExecute
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 from tests.machine.walk.invariants import has_turn
 from tests.machine.walk.scene import Scene, beside, with_messages
 from tests.machine.walk.steps import take

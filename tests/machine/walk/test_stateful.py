@@ -11,8 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from endwell.machine.evolve import fold, stamp
 from endwell.model import commands as c
 from endwell.model import facts as f
+from endwell.model.moments import SECOND
 from endwell.model.task import ErrorInfo, Task
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 from endwell.policy.retry import RetryPolicy, pack_policy
 from tests.machine.walk.invariants import check_keys, check_state
 from tests.machine.walk.random_world import SESSIONS, TASKS, RandomWorld

@@ -17,9 +17,10 @@ import msgspec
 from endwell.model import commands as c
 from endwell.model.card import call_id
 from endwell.model.facts import RETURNED
+from endwell.model.moments import SECOND
 from endwell.model.task import ErrorInfo, Task
 from endwell.policy.approval import Guard
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 from endwell.policy.retry import RetryPolicy
 from tests.machine.walk.canonical import CREATED, HOLDER, NEIGHBOUR, NOW, STALE
 from tests.machine.walk.scene import Scene

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
-from endwell.policy.limits import SECOND
 from endwell.store.log import Event
 from tests.store.world import World
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from endwell.model import commands as c
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from tests.pmo.rules.cases import answer, fired, running, suspended
 from tests.store.world import World
 

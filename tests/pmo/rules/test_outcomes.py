@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from endwell.model import commands as c
 from endwell.model.card import deliverable_id
 from endwell.model.message import InboxRow
+from endwell.model.moments import SECOND
 from endwell.model.task import Task, waits_of
 from endwell.pmo.relay.messages import messages_of
-from endwell.policy.limits import SECOND
 from endwell.store.log import Event
 from tests.pmo.rules.cases import DAY, asking, dispatched, fired, held, queued, running, suspended
 from tests.store.world import World

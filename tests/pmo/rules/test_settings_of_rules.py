@@ -10,9 +10,10 @@ import pytest
 from endwell import Context
 from endwell.errors import BadSetting
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
 from endwell.pmo.service import Pmo
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 from endwell.settings import Settings, override
 from endwell.testing import World as VirtualWorld
 from tests.machine.stages import NOW, dispatched_task, give, queued_task, to

@@ -22,7 +22,7 @@ from endwell.errors import EndwellError
 from endwell.model import commands as c
 from endwell.model import status as s
 from endwell.model.commands import MarkRestored
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.redis_client import Word
 from endwell.runtime import Runtime
 from endwell.runtime.virtual.scheduler import START_US

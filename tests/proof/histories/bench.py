@@ -10,11 +10,12 @@ from typing import Any, Final
 from endwell.errors import EndwellError, StaleAttempt
 from endwell.model import commands as c
 from endwell.model.message import Message
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
 from endwell.operate.record.task_check import log_problems
 from endwell.operate.record.verify import verify
 from endwell.policy.ledger import AllowExecute
-from endwell.policy.limits import SECOND, Limits
+from endwell.policy.limits import Limits
 from endwell.policy.retry import RetryPolicy
 from endwell.store.contract import Store
 from endwell.store.rows import Reply

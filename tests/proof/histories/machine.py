@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from endwell.model import commands as c
 from endwell.model.card import record_id
+from endwell.model.moments import SECOND
 from endwell.model.task import ErrorInfo, Task, waits_of
-from endwell.policy.limits import SECOND
 from tests.proof.histories.bench import History, Stores
 
 SESSIONS: Final = ("s1", "s2")

@@ -11,7 +11,7 @@ import pytest
 
 from endwell.bench.idle import on_postgres, on_sqlite
 from endwell.model import commands as c
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.store.contract import Store
 from endwell.store.probe import NOW, CachedProbe, Probe
 from tests.store.world import Database, SqliteDatabase, World

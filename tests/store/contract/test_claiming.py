@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
-from endwell.policy.limits import SECOND
 from tests.store.world import World, flat
 
 

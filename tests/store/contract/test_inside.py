@@ -13,9 +13,9 @@ from endwell.model import commands as c
 from endwell.model.card import record_id, records_between
 from endwell.model.commands import MarkRestored
 from endwell.model.inside import inside_of
+from endwell.model.moments import SECOND
 from endwell.model.task import ErrorInfo, Task, waits_of
 from endwell.policy.ledger import AllowExecute, LedgerAnswer, Rejected, ReturnRecordedResult, WaitOtherWorker
-from endwell.policy.limits import SECOND
 from endwell.store.contract import Store
 from tests.store.world import BROKEN, HOPELESS, World
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from endwell.errors import NotFound, TaskEnded
 from endwell.model import commands as c
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.store.rows import LITTLE_BYTES
 from tests.store.world import BROKEN, HOPELESS, World
 

@@ -9,7 +9,7 @@ import pytest
 from endwell.machine.decision import Decision
 from endwell.model import commands as c
 from endwell.model import facts as f
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from tests.machine.planting import change_rule
 from tests.store.world import World
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from endwell.model.commands import AgentSpec
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.store.probe import NOW, Probe, ProbeResult
 from tests.store.world import World
 

@@ -14,8 +14,8 @@ from endwell.machine.evolve_rows import EFFECT_FACTS, evolve_effect
 from endwell.model import commands as c
 from endwell.model.card import record_id
 from endwell.model.effect import Effect
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
-from endwell.policy.limits import SECOND
 from endwell.store.contract import Store
 from tests.store.world import BROKEN, HOPELESS, SqliteDatabase, World
 

@@ -6,7 +6,7 @@ import pytest
 
 from endwell.errors import StaleAttempt
 from endwell.model import commands as c
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from tests.store.world import World
 
 

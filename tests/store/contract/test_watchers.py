@@ -10,7 +10,7 @@ import pytest
 from endwell.errors import Refused
 from endwell.model import commands as c
 from endwell.model.cursor import Cursor
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.store.contract import Store
 from tests.store.world import World
 

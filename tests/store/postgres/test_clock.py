@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.runtime import Runtime, SystemClock
 from tests.store.world import PostgresDatabase, World
 from tests.support.manual_clock import ManualClock

@@ -10,7 +10,7 @@ import pytest
 
 from endwell import NOT_DONE, Context, Done
 from endwell.errors import WrongStatus
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.runtime import SystemClock
 from tests.patience import PATIENCE_SECONDS
 from tests.support.bank import Bank

@@ -9,7 +9,7 @@ import pytest
 from endwell import NOT_DONE, Context
 from endwell.errors import StaleAttempt
 from endwell.model import commands as c
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.store.effect_store import MemoryEffectStore
 from endwell.turn.function_calls import inputs_hash
 from tests.patience import PATIENCE_SECONDS

@@ -10,7 +10,7 @@ from endwell import CANNOT_TELL, AsyncHandle, Context, Done, TaskFailed
 from endwell.errors import WrongStatus
 from endwell.model import commands as c
 from endwell.model import content, moments
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import World, eventually
 from tests.turn.outside_calls import Pay, effect_of, payer

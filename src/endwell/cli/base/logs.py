@@ -12,7 +12,7 @@ from endwell.cli.base.options import Options
 from endwell.cli.base.output import without_secrets
 from endwell.errors import BadSetting
 from endwell.model.content import printable_text
-from endwell.model.moments import moment
+from endwell.model.moments import SECOND, moment
 from endwell.runtime.current import CURRENT_TURN
 
 LEVEL_VARIABLE = "ENDWELL_LOG"
@@ -86,7 +86,7 @@ class TextFormatter(logging.Formatter):
 
 
 def _moment_of(record: logging.LogRecord) -> str:
-    return moment(int(record.created * 1_000_000)) or ""
+    return moment(int(record.created * SECOND)) or ""
 
 
 def _ids_of(record: logging.LogRecord) -> dict[str, str]:

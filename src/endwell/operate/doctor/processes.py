@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from endwell.errors import BadSetting
+from endwell.model.moments import SECOND
 from endwell.model.session import Session, is_foreign
 from endwell.operate.bounds import compute_bounds
 from endwell.operate.doctor.finding import Finding, Patient, error_of, warn_of
 from endwell.pmo.relay.service import CURSOR
-from endwell.policy.limits import LATE_INTERVALS, SECOND, Limits
+from endwell.policy.limits import LATE_INTERVALS, Limits
 from endwell.settings import check
 from endwell.worker.heartbeat import IDLE_INTERVALS
 

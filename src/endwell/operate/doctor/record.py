@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from endwell.model.moments import SECOND
 from endwell.operate.doctor.finding import Finding, Patient, error_of, warn_of
 from endwell.operate.record.verify import COUNT_DIFFERS, verify
-from endwell.policy.limits import SECOND
 
 MOST_LISTED = 20
 SKIPPED_SECONDS = 86_400

@@ -7,11 +7,10 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from endwell.model.moments import moment
+from endwell.model.moments import SECOND, moment
 from endwell.model.session import Session
 from endwell.operate.doctor.finding import Finding, Patient, error_of, warn_of
 from endwell.operate.lock_holders import age_text, ending_command, holder_text, locks_text
-from endwell.policy.limits import SECOND
 from endwell.runtime.processes import has_lost_locks, host_name
 from endwell.store.migrations import all_migrations
 from endwell.store.reads.log import LockHolder, LogHolder

@@ -17,8 +17,7 @@ from endwell.errors import StoreError
 from endwell.model.card import Card, CardKind
 from endwell.model.facts import StepRecorded, outside_names
 from endwell.model.message import Message
-from endwell.model.moments import moment
-from endwell.runtime.clock import MICROSECONDS
+from endwell.model.moments import SECOND, moment
 from endwell.store.log import Event
 
 FORMAT: Final = "endwell-export"
@@ -181,7 +180,7 @@ def event_of(line: EventLine) -> Event:
 
 def _parse_moment(text: str) -> int:
     since = datetime.fromisoformat(text) - _BEGINNING
-    return (since.days * 86400 + since.seconds) * MICROSECONDS + since.microseconds
+    return (since.days * 86400 + since.seconds) * SECOND + since.microseconds
 
 
 _BEGINNING = datetime.fromisoformat("1970-01-01T00:00:00+00:00")

@@ -14,9 +14,9 @@ from typing import Final
 from endwell.errors import EndwellError, Refused, StoreError
 from endwell.model import commands as c
 from endwell.model.cursor import Cursor
+from endwell.model.moments import SECOND
 from endwell.pmo.relay.messages import Outgoing, messages_of, turn_after
 from endwell.pmo.relay.sink import Sink, SinkError
-from endwell.policy.limits import SECOND
 from endwell.runtime.base import Runtime
 from endwell.settings import RelaySettings
 from endwell.store.actor import Actor

@@ -20,10 +20,10 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from endwell.errors import BadSetting
 from endwell.model.content import clean_text
+from endwell.model.moments import SECOND
 from endwell.pmo.relay.messages import Outgoing
 from endwell.pmo.relay.sink import SinkError
 from endwell.runtime.base import Runtime
-from endwell.runtime.clock import MICROSECONDS
 
 ONE: Final = "application/cloudevents+json; charset=utf-8"
 MANY: Final = "application/cloudevents-batch+json; charset=utf-8"
@@ -85,7 +85,7 @@ class Webhook:
             login = f"{unquote(self._parts.username)}:{unquote(self._parts.password or '')}"
             headers["Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
         if self._secret:
-            stamp = str(self._runtime.clock.now_us() // MICROSECONDS)
+            stamp = str(self._runtime.clock.now_us() // SECOND)
             headers |= {"webhook-id": message_id, "webhook-timestamp": stamp}
             headers["webhook-signature"] = sign_message(self._secret, message_id, stamp, body)
         return headers

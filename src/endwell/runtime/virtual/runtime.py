@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, TypeVarTuple
 
+from endwell.model.moments import SECOND
 from endwell.runtime.base import Attendant, Beside, Runtime
-from endwell.runtime.clock import MICROSECONDS
 from endwell.runtime.ids import SeededIds
 from endwell.runtime.threads import ThreadPool
 from endwell.runtime.virtual.scheduler import Dice, VirtualLoop, VirtualProcess, VirtualScheduler
@@ -38,7 +38,7 @@ class VirtualClock:
         return self._universe.now_us
 
     def monotonic(self) -> float:
-        return self._universe.elapsed_us / MICROSECONDS
+        return self._universe.elapsed_us / SECOND
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +57,7 @@ class VirtualRuntime(Runtime):
 
     def block(self, seconds: float) -> None:
         """Let virtual time pass for all processes: they share one real thread."""
-        self.process.scheduler.elapsed_us += round(seconds * MICROSECONDS)
+        self.process.scheduler.elapsed_us += round(seconds * SECOND)
 
     async def wait(self, event: asyncio.Event, timeout: float | None = None) -> bool:
         """Wait as asyncio would, with one timer and without cancelling."""

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any, Final, TypeVarTuple
 
-from endwell.runtime.clock import MICROSECONDS
+from endwell.model.moments import SECOND
 
-START_US: Final = 1_767_225_600 * MICROSECONDS
+START_US: Final = 1_767_225_600 * SECOND
 """Midnight of 1 January 2026."""
 LONGEST_STEP_US: Final = 40
 """Longest time that one callback takes. The shortest is 1: a busy loop must not stop the clock."""
@@ -62,7 +62,7 @@ class VirtualScheduler:
 
     def run_after(self, seconds: float, call: Callback) -> None:
         """Make a call after a delay."""
-        self.run_at(self.elapsed_us + round(seconds * MICROSECONDS), call)
+        self.run_at(self.elapsed_us + round(seconds * SECOND), call)
 
     def push_timer(self, when_us: int, loop: VirtualLoop | None, call: Any) -> None:
         self._count += 1
@@ -226,7 +226,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._tasks.clear()
 
     def time(self) -> float:
-        return self.scheduler.elapsed_us / MICROSECONDS
+        return self.scheduler.elapsed_us / SECOND
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -246,7 +246,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        self.scheduler.push_timer(max(round(when * MICROSECONDS), self.scheduler.elapsed_us + 1), self, timer)
+        self.scheduler.push_timer(max(round(when * SECOND), self.scheduler.elapsed_us + 1), self, timer)
         return timer
 
     def create_future(self) -> asyncio.Future[Any]:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.model.task import Task
 from endwell.policy.limits import Limits
-from endwell.runtime.clock import MICROSECONDS, Clock
+from endwell.runtime.clock import Clock
 from endwell.store import door
 from endwell.store.claim_position import ClaimPosition
 from endwell.store.postgres.row_reader import PostgresRowReader
@@ -51,10 +52,10 @@ class ServerClock:
         passed = self._clock.monotonic() - self._read_at
         if not self._server_us or passed > CLOCK_SECONDS:
             return None
-        return self._never_back(self._server_us + int(passed * MICROSECONDS))
+        return self._never_back(self._server_us + int(passed * SECOND))
 
     def _never_back(self, now_us: int) -> int:
-        was_set_back = now_us < self._latest - int(CLOCK_SECONDS * MICROSECONDS)
+        was_set_back = now_us < self._latest - int(CLOCK_SECONDS * SECOND)
         self._latest = now_us if was_set_back else max(self._latest, now_us)
         return self._latest
 

@@ -7,8 +7,7 @@ the index is made again from the stream.
 
 from __future__ import annotations
 
-from endwell.model.moments import moment
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND, moment
 from endwell.store.contract import Store
 from endwell.store.reads.side_rows import DeadLetter
 from endwell.streams.dead_letter_stream import DeadLetterStream

@@ -17,10 +17,10 @@ from endwell.machine.claiming import is_grant_valid, offered_turn
 from endwell.model import commands as c
 from endwell.model import content
 from endwell.model.facts import RETURNED
+from endwell.model.moments import SECOND
 from endwell.model.session import FOREIGN_HOST, Session, is_foreign
 from endwell.model.task import ErrorInfo, Task, clean_error
 from endwell.policy import foreign as rules
-from endwell.policy.limits import SECOND
 from endwell.runtime.clock import Clock
 from endwell.settings import Settings
 from endwell.store.actor import Actor

@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from endwell.doorbell.contract import EVERYTHING, Doorbell
 from endwell.machine.claiming import offered_turn
 from endwell.model.commands import DispatchNext
-from endwell.policy.limits import SECOND
+from endwell.model.moments import SECOND
 from endwell.runtime.base import Runtime
 from endwell.runtime.recent import Recent
 from endwell.settings import Settings

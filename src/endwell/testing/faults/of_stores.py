@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import apsw
 
 from endwell.model import commands as c
+from endwell.model.moments import SECOND
 from endwell.runtime.virtual.scheduler import Dice
 from endwell.testing.cluster import ClusterMember
 from endwell.testing.faults.of_processes import busy_workers, has_substance, names_of
@@ -77,7 +78,7 @@ def disk_full(sim: Simulation, dice: Dice) -> None:
 
     def refuse_commit(member: ClusterMember, commands: Sequence[c.Command]) -> None:
         if not until and has_substance(commands):
-            until.append(sim.elapsed_us + seconds * 1_000_000)
+            until.append(sim.elapsed_us + seconds * SECOND)
             sim.count_fault("disk_full", "machine", f"{seconds} s")
         if until and sim.elapsed_us < until[0]:
             raise apsw.FullError("disk_full")
@@ -101,7 +102,7 @@ def store_away_past_the_lease(sim: Simulation, dice: Dice) -> None:
     def refuse(member: ClusterMember, commands: Sequence[c.Command]) -> None:
         if not begun and commands and has_substance(commands) and busy_workers(sim):
             begin_outage(member)
-        if begun and sim.elapsed_us < begun[0] + seconds * 1_000_000 and member not in spared:
+        if begun and sim.elapsed_us < begun[0] + seconds * SECOND and member not in spared:
             raise apsw.IOError("store_away_past_the_lease")
 
     sim.wait_at("begin", refuse, times=MANY, within=300 + int(seconds))
