@@ -16,7 +16,7 @@ from endwell import AsyncHandle
 from endwell.external.child_protocol import LINE_BYTES
 from endwell.model.card import child_id, record_id
 from endwell.runtime import SystemClock
-from tests.external.test_isolation import Crew
+from tests.external.test_isolation import Crew, gone, pids_in
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import TINY, World, eventually
 
@@ -323,3 +323,11 @@ async def test_child_that_floods_its_worker_and_reads_nothing_costs_it_little(cr
     assert peak_memory(worker.pid) - before < FLOOD_BYTES
     await flood.cancel()
     await eventually(lambda: len(psutil.Process(worker.pid).children(recursive=True)) <= 2, "it is killed")
+
+
+async def test_a_child_that_stops_its_warden_is_ended_soon_after_its_time(crew: Crew, tmp_path: Path) -> None:
+    crew.worker("stops-its-warden")
+    handle = await crew.submitted("stops-its-warden", str(tmp_path / "pids"))
+    error = await crew.error_of(handle)
+    assert error["code"] == "agent_timeout"
+    await gone(await pids_in(tmp_path / "pids"))

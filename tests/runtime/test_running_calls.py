@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import Context
 
 import pytest
 
@@ -40,6 +41,18 @@ def test_a_key_with_a_call_in_progress_is_refused_and_free_when_the_call_is_over
     assert begun(calls, "other") is not None
     first.has_returned = True
     assert begun(calls) is not None
+
+
+async def test_task_with_a_context_of_its_own_is_part_of_the_call() -> None:
+    loop = asyncio.get_running_loop()
+    follow_work(loop)
+    release = asyncio.Event()
+    with inside(RunningCalls()) as call:
+        task = loop.create_task(release.wait(), context=Context())
+    assert not call.is_over
+    release.set()
+    await task
+    assert call.is_over
 
 
 def test_threads_that_begin_calls_at_once_lose_none_of_them() -> None:

@@ -22,11 +22,16 @@ class Hand:
 
     async def offered(self, payload: Any = 1, **options: Any) -> AsyncHandle:
         """Serve `press`, and read a task that was submitted for it."""
+        handle = await self.published(payload, **options)
+        await self.read()
+        return handle
+
+    async def published(self, payload: Any = 1, **options: Any) -> AsyncHandle:
+        """Serve `press`, and have a task for it published."""
         await self.serves()
         await self.streams.foreign.renew_leases()
         handle = await self.streamed.world.submitted("press", payload, **options)
         assert await self.streams.publisher.publish_ready() == 1
-        await self.read()
         return handle
 
     async def serves(self) -> None:

@@ -112,6 +112,22 @@ async def test_refused_report_cannot_remove_the_entry_of_another_turn(hand: Hand
     assert (await first.task()).status == "running"
 
 
+@pytest.mark.parametrize("status", ["claimed", "passed", "succeeded", "returned"])
+async def test_report_leaves_an_entry_alone_that_another_worker_has_read(hand: Hand, status: str) -> None:
+    """The entry is the lease of the worker that is about to claim its turn."""
+    handle = await hand.offered()
+    stranger = Hand(hand.streamed, hand.streams, "stranger-1")
+    stranger.task, stranger.message_id = hand.task, hand.message_id
+    await stranger.says(status, attempt="stranger-1:1-1", output="1")
+    await hand.heard()
+    attempt, granted = await hand.asks()
+    assert granted == attempt
+    assert [message_id for message_id, _, _ in await hand.streamed.pending()] == [hand.message_id]
+    for _ in range(3):
+        await hand.streams.foreign.renew_leases()
+    assert (await handle.task()).attempt_id == attempt
+
+
 async def test_entry_with_another_agent_than_its_task_is_void(streamed: Streamed) -> None:
     """A worker would claim a task that it cannot run, again and again, until the crash limit ended it."""
 
@@ -157,9 +173,9 @@ async def test_foreign_worker_is_granted_only_turns_of_agents_that_it_registered
 
 async def test_turn_that_a_worker_may_not_serve_goes_to_the_next_worker(hand: Hand) -> None:
     """The claim is not denied: a denial carries the name of the offer, and would stop the next worker too."""
-    handle = await hand.offered()
+    handle = await hand.published()
     stranger = Hand(hand.streamed, hand.streams, "stranger-1")
-    stranger.task, stranger.message_id = hand.task, hand.message_id
+    await stranger.read()
     _, granted = await stranger.asks()
     assert granted == ""
     assert (await handle.task()).status == "queued"

@@ -4,7 +4,8 @@ Python has no single place where work begins, so each entry point is wrapped onc
 makes effect calls: asyncio tasks, subprocesses, and executors given to `loop.run_in_executor`. In the whole
 process: `submit` of the standard executors, threads that are not daemons, callbacks for another thread's
 loop, and `anyio.to_thread.run_sync`. What followed threads start is followed too. Not seen are daemon
-threads, and processes that are not started by the event loop.
+threads, processes that are not started by the event loop, tasks made by `asyncio.Task(...)`, what tasks with
+a context of their own start, and callbacks and timers of the loop: clients keep timers for long.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def _create_task(
     create: Callable[..., Any], coro: Any, *, context: Context | None = None, **named: Any
 ) -> Any:
     task = create(coro, **named) if context is None else create(coro, context=context, **named)
-    call = CURRENT_CALL.get() if context is None else context.get(CURRENT_CALL)
+    call = CURRENT_CALL.get()
+    if call is None and context is not None:
+        call = context.get(CURRENT_CALL)
     if call is not None:
         call.add(lambda: not task.done())
     return task

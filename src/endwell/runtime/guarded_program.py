@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -21,6 +22,8 @@ TAIL_BYTES = 4096
 """Bytes kept of the end of the error output."""
 LEAVING_SECONDS = 1.0
 """Longest wait for the last of the output after the program has ended."""
+WARDEN_SECONDS = 5.0
+"""How much longer than it should a warden may take to end its program, before it is killed itself."""
 _WARDEN = str(Path(__file__).with_name("warden.py"))
 
 Cause = Literal["", "stop", "timeout"]
@@ -77,7 +80,7 @@ async def start_guarded(
         raise ProgramNotStarted(str(error)) from error
     finally:
         theirs.close()
-    guarded = GuardedProgram(process, line_limit, on_stderr)
+    guarded = GuardedProgram(process, line_limit, grace_seconds + WARDEN_SECONDS, on_stderr)
     try:
         await guarded._open(ours)
     except BaseException:
@@ -92,11 +95,18 @@ class GuardedProgram:
     """A started program. Leaving its `async with` block ends it."""
 
     def __init__(
-        self, warden: subprocess.Popen[bytes], line_limit: int, on_stderr: Callable[[bytes], None] | None
+        self,
+        warden: subprocess.Popen[bytes],
+        line_limit: int,
+        patience_seconds: float,
+        on_stderr: Callable[[bytes], None] | None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.pid = 0
         self._warden = warden
+        self._patience_seconds = patience_seconds
+        self._killing: asyncio.TimerHandle | None = None
+        self._cause_without_warden: Cause = "stop"
         self._lines = asyncio.StreamReader(limit=line_limit)
         self._output = _Output(self._lines)
         self._errors = _Tail(on_stderr)
@@ -160,6 +170,7 @@ class GuardedProgram:
         """Have the warden end it after this time, even if this process is stuck or frozen then."""
         if self._to_warden is not None and not self._is_stopped:
             self._to_warden.write(f"limit {seconds}\n".encode())
+            self._expect_end(seconds, "timeout")
 
     def stop(self) -> None:
         """Ask the warden to end it now, with every process it has started."""
@@ -167,6 +178,20 @@ class GuardedProgram:
             self._is_stopped = True
             with contextlib.suppress(OSError):  # the warden is gone
                 self._to_warden.write_eof()
+            self._expect_end(0, "stop")
+
+    def _expect_end(self, seconds: float, cause: Cause) -> None:
+        """Kill the warden if it has not ended the program long after this time."""
+        if self._killing is not None:
+            self._killing.cancel()
+        if seconds < math.inf:
+            later = seconds + self._patience_seconds
+            self._killing = self.loop.call_later(later, self._kill_warden, cause)
+
+    def _kill_warden(self, cause: Cause) -> None:
+        """Kill the warden, which does not answer: the program may have stopped it by a signal."""
+        self._cause_without_warden = cause
+        self._warden.kill()
 
     async def read_line(self) -> bytes | None:
         """Read the next line of its output, with its line end; None at the end of the output.
@@ -200,6 +225,8 @@ class GuardedProgram:
         finally:
             if self._watching is not None:
                 self._watching.cancel()
+            if self._killing is not None:
+                self._killing.cancel()
             for transport in (self._to_warden, *self._transports):
                 if transport is not None:
                     transport.close()
@@ -217,6 +244,8 @@ class GuardedProgram:
             self._end = ProgramEnd(int(words[1]), cast(Cause, words[2] if len(words) > 2 else ""))
         else:
             self._end = self._without_warden()
+        if self._killing is not None:
+            self._killing.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVING_SECONDS):
                 await self._output.end.wait()
@@ -226,10 +255,10 @@ class GuardedProgram:
         return self._end
 
     def _without_warden(self) -> ProgramEnd:
-        """Kill the program: its warden was killed."""
+        """Kill the program: its warden is gone."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        return ProgramEnd(-signal.SIGKILL, "stop")
+        return ProgramEnd(-signal.SIGKILL, self._cause_without_warden)
 
 
 class _Output(asyncio.StreamReaderProtocol):

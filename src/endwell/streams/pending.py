@@ -69,6 +69,11 @@ class PendingEntries:
         page = await self._read_page(idle_ms, "-")
         return {each.message_id: each.idle_ms for each in page if each.idle_ms >= idle_ms}
 
+    async def is_held_by_other(self, message_id: str, consumer: str) -> bool:
+        """Whether another consumer has read this entry and not acknowledged it."""
+        found = await self._list_pending(message_id, message_id, 1)
+        return any(each.consumer != consumer.encode() for each in found)
+
     async def _find_holders(self, idle_ms: int) -> dict[str, bytes]:
         """The holder of each overdue entry."""
         holders: dict[str, bytes] = {}

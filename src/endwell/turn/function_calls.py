@@ -183,7 +183,8 @@ def effect_call_id(name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwa
     """What identifies one call of an effect: its arguments, also those of a `partial`, and its function."""
     given: list[Any] = [args, kwargs]
     while isinstance(fn, partial):
-        given += [part for part in (list(fn.args), fn.keywords) if part and _is_json(part)]
+        bound = list(filter(_is_json, fn.args)), {k: v for k, v in fn.keywords.items() if _is_json(v)}
+        given += filter(None, bound)
         fn = fn.func
     function = "".join(filter(str.isprintable, str(getattr(fn, "__name__", type(fn).__name__))))
     inputs = content.fingerprint(content.encode(given, what=f"inputs of step {name}"))

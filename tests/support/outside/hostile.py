@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import time
+from pathlib import Path
 from typing import Any
 
 from msgspec.json import Decoder
@@ -120,3 +123,10 @@ async def floods(ctx: Context, kind: str) -> None:
         sent = os.write(pipe, line)
         while sent < len(line):
             sent += os.write(pipe, line[sent:])
+
+
+@app.agent("stops-its-warden", isolation="process", timeout=1.0, retries=0)
+def stops_its_warden(path: str) -> None:
+    Path(path).write_text(f"{os.getpid()}\n{os.getppid()}\n")
+    os.kill(os.getppid(), signal.SIGSTOP)
+    time.sleep(3600)

@@ -196,12 +196,18 @@ async def test_a_function_may_be_renamed_while_its_task_waits(effect_world: Worl
     assert shop.calls == ["charge o-1 5"]
 
 
-async def test_arguments_that_a_partial_binds_are_compared_too(effect_world: World) -> None:
+@pytest.mark.parametrize("by_position", [False, True])
+async def test_arguments_that_a_partial_binds_are_compared_too(
+    effect_world: World, by_position: bool
+) -> None:
+    """Also those beside a client, which cannot be compared."""
     shop = Shop()
 
     @effect_world.app.agent("seller")
     async def run(ctx: Context) -> Any:
         def bound(amount: int) -> Callable[[], str]:
+            if by_position:
+                return partial(Shop.charge, shop, "o-1", amount)
             return partial(partial(Shop.charge, shop), "o-1", amount=amount)
 
         assert await ctx.effect("pay", bound(5), key="o-1") == await ctx.effect("again", bound(5), key="o-1")

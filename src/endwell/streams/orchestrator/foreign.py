@@ -137,14 +137,19 @@ class ForeignWorkers:
     async def remove_served_entry(self, report: ReportEntry) -> None:
         """Remove the entry of a turn that no attempt holds: the worker's acknowledgement may get lost.
 
-        The report may name any entry: it is removed only if it offers this very turn.
+        The report may name any entry: it is removed only if it offers this very turn, and no other worker
+        has read it.
         """
         entry = (await self._streams.read_deliveries((report.message_id,))).get(report.message_id)
-        if entry is None or entry.full_key != report.full_key:
+        if entry is None or entry.full_key != report.full_key or await self.is_anothers(report):
             return
         task = await self._store.find_task(self._namespace, report.task_id)
         if task is None or (task.id, task.turn_id, task.epoch) != report.full_key or task.attempt_id is None:
             await self._streams.tasks.remove((report.message_id,))
+
+    async def is_anothers(self, report: ReportEntry) -> bool:
+        """Whether another worker has read the entry that this report names."""
+        return await self._streams.tasks.pending.is_held_by_other(report.message_id, report.worker_id)
 
     async def _sign_off(self, name: str) -> None:
         """Hand back the turns of a worker that leaves, which counts as no crash, and end its session."""
