@@ -17,12 +17,16 @@ import pytest
 
 from endwell import Endwell
 from endwell.cli import events as cli_events
+from endwell.errors import StoreError
 from endwell.operate.record import verify
 from endwell.runtime.child_process import start_process
 from endwell.store.log import Event
 from tests.cli.conftest import Command, Stock
 from tests.cli.shell import SECONDS, Shell
+from tests.servers.postgres import PostgresServer
 from tests.store.copies import WRITTEN
+from tests.store.world import PostgresDatabase
+from tests.store.world import World as StoreWorld
 
 Tamper = Callable[[Path], None]
 
@@ -83,6 +87,35 @@ def test_tail_follows_new_events(shell: Shell, stock: Stock) -> None:
         child.kill()
         child.wait(SECONDS)
         child.close()
+
+
+async def test_tail_follows_through_an_outage_of_the_store(
+    shell: Shell, honest_postgres_server: PostgresServer
+) -> None:
+    url = honest_postgres_server.create_database()
+    world = StoreWorld(PostgresDatabase(url))
+    await world.open()
+    words = [sys.executable, "-m", "endwell", "events", "tail", "-f", "--json", "--store", url]
+    child = start_process(words, shell.environment, cwd=shell.directory)
+
+    async def next_task() -> str:
+        line = await asyncio.to_thread(child.read_line, SECONDS)
+        return str(json.loads(line or "")["task_id"])
+
+    try:
+        first = await world.queued_task()
+        assert await next_task() == first.id
+        honest_postgres_server.kill()
+        with pytest.raises(StoreError):
+            await world.queued_task()  # for as long as a command asks on
+        honest_postgres_server.start()
+        last = await world.queued_task()
+        assert await next_task() == last.id
+    finally:
+        child.kill()
+        child.wait(SECONDS)
+        child.close()
+        await world.close()
 
 
 def test_an_untouched_log_is_whole(command: Command, stock: Stock, store: str) -> None:

@@ -54,6 +54,14 @@ def test_a_command_is_in_the_reference_with_all_its_options(path: str) -> None:
             assert f"`{option.opts[0]}" in sections[0], f"{path} {option.opts[0]} is not in the reference"
 
 
+@pytest.mark.parametrize("path", COMMANDS)
+def test_the_values_of_options_have_names_for_people(path: str) -> None:
+    """Without `metavar=`, help shows the name of the function that reads the value."""
+    ctx = click.Context(COMMANDS[path])
+    shown = [option.make_metavar(ctx) for option in COMMANDS[path].params if isinstance(option, click.Option)]
+    assert not [name for name in shown if "_" in name and name.isupper()], shown
+
+
 def test_the_shared_options_are_in_the_reference() -> None:
     for option in cli.params:
         if isinstance(option, SharedOption):

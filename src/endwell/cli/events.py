@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
-from typing import IO, Any
+from functools import partial
+from typing import IO, Any, TypeVar
 
 import click
 import msgspec
@@ -20,7 +21,7 @@ from endwell.cli.base.options import Options, pass_options
 from endwell.cli.base.output import show, table_text, write, write_json, write_remark
 from endwell.cli.base.values import keep_stdin, open_file
 from endwell.cli.task import event_line
-from endwell.errors import UsageError
+from endwell.errors import StoreError, UsageError
 from endwell.model.moments import SECOND
 from endwell.operate.questions import logged_shape
 from endwell.operate.record.verify import verify as operate_verify
@@ -28,6 +29,7 @@ from endwell.operate.transfer.export_format import split_lines
 from endwell.operate.transfer.exporting import export
 from endwell.operate.transfer.importing import import_lines
 
+T = TypeVar("T")
 PAGE = 500
 FROM_NOW_ON = "now"
 HELD_BACK_SECONDS = 5.0
@@ -77,14 +79,15 @@ async def _read_log(node: Node, cursor: str, follow: bool) -> AsyncIterator[dict
     """Events after the cursor. A ring shortens the wait for new ones; polling makes up for lost rings."""
     rung = asyncio.Event()
     node.bell.subscribe(lambda topics: rung.set())
+    ask = partial(_ask_again, node) if follow else _ask_once
     warned_at: str | None = None
     while True:
         rung.clear()
-        page = await node.store.events_after(node.app.namespace, cursor, PAGE)
+        page = await ask(partial(node.store.events_after, node.app.namespace, cursor, PAGE))
         for logged in page:
             cursor = logged.cursor
             yield {**logged_shape(logged), "cursor": cursor}
-        if not page and warned_at != cursor and await _is_held_back(node, cursor):
+        if not page and warned_at != cursor and await ask(partial(_is_held_back, node, cursor)):
             warned_at = cursor
             write_remark(
                 "later events are committed but held back by an open transaction; endwell doctor names it"
@@ -93,6 +96,20 @@ async def _read_log(node: Node, cursor: str, follow: bool) -> AsyncIterator[dict
             return
         if not page:
             await node.app.runtime.wait(rung, node.app.settings.worker.poll_seconds)
+
+
+async def _ask_once(question: Callable[[], Awaitable[T]]) -> T:
+    return await question()
+
+
+async def _ask_again(node: Node, question: Callable[[], Awaitable[T]]) -> T:
+    """Ask until the store answers: a follower outlives an outage."""
+    while True:
+        try:
+            return await question()
+        except StoreError as error:
+            write_remark(f"{error.message}; waiting for the store")
+            await node.app.runtime.sleep(node.app.settings.worker.poll_seconds)
 
 
 async def _is_held_back(node: Node, cursor: str) -> bool:

@@ -32,9 +32,14 @@ def submission_options(function: F) -> F:
         click.option("--caused-by", metavar="TASK", help="The task that caused this one."),
         click.option("--channel", default="main", metavar="NAME", help="The task's channel; default: main."),
         click.option(
-            "--deadline", type=parse_duration, help="How long the task may take: 90, 90s, 15m, 2h, 3d."
+            "--deadline",
+            type=parse_duration,
+            metavar="DURATION",
+            help="How long the task may take: 90, 90s, 15m, 2h, 3d.",
         ),
-        click.option("--delay", type=parse_duration, help="Start no sooner than after this time."),
+        click.option(
+            "--delay", type=parse_duration, metavar="DURATION", help="Start no sooner than after this time."
+        ),
         click.option("--priority", type=int, default=0, help="-9 to 9; higher runs sooner."),
     ):
         function = option(function)
@@ -47,7 +52,9 @@ def submission_options(function: F) -> F:
 @click.option("--key", help="Idempotency key: the same key and payload is the same task.")
 @submission_options
 @click.option("--wait", is_flag=True, help="Wait for the end; exit 1 unless the task succeeded.")
-@click.option("--timeout", type=parse_duration, help="Wait at most this long, then exit 6.")
+@click.option(
+    "--timeout", type=parse_duration, metavar="DURATION", help="Wait at most this long, then exit 6."
+)
 @pass_options
 def submit(
     options: Options,

@@ -100,12 +100,25 @@ def has_open(pid: int, path: Path) -> bool:
     return any(_is_file(Path(f"/proc/{pid}/fd/{number}"), file) for number in numbers)
 
 
-def has_lost_locks(pid: int, path: Path) -> bool:
-    """Whether a process has a file open on which it holds no POSIX lock; False where /proc does not say."""
+def processes_without_locks(path: Path, beside: Path) -> list[int]:
+    """The processes that have a file open, and one beside it (deleted or not), but hold no lock on it."""
     locks = _posix_locks(path)
-    if locks is None or not has_open(pid, path):
+    if locks is None:
+        return []
+    holders = {int(fields[4]) for fields in locks}
+    pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
+    return [
+        pid for pid in sorted(pids) if pid not in holders and has_open(pid, path) and _has_named(pid, beside)
+    ]
+
+
+def _has_named(pid: int, path: Path) -> bool:
+    """Whether a process has a file open under this name, which may be deleted by now."""
+    try:
+        links = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
+    except OSError:
         return False
-    return str(pid) not in {fields[4] for fields in locks}
+    return any(link.removesuffix(" (deleted)") == str(path) for link in links)
 
 
 def _is_file(place: Path, file: os.stat_result) -> bool:

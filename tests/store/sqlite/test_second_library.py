@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -41,6 +43,45 @@ def test_doctor_names_a_worker_whose_agent_opened_and_closed_the_store_with_sqli
         report = shell.run("doctor", "--json").document
     lost = [found["facts"]["pid"] for found in report["findings"] if found["code"] == "locks_lost"]
     assert lost == ([child.pid] if closes else [])
+
+
+CLIENT = """
+import sqlite3, sys
+from app import app
+
+sys.stdin.readline()
+other = sqlite3.connect("store.db")
+other.execute("SELECT count(*) FROM sqlite_master").fetchone()
+other.close()
+print("closed", flush=True)
+sys.stdin.readline()
+try:
+    app.submit("peeper", False)
+except Exception as error:
+    print(error.code, flush=True)
+"""
+
+
+def test_a_client_that_has_lost_its_lock_is_named_and_accepts_no_task(tmp_path: Path) -> None:
+    """Its write-ahead log is deleted by the next process that closes the store."""
+    shell = Shell(tmp_path)
+    (tmp_path / "app.py").write_text(APP)
+    with shell.serving("up", "--json"):
+        assert shell.run("submit", "peeper", "false", "--wait", "--timeout", "60", "--json").code == 0
+    words = [sys.executable, "-c", "from app import app; app.submit('peeper', False)\n" + CLIENT]
+    with subprocess.Popen(
+        words, env=shell.environment, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as client:
+        assert client.stdin is not None
+        assert client.stdout is not None
+        client.stdin.write("\n")
+        client.stdin.flush()
+        assert client.stdout.readline() == "closed\n"
+        report = shell.run("doctor", "--json").document
+        assert [f["facts"]["pid"] for f in report["findings"] if f["code"] == "locks_lost"] == [client.pid]
+        client.stdin.write("\n")
+        client.stdin.flush()
+        assert client.stdout.readline() == "locks_lost\n"
 
 
 def test_opening_a_store_that_sqlite3_has_open_in_this_process_warns(

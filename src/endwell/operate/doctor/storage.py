@@ -11,7 +11,7 @@ from endwell.model.moments import SECOND, moment
 from endwell.model.session import Session
 from endwell.operate.doctor.finding import Finding, Patient, error_of, warn_of
 from endwell.operate.lock_holders import age_text, ending_command, holder_text, locks_text
-from endwell.runtime.processes import has_lost_locks, host_name
+from endwell.runtime.processes import processes_without_locks
 from endwell.store.migrations import all_migrations
 from endwell.store.reads.log import LockHolder, LogHolder
 
@@ -70,7 +70,7 @@ def wanted_objects(sql: str) -> set[str]:
 async def check_database(patient: Patient) -> list[Finding]:
     """The database's version, and whether its commits are durable."""
     if patient.facts["store"] == "sqlite":
-        return [*sqlite_settings(patient.facts), *await _write_lock(patient), *await _lost_locks(patient)]
+        return [*sqlite_settings(patient.facts), *await _write_lock(patient), *_lost_locks(patient)]
     return [
         *postgres_settings(patient.facts),
         *await _idle_transactions(patient),
@@ -97,11 +97,11 @@ async def _write_lock(patient: Patient) -> list[Finding]:
     ]
 
 
-async def _lost_locks(patient: Patient) -> list[Finding]:
+def _lost_locks(patient: Patient) -> list[Finding]:
     """No process has lost SQLite's lock by opening and closing the file once more beside Endwell."""
     if patient.path is None:
         return []
-    pids = {session.pid for session in await _open_sessions(patient) if session.host == host_name()}
+    path = patient.path.resolve()
     return [
         error_of(
             "locks_lost",
@@ -111,8 +111,7 @@ async def _lost_locks(patient: Patient) -> list[Finding]:
             "sqlite3) in a process that runs Endwell; then run endwell events verify",
             pid=pid,
         )
-        for pid in sorted(pids)
-        if has_lost_locks(pid, patient.path)
+        for pid in processes_without_locks(path, path.with_name(f"{path.name}-wal"))
     ]
 
 

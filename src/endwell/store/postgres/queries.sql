@@ -496,7 +496,7 @@ SELECT {t.columns}, c.content FROM tasks t
 LEFT JOIN cards c ON c.namespace = t.namespace AND c.id = t.deliverable_card AND length(c.content) <= $3
 WHERE t.namespace = $1 AND t.id = ANY($2::text[]);
 
--- name: events_after
+-- name: events_after (steady)
 -- The log after a position ($2), up to another ($3).
 SELECT e.seq::text, e.seq, {e.columns}, p.hash FROM events e
 LEFT JOIN events p ON p.namespace = e.namespace AND p.task_id = e.task_id AND p.version = e.version - 1

@@ -10,7 +10,7 @@ from endwell.model.card import Card
 from endwell.model.message import Message
 from endwell.store.log import LAST_POSITION, Event, Logged, position_of
 from endwell.store.postgres import errors
-from endwell.store.postgres.connection import READING, connect
+from endwell.store.postgres.connection import STEADY, connect
 from endwell.store.postgres.statements import QUERIES
 
 
@@ -46,7 +46,7 @@ async def open_snapshot(url: str) -> AsyncIterator[PostgresSnapshot]:
     connection: Any = None
     try:
         try:
-            connection = await connect(url, READING)
+            connection = await connect(url, STEADY)
             await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         except Exception as error:
             raise errors.meaning_of(error, url) from error

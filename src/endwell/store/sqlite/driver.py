@@ -93,6 +93,7 @@ class SqliteDriver:
     def _try_once(self, commands: Sequence[Command]) -> Outcome:
         self._doubt = None
         with explained(self.path, leave=_HANDLED), immediate(self._connection):
+            self._log_file.require_same()
             want = door.wanted_rows(commands, careful=self._is_careful)
             known = self._cache.find_tasks(want)
             is_cached, now = bool(known), self._now()

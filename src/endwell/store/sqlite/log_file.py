@@ -12,6 +12,7 @@ from typing import Final
 
 import apsw
 
+from endwell.errors import StoreError
 from endwell.store.sqlite.connection import CHECKPOINT_BYTES, read_pragma
 
 TRUNCATE_BYTES: Final = 256 * 1024 * 1024
@@ -27,7 +28,31 @@ class LogFile:
         self._lock_path = f"{path}-checkpoint"
         self._frame_bytes = int(read_pragma(connection, "page_size")) + FRAME_HEADER_BYTES
         self._used = 0
+        self._name = connection.filename_wal
+        self._inode = self._current_inode()
         connection.set_wal_hook(self._on_commit)
+
+    def _current_inode(self) -> int | None:
+        try:
+            return os.stat(self._name).st_ino
+        except FileNotFoundError:
+            return None
+
+    def require_same(self) -> None:
+        """Refuse to write to a log that was deleted: no other process would ever read what is written.
+
+        As long as this process holds its lock, no other deletes the log.
+        """
+        inode = self._current_inode()
+        if self._inode is None:
+            self._inode = inode
+        elif inode != self._inode:
+            raise StoreError(
+                f"{self._name} was replaced: this process has lost SQLite's lock on the store",
+                code="locks_lost",
+                hint="restart this process, open the store with no second SQLite library (Python's sqlite3) "
+                "in it, and run endwell events verify",
+            )
 
     def _on_commit(self, connection: apsw.Connection, name: str, frames: int) -> int:
         """Other processes' share is included."""
