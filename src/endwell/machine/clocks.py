@@ -2,7 +2,7 @@
 
 For each deadline of a task `RULES` says in which statuses it counts, in which order deadlines are looked at,
 and what follows once one has passed. `arm` gives a task its clock, the earliest deadline that counts. The
-start time of a queued task is no deadline: its clock is `ends_by`. Workers find it through the claim index.
+start time of a queued task is no deadline: workers find it through the claim index. Its clock is `ends_by`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Action = Callable[[Task, ClockFired, int, Limits, Evidence], Decision]
 
 
 class ClockRule(msgspec.Struct, frozen=True):
-    """Once `deadline` of a task in one of these statuses has passed, `then` decides what follows."""
+    """Once a task in one of these statuses is past its `deadline`, `then` decides what follows."""
 
     name: str
     when: tuple[Status, ...]
@@ -45,7 +45,7 @@ class ClockRule(msgspec.Struct, frozen=True):
 def end_by_deadline(task: Task, command: ClockFired, now: int, limits: Limits, seen: Evidence) -> Decision:
     """End the task as timeout, as a dead letter.
 
-    If it was escalated and its owner did not act, it ends for the reason of the escalation.
+    If its owner did not act on an escalation, it ends for the reason of that.
     """
     error = error_of(task)
     if task.status == s.BLOCKED and error is not None and error.code == task.reason:
@@ -61,7 +61,7 @@ def end_by_guard(task: Task, command: ClockFired, now: int, limits: Limits, seen
 def reap(task: Task, command: ClockFired, now: int, limits: Limits, seen: Evidence) -> Decision:
     """End the turn as failed, because it made no progress; retry or give up.
 
-    Time without a supervisor is given back, because the machine may have slept.
+    Time without a PMO is given back, because the computer may have slept.
     """
     spared = (task.progress_by or 0) + command.away
     if spared > now:
@@ -104,7 +104,7 @@ def remind_approvers(task: Task, command: ClockFired, now: int, limits: Limits, 
 def remind_owner(task: Task, command: ClockFired, now: int, limits: Limits, seen: Evidence) -> Decision:
     """Remind the person who must act on the task.
 
-    A hold that an older Endwell wrote, and that no person accepted, stops `ends_by` no longer.
+    A hold from an older Endwell that no person accepted no longer stops `ends_by`.
     """
     ends_by = None
     if task.held_since is not None and not stops_ends_by(task):
@@ -141,7 +141,7 @@ _BY_STATUS: Final[dict[str, tuple[_Deadline, ...]]] = {
 
 
 def arm(task: Task) -> tuple[int | None, str | None]:
-    """A task's clock: its earliest deadline, and the rule or the guard's reason. Ended tasks have none."""
+    """A task's clock: its earliest deadline, and rule name or guard reason. Ended tasks have none."""
     clock_at: int | None = None
     clock_rule: str | None = None
     for rule, deadline_of in _BY_STATUS[task.status]:
@@ -163,11 +163,11 @@ def due(task: Task, now: int) -> ClockRule | None:
 
 
 def fire(task: Task, command: ClockFired, now: int, limits: Limits, seen: Evidence) -> Decision:
-    """Act on the first rule of the table that is due; on none if another supervisor was quicker."""
+    """Act on the first rule of the table that is due; on none if another PMO was quicker."""
     rule = due(task, now)
     return NOTHING if rule is None else rule.then(task, command, now, limits, seen)
 
 
 def _is_held_back(rule: ClockRule, task: Task) -> bool:
-    """Whether a hold stops `ends_by` (see `holds.stops_ends_by`). Its time is given back when it ends."""
+    """Whether a hold stops this rule, which is `ends_by` then. The end of the hold gives the time back."""
     return rule.name == "ends_by" and task.held_since is not None

@@ -1,8 +1,8 @@
 """The command table: when a command applies, who may send it, what is read for it, and what decides it.
 
-`decide`, the rows that the door reads, the fence against stale attempts, the commands that a child process
-may send, and docs/lifecycle.md follow from it. To add a command, write it, the function that decides it, its
-line here, and its tests.
+From it follow `decide`, the rows that the door reads, the fence against stale attempts, the commands that a
+child process may send, and docs/lifecycle.md. A new command needs a class, a function that decides it, a line
+here, and tests. Commands about no single task are in `BATCH_TABLE` of `store/batch_commands.py`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ ANYONE: Final = "anyone"
 Read = Literal[
     "agent_rules", "replayed", "start", "session", "effect", "inbox", "message", "wait", "next_waits"
 ]
-"""Rows beside the task that a decision is shown; `store/command_rows.py` says how each is read."""
+"""What a decision is shown besides the task; `store/command_rows.py` says how each is read."""
 AGENT_RULES: Final = "agent_rules"  # the approval rules for the agent of a submission
 REPLAYED: Final = "replayed"  # the approval of the replayed task, and the rules that apply now
-START: Final = "start"  # the holder of the agent key; for a first start also the rules and the approval
+START: Final = "start"  # the task that has the agent key; for a first start also approval rules and approval
 SESSION: Final = "session"  # the session that the command names
 EFFECT: Final = "effect"  # the effect that the command names
 INBOX: Final = "inbox"  # all pending messages of the task
@@ -53,7 +53,7 @@ Handler = Callable[[Any, Any, int, Limits, Evidence], Decision]
 
 
 class CommandRule(msgspec.Struct, frozen=True):
-    """One command to a task. `from_child`: a turn in a child process may send it."""
+    """One command to a task; with `creates_task` it makes one. `from_child`: child processes may send it."""
 
     command: type[c.TaskCommand]
     when: tuple[Status, ...]

@@ -1,7 +1,7 @@
 """The watchdog: one indexed query finds tasks whose clock is due, and the machine's rules act on them.
 
 Its cost grows with the number of due tasks, not with the number of tasks. A task on which a rule keeps
-failing is blocked for its owner, so that it holds up no other task.
+failing is blocked until its owner acts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 PAGE = 200
 RULE_FAILURES = 5
-"""Failures of a rule in a row on one task before its owner must look at it."""
+"""After this many failures in a row, a task is blocked for its owner."""
 EXPECTED = (Refused, NotFound, StoreError)
 """Errors of a fired clock that are no defect: another process was faster, or the store is unreachable."""
 
@@ -31,7 +31,7 @@ class Watchdog:
         self._failures: Counter[str] = Counter()
 
     async def run_once(self, away_seconds: float = 0.0) -> int:
-        """Return how many clocks fired without an error; `away_seconds` is how long no PMO had looked."""
+        """Return how many clocks fired without a defect; `away_seconds` is how long no PMO had looked."""
         store, namespace = self._actor.store, self._actor.namespace
         now = await store.now()
         after, count = (-1, ""), 0

@@ -1,8 +1,8 @@
 """The door: every state change of the system is a command that passes here.
 
 Sans-I/O. A driver asks for the rows that the commands need (`wanted_rows`), reads them, has the commands
-decided (`outcome`), and writes the result, all in one transaction. The pure machine, which decides, enforces
-fencing, the one end of a task, the counters, and the log.
+decided (`outcome`), and writes the result, all in one transaction. The machine, which is pure,
+enforces fencing, one end for each task, counters, and the log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from endwell.store.rows import Outcome, Reply, Rows, Wanted
 def wanted_rows(commands: Sequence[Any], *, careful: bool = False) -> Wanted:
     """The rows that these commands need.
 
-    A submission brings a new id, so its task is not read. With `careful` it is, after the database has said
+    A submission brings a new id, so its task is not read. With `careful` it is: the database has said
     that the id is taken, because the same command was sent twice.
     """
     want = Wanted()
@@ -50,7 +50,7 @@ def _want_submitted(want: Wanted, command: c.Submit, careful: bool) -> None:
 
 
 def outcome(commands: Sequence[c.Command], rows: Rows, now: int, limits: Limits) -> Outcome:
-    """Decide the commands in turn, each on what the ones before it changed. A bad command fails alone."""
+    """Decide the commands in order; each sees the changes of those before. A bad command fails alone."""
     batch = Batch(rows, now, limits)
     replies = [_reply(batch, command) for command in commands]
     return Outcome(replies, batch.work.collect_writes(), batch.work.bells)

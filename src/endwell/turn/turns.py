@@ -1,6 +1,6 @@
-"""The turns that a worker holds: they run beside each other, and each ends once.
+"""The turns that a worker holds, one attempt of each: they run beside each other, and each attempt ends once.
 
-A turn whose attempt was lost ends without a command. A turn keeps its slot until all its functions have
+A turn whose attempt has lost the task sends no command. A turn keeps its slot until all its functions have
 returned: a function in a thread cannot be ended from outside.
 """
 
@@ -67,7 +67,7 @@ class Turns:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a turn is held, or a call of an effect is in progress that its turn has left."""
+        """Whether a turn is held, or a call of an effect has outlived its turn."""
         return self.slots_taken > 0 or bool(self._calls.in_progress())
 
     @property
@@ -78,9 +78,9 @@ class Turns:
         return "left_processes" if self._runtime.has_children() else "left"
 
     def running_steps(self) -> tuple[tuple[str, str, int], ...]:
-        """Attempt, step and start of each running step, and of effect calls that their turns have left.
+        """Attempt, step and start of each running step, and of effect calls that outlive their turns.
 
-        The heartbeat's thread calls this. Calls come first, because the heartbeat cuts the list.
+        The heartbeat's thread calls this. Calls come first: the heartbeat may drop the end of the list.
         """
         steps = (
             (turn.attempt_id, step, since)
@@ -97,11 +97,11 @@ class Turns:
         turn.runner = self._runtime.start(self._run(turn), turn.task.id)
 
     def abandon(self, attempt_id: str) -> None:
-        """The attempt has lost its task: cancel its turn, which ends without a command."""
+        """The attempt has lost its task: cancel its turn, which then sends no command."""
         turn = self._held.get(attempt_id)
         if turn is not None and not (turn.is_lost or turn.is_over):
             turn.mark_lost()
-            if not turn.has_begun:  # what is cancelled before its first step never enters its coroutine
+            if not turn.has_begun:  # a coroutine that is cancelled before it starts never runs
                 self._end(turn, LostTurn(attempt_id))
 
     def abandon_all(self) -> None:
@@ -114,7 +114,7 @@ class Turns:
         try:
             CURRENT_TURN.set(current_turn(turn.task))
             end = await self._run_function(turn)
-        except Exception as error:  # a defect of Endwell; the turn is reclaimed: no heartbeat names it
+        except Exception as error:  # a defect of Endwell; no heartbeat names the turn, so it is reclaimed
             log.exception("turn of task %s failed: %r", turn.task.id, error)
         finally:
             self._end(turn, LostTurn(turn.attempt_id) if turn.is_lost else end)
@@ -164,7 +164,7 @@ class Turns:
         return EndedTurn(turn.task.id, turn.attempt_id, (command,))
 
     async def _call(self, agent: Agent, turn: HeldTurn) -> Any:
-        """What the function returns. Its payload is checked here: the patterns of a type may take long."""
+        """What the function returns. Its payload is checked here, as the patterns of a type may take long."""
         if agent.outside is not None:
             return await agent.outside.run(self._new_recorder(agent, turn), turn)
         payload = agent.checked_payload(content.decode_stored(turn.payload))
@@ -211,14 +211,14 @@ class Turns:
     ) -> Any:
         """Call the function in its thread.
 
-        `is_in_thread` is set before `is_lost` is read: either this sees the loss, or `_end` sees the thread.
+        `is_in_thread` is set before `is_lost` is read: this sees the loss, or `_free_slot` the thread.
         """
         turn.is_in_thread = True
         try:
             if turn.is_lost:
                 raise stale_attempt(turn.task, turn.attempt_id)
             return function(*arguments)
-        except GeneratorExit as error:  # would close the coroutine that waits for it
+        except GeneratorExit as error:  # else it would close the coroutine that waits
             raise RuntimeError("the function raised GeneratorExit") from error
         finally:
             turn.is_in_thread = False

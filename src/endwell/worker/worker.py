@@ -1,4 +1,4 @@
-"""The worker: one loop that commits endings and claims new turns, both in one commit.
+"""The worker: a loop that hands in endings and claims new turns, both in one commit.
 
 Under load hundreds of endings and claims share a transaction. When idle, a doorbell wakes the loop, and a
 look at the store once per interval finds work whose ring was lost.
@@ -38,13 +38,13 @@ from endwell.worker.watchdog import WorkerWatchdog
 log = logging.getLogger(__name__)
 
 CLAIM_LIMIT = 128
-"""Most tasks claimed in one commit."""
+"""At most this many tasks are claimed in one commit."""
 COMMIT_LIMIT = 251
-"""Most commands in one commit. A batch of this size is not split: it is stored whole or not at all."""
+"""At most this many commands go in one commit, which is not split: it is stored whole or not at all."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a worker. If it is not `is_overseen`, no PMO ticks, and what hangs is not ended."""
+    """The state of a worker. If not `is_overseen`, no PMO ticks, so nothing ends what hangs."""
 
     has_lease: bool
     tasks: int
@@ -162,7 +162,7 @@ class Worker:
 
     @property
     def _has_helper(self) -> bool:
-        """Whether a second loop helps with a backlog: it works while the first waits for its commit."""
+        """Whether to run a second loop, which works while the first waits for its commit."""
         return self._source.was_full and self._actor.store.parallel_commits > 1
 
     async def _help_with_backlog(self) -> None:
@@ -217,7 +217,7 @@ class Worker:
         )
 
     async def _commit_batch(self, claims: Sequence[c.Command] = ()) -> list[Reply] | None:
-        """Commit endings and claims together; the replies to the claims, or None when the store is away."""
+        """Commit endings and claims together; the replies to the claims, or None without an answer."""
         session_id, batch = self.session_id, self._outbox.take(COMMIT_LIMIT - len(claims))
         commands: list[c.Command] = [command for ending in batch for command in ending.commands]
         commands += claims
@@ -238,7 +238,7 @@ class Worker:
         return None
 
     def _settle(self, batch: list[EndedTurn], replies: Sequence[Reply]) -> list[EndedTurn]:
-        """Act on what the store has taken; the endings that must be handed in again."""
+        """Act on what the store has taken; return the endings to hand in again."""
         unsettled: list[EndedTurn] = []
         attempts: list[str] = []
         for ending, answered in answered_endings(batch, replies):
@@ -255,7 +255,7 @@ class Worker:
         return unsettled
 
     async def _follow_suspension(self, answered: Answered) -> None:
-        """Deliver answers that came while the turn suspended. If that fails, a watchdog does it."""
+        """Deliver answers that came before the turn was suspended. If that fails, a watchdog does it."""
         try:
             commands = await commands_after_suspension(self._actor, answered)
             if commands:
@@ -287,7 +287,7 @@ class Worker:
         self._wake.set()
 
     def held_work(self) -> HeldWork:
-        """What is held until the store has its ending. The heartbeat's thread calls this."""
+        """The work that is held, until its ending is stored. The heartbeat's thread calls this."""
         attempts = (*self._turns.held_attempts(), *self._outbox.held_attempts())
         return HeldWork(attempts, tuple(self._claims), self._turns.running_steps(), self.watchdog.tick_age)
 
@@ -329,7 +329,7 @@ class Worker:
         self._wake.set()
 
     async def _drain_turns(self) -> None:
-        """Let turns finish within the limit; hand the rest back, which costs the tasks nothing."""
+        """Let turns finish within the limit; hand the rest back, which costs no retry."""
         deadline = self._runtime.clock.monotonic() + self._settings.drain_seconds
         while self._outbox or self._turns.live_turns():
             left = deadline - self._runtime.clock.monotonic()
