@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -101,15 +102,23 @@ def has_open(pid: int, path: Path) -> bool:
 
 
 def processes_without_locks(path: Path, beside: Path) -> list[int]:
-    """The processes that have a file open, and one beside it (deleted or not), but hold no lock on it."""
+    """The processes that have a file open, and one beside it (deleted or not), but hold no lock on it.
+
+    Not those that were forked from a holder: locks are not inherited, but open files are.
+    """
     locks = _posix_locks(path)
     if locks is None:
         return []
     holders = {int(fields[4]) for fields in locks}
     pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
-    return [
-        pid for pid in sorted(pids) if pid not in holders and has_open(pid, path) and _has_named(pid, beside)
-    ]
+    found = (pid for pid in sorted(pids) if pid not in holders and has_open(pid, path))
+    return [pid for pid in found if _has_named(pid, beside) and holders.isdisjoint(_ancestors(pid))]
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    while fields := _stat_fields(pid):
+        pid = int(fields[1])
+        yield pid
 
 
 def _has_named(pid: int, path: Path) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -82,6 +84,42 @@ def test_a_client_that_has_lost_its_lock_is_named_and_accepts_no_task(tmp_path: 
         client.stdin.write("\n")
         client.stdin.flush()
         assert client.stdout.readline() == "locks_lost\n"
+
+
+FORKING = """
+import os, sys, time
+from app import app
+
+app.submit("peeper", False)
+if os.fork() == 0:
+    time.sleep(3600)
+print("forked", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_process_that_was_forked_from_a_client_is_not_named(tmp_path: Path) -> None:
+    """It has inherited the open file, and no lock."""
+    shell = Shell(tmp_path)
+    (tmp_path / "app.py").write_text(APP)
+    with shell.serving("up", "--json"):
+        assert shell.run("submit", "peeper", "false", "--wait", "--timeout", "60", "--json").code == 0
+    client = subprocess.Popen(
+        [sys.executable, "-c", FORKING],
+        env=shell.environment,
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"forked\n"
+        report = shell.run("doctor", "--json").document
+        assert [found for found in report["findings"] if found["code"] == "locks_lost"] == []
+    finally:
+        os.killpg(client.pid, signal.SIGKILL)
+        client.communicate()
 
 
 def test_opening_a_store_that_sqlite3_has_open_in_this_process_warns(
