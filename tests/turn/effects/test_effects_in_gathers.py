@@ -70,8 +70,10 @@ async def test_an_effect_of_a_gather_that_failed_is_not_made_again_by_the_next_o
         return result
 
     await effect_world.working()
-    receipts = ["receipt 1", "receipt 2"] if is_nested else "receipt 1"
-    assert await (await effect_world.submitted("payer")).result(PATIENCE_SECONDS) == [receipts, "seen"]
+    receipts, seen = await (await effect_world.submitted("payer")).result(PATIENCE_SECONDS)
+    # two effects side by side may be carried out in either order
+    assert sorted(receipts) == ["receipt 1", "receipt 2"] if is_nested else receipts == "receipt 1"
+    assert seen == "seen"
     assert bank.charges == ([5, 5] if is_nested else [5])
 
 
