@@ -114,7 +114,7 @@ def power_cut(sim: Simulation, dice: Dice) -> None:
     sim.retry_until(cut_if_busy)
 
 
-@fault(weight=2, always=1)
+@fault(weight=2)
 def tasks_made_suspect(sim: Simulation, dice: Dice) -> None:
     """Some tasks kill every worker that claims one of them, until one more crash would end them."""
     suspects: set[str] = set()
