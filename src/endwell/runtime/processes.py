@@ -112,10 +112,10 @@ def processes_without_locks(path: Path, beside: Path) -> list[int]:
     holders = {int(fields[4]) for fields in locks}
     pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
     found = (pid for pid in sorted(pids) if pid not in holders and has_open(pid, path))
-    return [pid for pid in found if _has_named(pid, beside) and holders.isdisjoint(_ancestors(pid))]
+    return [pid for pid in found if _has_named(pid, beside) and holders.isdisjoint(_ancestors_of(pid))]
 
 
-def _ancestors(pid: int) -> Iterator[int]:
+def _ancestors_of(pid: int) -> Iterator[int]:
     while fields := _stat_fields(pid):
         pid = int(fields[1])
         yield pid
