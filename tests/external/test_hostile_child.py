@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from endwell import AsyncHandle
 from endwell.external.child_protocol import LINE_BYTES
 from endwell.model.card import child_id, record_id
 from endwell.runtime import SystemClock
+from endwell.runtime.processes import pid_alive
 from tests.external.test_isolation import Crew, gone, pids_in
 from tests.patience import PATIENCE_SECONDS
 from tests.support.world import TINY, World, eventually
@@ -328,6 +331,10 @@ async def test_child_that_floods_its_worker_and_reads_nothing_costs_it_little(cr
 async def test_a_child_that_stops_its_warden_is_ended_soon_after_its_time(crew: Crew, tmp_path: Path) -> None:
     crew.worker("stops-its-warden")
     handle = await crew.submitted("stops-its-warden", str(tmp_path / "pids"))
-    error = await crew.error_of(handle)
-    assert error["code"] == "agent_timeout"
-    await gone(await pids_in(tmp_path / "pids"))
+    pids = await pids_in(tmp_path / "pids")
+    try:
+        assert (await crew.error_of(handle))["code"] == "agent_timeout"
+        await gone(pids)
+    finally:
+        for pid in filter(pid_alive, pids):
+            os.kill(pid, signal.SIGKILL)
