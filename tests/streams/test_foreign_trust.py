@@ -97,14 +97,15 @@ async def test_foreign_worker_cannot_report_on_the_turn_of_another_foreign_worke
     assert len(await hand.streamed.pending()) == 1, "and its entry, which is its lease"
 
 
-async def test_refused_report_cannot_remove_the_entry_of_another_turn(hand: Hand) -> None:
+@pytest.mark.parametrize("reporter", ["hand-1", "hand-2"])
+async def test_refused_report_cannot_remove_the_entry_of_another_turn(hand: Hand, reporter: str) -> None:
     """A foreign worker's entry is its lease: without it, its turn would be taken back as a crash."""
     first = await hand.offered()
     await hand.asks()
     held = hand.message_id
     other = Hand(hand.streamed, hand.streams, "hand-2")
     await other.offered()
-    other.message_id = held
+    other.name, other.message_id = reporter, held
     for status in ("succeeded", "passed", "returned"):
         await other.says(status, attempt="hand-2:1-1", output="1", tool_name="press")
         await hand.heard()

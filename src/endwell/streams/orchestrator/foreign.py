@@ -25,7 +25,7 @@ from endwell.runtime.clock import Clock
 from endwell.settings import Settings
 from endwell.store.actor import Actor
 from endwell.store.contract import Store
-from endwell.streams.entries import ReportEntry
+from endwell.streams.entries import Delivery, ReportEntry
 from endwell.streams.foreign_keys import ForeignRegistration, Grant, GrantKeys
 from endwell.streams.task_streams import TaskStreams
 
@@ -135,21 +135,23 @@ class ForeignWorkers:
         await self.remove_served_entry(report)
 
     async def remove_served_entry(self, report: ReportEntry) -> None:
-        """Remove the entry of a turn that no attempt holds: the worker's acknowledgement may get lost.
-
-        The report may name any entry: it is removed only if it offers this very turn, and no other worker
-        has read it.
-        """
-        entry = (await self._streams.read_deliveries((report.message_id,))).get(report.message_id)
-        if entry is None or entry.full_key != report.full_key or await self.is_anothers(report):
+        """Remove the entry of a turn that no attempt holds: the worker's acknowledgement may get lost."""
+        if await self.entry_of(report) is None:
             return
         task = await self._store.find_task(self._namespace, report.task_id)
         if task is None or (task.id, task.turn_id, task.epoch) != report.full_key or task.attempt_id is None:
             await self._streams.tasks.remove((report.message_id,))
 
-    async def is_anothers(self, report: ReportEntry) -> bool:
-        """Whether another worker has read the entry that this report names."""
-        return await self._streams.tasks.pending.is_held_by_other(report.message_id, report.worker_id)
+    async def entry_of(self, report: ReportEntry) -> Delivery | None:
+        """The entry that a report is about, which may name any: it offers this very turn to this worker.
+
+        None if it offers another turn, or if another worker has read it.
+        """
+        entry = (await self._streams.read_deliveries((report.message_id,))).get(report.message_id)
+        if entry is None or entry.full_key != report.full_key:
+            return None
+        is_anothers = await self._streams.tasks.pending.is_held_by_other(report.message_id, report.worker_id)
+        return None if is_anothers else entry
 
     async def _sign_off(self, name: str) -> None:
         """Hand back the turns of a worker that leaves, which counts as no crash, and end its session."""

@@ -70,9 +70,9 @@ class ReportHandler:
 
     async def _handle_passed(self, report: ReportEntry) -> None:
         """Publish the offer again; if no worker ever served its agent, make it a dead letter."""
-        entry = (await self._streams.read_deliveries((report.message_id,))).get(report.message_id)
-        if entry is None or entry.full_key != report.full_key or await self._foreign.is_anothers(report):
-            return  # a report may name any entry: only its own offer is touched
+        entry = await self._foreign.entry_of(report)
+        if entry is None:
+            return
         if await self._store.agent(self._namespace, entry.agent) is None:
             await self._bury_unknown(entry)
             return
